@@ -20,7 +20,16 @@ from mandor.client.aio import Client
 from mandor.lib.clock import SystemClock
 from mandor.lib.sealing import Sealer
 from mandor.model.meta import Meta
-from mandor.model.record import ALL_NAMESPACES, Cluster, ClusterSpec, Role
+from mandor.model.record import (
+    ALL_NAMESPACES,
+    FIRST_NAMESPACE_USER,
+    Cluster,
+    ClusterSpec,
+    Namespace,
+    NamespaceSpec,
+    NamespaceStatus,
+    Role,
+)
 from mandor.roots.forecast import make_scheduling
 from mandor.scheduler.consulting import Inquire, ask_nobody
 from mandor.scheduler.reload import ConfigSource
@@ -94,6 +103,15 @@ async def running_api(
         await serving
 
 
+def default_namespace() -> Namespace:
+    """As `mandor dev` makes it: at the level that allows everything."""
+    return Namespace(
+        meta=Meta(name="default"),
+        spec=NamespaceSpec(level="privileged"),
+        status=NamespaceStatus(first_user=FIRST_NAMESPACE_USER),
+    )
+
+
 def _with_address(settings: ApiSettings, url: str) -> ApiSettings:
     import msgspec
 
@@ -116,6 +134,9 @@ async def start_api() -> AsyncIterator[StartApi]:
             store = store if store is not None else await stack.enter_async_context(MemoryStore())
             if await store.get(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1")).key) is None:
                 await store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1"))))
+            default = default_namespace()
+            if await store.get(default.key) is None:
+                await store.commit(Put(default))
             made = ApiSettings(**settings)  # type: ignore[arg-type]
             running = running_api(store, made, config=config, inquire=inquire, clusters=clusters, simulate=simulate)
             return await stack.enter_async_context(running)

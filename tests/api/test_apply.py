@@ -11,11 +11,11 @@ from mandor.api.caller import LOCAL
 from mandor.api.writing import Author
 from mandor.client.aio import Client
 from mandor.errors import Conflict, Invalid, MandorError, TooLarge
+from mandor.model.audit import Audit
 from mandor.model.depends import find_circles
 from mandor.model.manifest import load_manifests
 from mandor.model.meta import Key
 from mandor.model.near_cycle import find_deadlocks
-from mandor.model.record import Audit
 from mandor.model.workload import Workload
 from mandor.store.base import Put
 from mandor.testing.store import make_instance
@@ -114,7 +114,10 @@ async def test_a_dry_run_tells_and_does_nothing(dev: Api) -> None:
 
 async def test_prune_deletes_only_what_has_the_labels_and_is_not_named(dev: Api) -> None:
     client = await dev.client()
-    await send(client, "kind: namespace\nname: team\n---\n" + WEB.replace("web", "far") + "namespace: team\n")
+    await send(
+        client,
+        "kind: namespace\nname: team\nlevel: privileged\n---\n" + WEB.replace("web", "far") + "namespace: team\n",
+    )
     for name, app in (("old", "shop"), ("other", "blog")):
         await send(client, f"name: {name}\nlabels: {{app: {app}}}\ncommand: [sleep]")
     plan = await send(client, WEB, prune=True, labels="app=shop", dry_run=True)
@@ -144,10 +147,9 @@ async def test_a_file_with_a_namespace_and_what_lives_in_it_can_be_applied_and_d
     client = await dev.client()
     text = WEB + "namespace: team\n---\nkind: namespace\nname: team\nengines: [process]\npriority_most: 5\n"
     with pytest.raises(MandorError) as caught:
-        await send(client, text)
+        await send(client, text.replace("replicas: 3", "engine: docker"))
     assert caught.value.code == "forbidden"
-    assert caught.value.facts["line"] == 1
-    text = text.replace("replicas: 3", "engine: process")
+    assert caught.value.facts["line"] == 4
     assert actions(await send(client, text)) == {"web": "created", "team": "created"}
     await dev.store.commit(Put(make_instance("web-0", namespace="team")))
     with pytest.raises(Conflict):

@@ -8,6 +8,7 @@ import pytest
 from mandor.client.aio import Client
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated, Unsupported
 from mandor.model.meta import Key
+from mandor.model.workload import Workload
 from mandor.store.base import Delete, Put
 from mandor.testing.store import make_instance, make_node, make_workload
 from tests.api.conftest import Api
@@ -159,7 +160,7 @@ async def test_a_viewer_reads_and_writes_nothing(api: Api) -> None:
 async def test_an_operator_of_one_namespace_has_no_say_elsewhere(api: Api) -> None:
     admin = await api.client(await api.token("admin", "user:admin"))
     for name in ("team", "other"):
-        await admin.call("PUT", f"/v1/namespaces/{name}", dict, body={})
+        await admin.call("PUT", f"/v1/namespaces/{name}", dict, body={"spec": {"level": "privileged"}})
     await api.store.commit(Put(make_workload("db", namespace="other")), Put(make_node("n1")))
     ani = await api.client(await api.token("operator", "user:ani", ("team",)))
     mine, theirs = {"namespace": "team"}, {"namespace": "other"}
@@ -259,7 +260,7 @@ async def test_what_a_form_can_send_is_not_taken(dev: Api, kind: str) -> None:
             ) as answer:
                 assert answer.status == 415, path
                 assert (await answer.json(content_type=None))["hint"]
-    assert [item.kind for item in (await dev.store.list(None)).items] == ["cluster"]
+    assert [item.kind for item in (await dev.store.list(None)).items] == ["cluster", "namespace"]
 
 
 async def test_a_token_works_where_none_is_needed_and_says_who_one_is(dev: Api) -> None:
@@ -280,12 +281,15 @@ async def test_a_namespaces_rules_bind_its_workloads(dev: Api) -> None:
         return await attempt(client, "PUT", "/v1/workloads/web", query={"namespace": "team"}, body=body)
 
     assert await put(user="root") == "forbidden"
-    assert await put(user=None) == "forbidden"
     assert await put(engine=["fake"]) == "forbidden"
-    assert await put(engine=[]) == "forbidden"
     assert await put(priority=11) == "forbidden"
     assert await dev.store.get(Key("workload", "team", "web")) is None
     assert await put(priority=10) == "ok"
+    assert await put(user=None) == "ok"
+    assert await put(engine=[]) == "ok"
+    made = await dev.store.get(Key("workload", "team", "web"))
+    assert isinstance(made, Workload)
+    assert made.spec.groups["main"].engine == ("process",)
 
 
 async def test_a_workload_in_a_namespace_that_does_not_exist_is_refused_with_a_guess(dev: Api) -> None:

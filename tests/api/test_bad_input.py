@@ -63,7 +63,7 @@ async def test_a_bad_body_is_refused_in_words(dev: Api, body: str, word: str) ->
         ("/v1/workloads?labels=a%20in%20(", 400),
         ("/v1/workloads?after=nowhere", 400),
         ("/v1/workloads?namespace=%ff%fe", 400),
-        ("/v1/workloads?namespace=" + "x" * 20_000, 413),
+        ("/v1/workloads?namespace=" + "x" * 20_000, 414),
         ("/v1/watch?kind=pods", 400),
         ("/v1/watch?since=-1", 400),
         ("/v1/watch?since=99999999", 410),
@@ -117,7 +117,7 @@ async def test_a_body_that_never_comes_is_not_waited_for(start_api: StartApi) ->
     writer.write(b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/yaml\r\n")
     writer.write(b"content-length: 100\r\n\r\nname: web\n")
     async with asyncio.timeout(30):
-        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
     writer.close()
     await writer.wait_closed()
 

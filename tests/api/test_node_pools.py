@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mandor.errors import Conflict, Invalid
+from mandor.lib.secret_files import SecretFiles
 from mandor.model.machine import Machine, PoolScaling
 from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
@@ -54,7 +55,8 @@ async def test_machines_are_not_forgotten(dev: Api) -> None:
         await send(client, "kind: node-pool\nname: burst\n")
     with pytest.raises(Conflict, match="has 1 machines"):
         await client.call("DELETE", "/v1/node-pools/burst", dict)
-    other = "pipeline\n  settings: {url: 'https://x.example/', secret_file: /s}"
+    object.__setattr__(dev.parts, "files", SecretFiles("/etc/mandor"))
+    other = "pipeline\n  settings: {url: 'https://x.example/', secret_file: s}"
     with pytest.raises(Conflict, match="has 1 machines") as raised:
         await send(client, POOL.replace("fake", other))
     assert "max: 0" in (raised.value.hint or "")

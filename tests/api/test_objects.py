@@ -208,7 +208,7 @@ async def test_users_cannot_create_instances(dev: Api) -> None:
 
 async def test_a_namespace_that_holds_something_is_not_deleted(dev: Api) -> None:
     client = await dev.client()
-    await client.call("PUT", "/v1/namespaces/team", dict, body={})
+    await client.call("PUT", "/v1/namespaces/team", dict, body={"spec": {"level": "privileged"}})
     await client.call("PUT", "/v1/workloads/web", dict, query={"namespace": "team"}, body={"spec": SPEC})
     with pytest.raises(Conflict) as caught:
         await client.call("DELETE", "/v1/namespaces/team", dict)
@@ -261,7 +261,11 @@ async def test_a_node_reads_several_only_as_it_reads_each(api: Api) -> None:
     store = RemoteStore(await api.client(await api.token("node", "node:n1")))
     web, db = Key("workload", "default", "web"), Key("workload", "default", "db")
     assert [each is not None for each in await store.get_all([web, db])] == [True, False]
-    for refused in (Key("instance", "default", "db-0"), Key("quota", "default", "q")):
+    assert [each is not None for each in await store.get_all([web, Key("instance", "default", "db-0")])] == [
+        True,
+        False,
+    ]
+    for refused in (Key("quota", "default", "q"),):
         with pytest.raises(Forbidden):
             await store.get_all([web, refused])
 

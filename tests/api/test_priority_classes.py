@@ -56,7 +56,7 @@ async def test_a_class_stays_while_a_workload_names_it(dev: Api) -> None:
 
 async def test_a_namespace_bounds_the_number_behind_the_name(dev: Api) -> None:
     client = await dev.client()
-    space = "kind: namespace\nname: team\npriority_most: 50\n"
+    space = "kind: namespace\nname: team\nlevel: privileged\npriority_most: 50\n"
     web = WEB + "namespace: team\n"
     with pytest.raises(Forbidden, match="no priority above 50; this is 100"):
         await send(client, f"{HIGH}---\n{space}---\n{web}")

@@ -75,7 +75,7 @@ async def test_a_volume_needs_a_namespace_that_exists(dev: Api) -> None:
 
 async def test_a_namespace_says_which_host_paths_it_may_use(dev: Api) -> None:
     client = await dev.client()
-    space = "kind: namespace\nname: team\nhost_paths: [/srv/team]\n"
+    space = "kind: namespace\nname: team\nengines: [process]\nhost_paths: [/srv/team]\n"
     web = "name: web\nnamespace: team\ncommand: [x]\nvolumes: {h: {type: host, path: PATH}}\n"
     with pytest.raises(Forbidden, match="does not allow the host path /srv/teams"):
         await send(client, f"{space}---\n{web.replace('PATH', '/srv/teams')}")

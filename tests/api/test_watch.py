@@ -200,11 +200,11 @@ async def test_the_server_notices_when_watchers_go_away(dev: Api) -> None:
         answer.close()
     await until(5, dev)
     assert isinstance(dev.store, MemoryStore)
-    assert dev.store.index.watchers == 5
+    assert dev.store.index.watchers == 5 + 1  # the server itself follows tokens
     for answer in answers[15:]:
         answer.close()
     await until(0, dev)
-    assert dev.store.index.watchers == 0
+    assert dev.store.index.watchers == 1
 
 
 async def test_watches_end_cleanly_when_the_server_stops(start_api: StartApi) -> None:
@@ -309,9 +309,9 @@ async def test_a_node_sees_only_what_concerns_it(api: Api) -> None:
     assert await store.get(Key("workload", "default", "web")) is not None
     assert await store.get(Key("workload", "default", "db")) is None
     assert await store.get(Key("cluster", "", "cluster")) is not None
+    assert await store.get(Key("instance", "default", "db-0")) is None, "answered as one that is not there"
+    assert await store.get(Key("node", "", "n2")) is None
     refused = [
-        store.get(Key("instance", "default", "db-0")),
-        store.get(Key("node", "", "n2")),
         store.list("instance", Filter(node="n2")),
         store.list("token"),
         store.list(None),
@@ -380,9 +380,9 @@ async def test_an_order_comes_with_what_its_node_needs_once(api: Api) -> None:
     token = await api.token("node", "node:n1")
     async with watching(api, token, kind="instance,node", node="n1", supplies="true") as lines:
 
-        async def next_three() -> list[str]:
-            found = [await lines.next() for _ in range(3)]
-            return [*sorted(each["supply"]["kind"] for each in found[:2]), found[2]["after"]["meta"]["name"]]
+        async def next_four() -> list[str]:
+            found = [await lines.next() for _ in range(4)]
+            return [*sorted(each["supply"]["kind"] for each in found[:3]), found[3]["after"]["meta"]["name"]]
 
         async def named() -> list[str]:
             line = await lines.next()
@@ -391,7 +391,7 @@ async def test_an_order_comes_with_what_its_node_needs_once(api: Api) -> None:
             return [] if line["after"] is None else [line["after"]["meta"]["name"]]
 
         await placed(api, "web", 0)
-        assert await next_three() == ["release", "workload", "web-0"]
+        assert await next_four() == ["namespace", "release", "workload", "web-0"]
         await placed(api, "web", 1)
         assert await named() == ["web-1"], "both are known"
         await replaced(api, workload.key, status=WorkloadStatus(phase="Running", running=1))
@@ -434,6 +434,6 @@ async def test_a_remote_store_tells_of_supplies_with_each_order_if_all_servers_k
         return seen[:-1]
 
     order_names: list[str] = []
-    assert await told(FEATURES) == [["release", "workload", "instance"]] * 2
+    assert await told(FEATURES) == [["release", "workload", "namespace", "instance"]] * 2
     assert await told([]) == [["instance"]] * 2
     await remote.close()

@@ -16,7 +16,9 @@ from uvicorn.server import ServerState
 
 from mandor.api.app import OPERATIONS, App, build_app
 from mandor.api.auth import make_token
-from mandor.api.connection import ENDS_EACH_PASS, Connection, Exchange
+from mandor.api.bounded_protocol import MessageLimits
+from mandor.api.connection import Connection, Exchange, Shared
+from mandor.api.connection_limits import ConnectionLimits
 from mandor.api.heads import Heads
 from mandor.api.heartbeat import Heartbeats
 from mandor.api.operation import JSON, Stream
@@ -25,7 +27,6 @@ from mandor.api.request import Reply
 from mandor.api.server import ApiServer, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.lib.clock import ManualClock
-from mandor.lib.trickle import Trickle
 from mandor.model.meta import Meta
 from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.record import Cluster, ClusterSpec
@@ -66,6 +67,12 @@ class Wire(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
+    def abort(self) -> None:
+        self.closed = True
+
+    def can_write_eof(self) -> bool:
+        return False
+
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
@@ -87,7 +94,16 @@ class Place:
     heads: Heads = field(default_factory=Heads)
 
     def connect(self, *, short: bool) -> tuple[Connection, Wire]:
-        make = partial(Connection, self.parts.measures, self.heads, self.app.find, Trickle(ENDS_EACH_PASS))
+        make = partial(
+            Connection,
+            Shared(
+                self.parts.measures,
+                self.app.find,
+                MessageLimits.of(self.parts.settings),
+                ConnectionLimits(1000, 1000),
+                self.heads,
+            ),
+        )
         connection = make(config=self.server.config, server_state=self.state, app_state={})
         if not short:
             connection._short = False

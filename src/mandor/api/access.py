@@ -6,21 +6,26 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mandor.api.caller import Caller
+from mandor.api.caller import Caller, lacks
+from mandor.api.rights import about, allowed_on, without_limit
 from mandor.api.secret import blanked
 from mandor.errors import Forbidden, NotFound
+from mandor.model.authority import Authority
 from mandor.model.beyond import beyond_of, widened
 from mandor.model.codec import KINDS
+from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.log_sink import LogSink
 from mandor.model.meta import Key, Object
-from mandor.model.record import Session, Token
+from mandor.model.node import Node
+from mandor.model.pool import NodePool
+from mandor.model.rebalance import Rebalance
+from mandor.model.record import Cluster, Event, Namespace, Session, Token
+from mandor.model.role import IdentityKey
 from mandor.model.secret import Secret
 from mandor.model.workload import Release
 from mandor.store.base import ALL, Filter, Store
 
-GUARDED = frozenset({"token", "audit", "session"})
-"""Of the users only an admin of the whole cluster sees these."""
 OF_A_NODE = frozenset({"node", "instance", "session", "event", "volume"})
 """These belong to a node, and the store can tell to which."""
 
@@ -39,10 +44,20 @@ class Sight:
 
 
 async def sight(
-    store: Store, caller: Caller, kind: str | None, where: Filter, *, live: bool = False, wide: bool = False
+    store: Store,
+    caller: Caller,
+    kind: str | None,
+    where: Filter,
+    *,
+    live: bool = False,
+    wide: bool = False,
+    verb: str = "",
 ) -> Sight:
-    """Raise `Forbidden` if the caller may see nothing of this at all; `live`: for a watch; `wide`: a node that asks for
-    the instances of a namespace means those of others, too."""
+    """Raise `Forbidden` if the caller may see nothing of this at all.
+
+    `live`: for a watch. `wide`: a node that asks for the instances of a namespace means those of others, too. `verb`:
+    what is asked for, if it is neither a list nor a watch.
+    """
     if caller.role == "component":
         return Sight(where)
     if caller.role == "node":
@@ -50,22 +65,43 @@ async def sight(
         return near or await _sight_of_node(store, caller, kind, where, live=live)
     if not caller.user:
         raise Forbidden(f"{caller.identity} ({caller.role}) may only join")
-    if where.namespace and not caller.sees(where.namespace):
-        raise Forbidden(f"{caller.identity} has no say in the namespace {where.namespace}")
-    if kind in GUARDED:
-        caller.require("admin", what=f"read {KINDS[kind].plural}")
-    if caller.everywhere and (caller.role == "admin" or kind is not None):
+    return _sight_by_rules(caller, verb or ("watch" if live else "list"), kind, where)
+
+
+def _sight_by_rules(caller: Caller, verb: str, kind: str | None, where: Filter) -> Sight:
+    """A list or a watch shows only what `get` would show, too."""
+    if kind is None:
+        return Sight(where, lambda value: may_show(caller, value, verb))
+    there = where.namespace or None
+    rules = about(caller.held, verb, kind, there)
+    reads = rules if verb == "get" else about(caller.held, "get", kind, there)
+    if not rules or not reads:
+        place = f" in the namespace {there}" if there else ""
+        raise Forbidden(
+            f"{caller.identity} ({caller.role}) may not {verb} {KINDS[kind].plural}{place}",
+            hint=lacks(verb if not rules else "get", kind),
+            role=caller.role,
+        )
+    if without_limit(rules) and without_limit(reads):
         return Sight(where)
-    return Sight(where, lambda value: may_show(caller, value))
+    return Sight(
+        where,
+        lambda value: allowed_on(rules, verb, value) and allowed_on(reads, "get", value) and _tells(caller, value),
+    )
 
 
-def may_show(caller: Caller, value: Object) -> bool:
-    """Whether a user sees this object in a list of several kinds or namespaces."""
-    if value.kind in GUARDED and not (caller.role == "admin" and caller.everywhere):
-        return False
-    if value.kind == "namespace":
-        return caller.sees(value.meta.name)
-    return not value.meta.namespace or caller.sees(value.meta.namespace)
+def _tells(caller: Caller, value: Object) -> bool:
+    """An event about an object of the whole cluster, as a node or a rebalance, may mention any namespace: a caller for
+    some namespaces does not see it."""
+    if not isinstance(value, Event) or caller.everywhere:
+        return True
+    return value.spec.about.partition(" ")[2].startswith(f"{value.meta.namespace}/")
+
+
+def may_show(caller: Caller, value: Object, verb: str = "list") -> bool:
+    """Return whether the rules of a caller show this object in a list of several kinds or namespaces."""
+    seen = allowed_on(caller.held, verb, value) and allowed_on(caller.held, "get", value)
+    return seen and _tells(caller, value)
 
 
 async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: Filter, *, live: bool) -> Sight:
@@ -77,12 +113,14 @@ async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: 
         return Sight(where)
     if kind in {"workload", "release"} and not live:
         return Sight(where, await _of_instances(store, caller.node, kind))
+    if kind == "namespace" and not live:
+        return Sight(where, await _with_instances(store, caller.node))
     if kind == "secret" and not live:
         return Sight(where, await _named_by_instances(store, caller.node))
     raise Forbidden(
         f"{caller.identity} may not {'watch' if live else 'list'} {KINDS[kind].plural if kind else 'everything'}",
         hint="a node sees itself, its instances, volumes and sessions, priority classes, log sinks, and by name the "
-        "workloads, releases and secrets of its instances, and the secrets of log sinks",
+        "namespaces, workloads, releases and secrets of its instances, and the secrets of log sinks",
     )
 
 
@@ -108,6 +146,12 @@ def _reachable(value: Object) -> bool:
     return isinstance(value, Instance) and bool(value.status.ports)
 
 
+async def _with_instances(store: Store, node: str) -> Shows:
+    """The namespaces of which the node has an instance."""
+    names = {each.meta.namespace for each in (await store.list("instance", Filter(node=node))).items}
+    return lambda value: value.meta.name in names
+
+
 async def _of_instances(store: Store, node: str, kind: str) -> Shows:
     found = await store.list("instance", Filter(node=node))
     held = [each for each in found.items if isinstance(each, Instance)]
@@ -120,6 +164,10 @@ async def _named_by_instances(store: Store, node: str) -> Shows:
     found = await store.list("instance", Filter(node=node))
     sinks = (await store.list(LogSink.kind)).items
     names = {(each.spec.secret_namespace, name) for each in sinks for name in each.spec.secrets}
+    for name in {each.meta.namespace for each in found.items if isinstance(each, Instance) and not each.phase.over}:
+        space = await store.get(Key(Namespace.kind, "", name))
+        if isinstance(space, Namespace) and space.spec.pull_secret:
+            names.add((name, space.spec.pull_secret))
     for key in {
         (each.meta.namespace, each.spec.release, each.spec.group)
         for each in found.items
@@ -152,15 +200,17 @@ async def read_all(store: Store, caller: Caller, keys: Iterable[Key]) -> list[Ob
 
 async def _sight_of(store: Store, caller: Caller, key: Key) -> Sight:
     """The same for all keys of its kind and namespace."""
-    return await sight(store, caller, key.kind, Filter(namespace=key.namespace) if key.namespace else ALL)
+    where = Filter(namespace=key.namespace) if key.namespace else ALL
+    return await sight(store, caller, key.kind, where, verb="get")
 
 
 async def _read(store: Store, caller: Caller, key: Key, seen: Sight) -> Object:
     found = await store.get(key)
     if found is None:
         raise missing(key)
+    # An object that the caller may not read is answered as one that does not exist.
     if not seen.where.matches(found):
-        raise Forbidden(f"{caller.identity} may not read {key}")
+        raise missing(key)
     if seen.shows is not None and not seen.shows(found):
         raise missing(key)
     return found if isinstance(found, Secret) and caller.role == "node" else redacted(found, caller)
@@ -182,9 +232,37 @@ def redacted(value: Object, caller: Caller) -> Object:
         former = value.spec.former
         blank = msgspec.structs.replace(former, hash="") if former is not None else None
         return _bare(value.changed(spec=msgspec.structs.replace(value.spec, hash="", former=blank)))
+    if isinstance(value, Authority):
+        bare = tuple(msgspec.structs.replace(each, key="") for each in value.spec.certificates)
+        return _bare(value.changed(spec=msgspec.structs.replace(value.spec, certificates=bare)))
     if isinstance(value, Session) and caller.node != value.spec.node:
         return _bare(value.changed(spec=msgspec.structs.replace(value.spec, secret="")))
-    return _bare(blanked(value)) if isinstance(value, Secret) else value
+    if isinstance(value, IdentityKey):
+        return _bare(value.changed(spec=msgspec.structs.replace(value.spec, sealed="")))
+    if isinstance(value, Cluster) and value.status.keys:
+        keys = tuple(msgspec.structs.replace(each, sealed="") for each in value.status.keys)
+        return _bare(value.changed(status=msgspec.structs.replace(value.status, keys=keys)))
+    if isinstance(value, Secret):
+        return _bare(blanked(value))
+    return narrowed(value, caller) if caller.user and not caller.everywhere else value
+
+
+def narrowed(value: Object, caller: Caller) -> Object:
+    """Without what an object of the whole cluster, or a decision, contains about namespaces of others."""
+    replace = msgspec.structs.replace
+    if isinstance(value, Node):
+        status = value.status
+        drain = replace(status.drain, waiting=()) if status.drain is not None else None
+        return value.changed(status=replace(status, images={}, log_sinks={}, drain=drain))
+    if isinstance(value, Rebalance):
+        moves = tuple(each for each in value.status.moves if caller.sees(each.namespace))
+        return value.changed(status=replace(value.status, moves=moves, message=""))
+    if isinstance(value, NodePool) and value.spec.autoscale is not None:
+        return value.changed(spec=replace(value.spec, autoscale=replace(value.spec.autoscale, settings={})))
+    if isinstance(value, KeptDecision):
+        victims = tuple(each for each in value.spec.victims if caller.sees(each.rpartition("/")[0]))
+        return value.changed(spec=replace(value.spec, victims=victims))
+    return value
 
 
 def _bare(value: Object) -> Object:
@@ -192,5 +270,5 @@ def _bare(value: Object) -> Object:
     return value.changed(meta=widened(value.meta, None)) if beyond_of(value.meta) else value
 
 
-SECRETIVE = frozenset({"token", "session", "secret", None})
+SECRETIVE = frozenset({"token", "session", "secret", "cluster", "identity-key", "authority", None})
 """Kinds (None: all) where `redacted` may change something."""

@@ -14,11 +14,12 @@ from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid
 from mandor.lib.steps import chosen, in_turns
 from mandor.lib.words import did_you_mean
+from mandor.model.allowance import with_allowed
 from mandor.model.depends import HINT as UNTIE
 from mandor.model.instance import Instance, instance_prefix
 from mandor.model.limit_defaults import LimitDefaults, filled
 from mandor.model.manifest import DEFAULT_NAMESPACE
-from mandor.model.meta import Key, Object
+from mandor.model.meta import Key, Meta, Object
 from mandor.model.near_cycle import HINT
 from mandor.model.node import Node
 from mandor.model.phase import OVER, Phase
@@ -77,8 +78,7 @@ async def admit(value: Object, engines: Collection[str], beside: Beside) -> list
     await _check_depends_on(value, beside)
     priority, checks = await _priority(value, beside)
     namespace, more = await _namespace(value, beside)
-    if namespace is not None:
-        check_rules(value, namespace, priority)
+    check_rules(value, namespace or Namespace(meta=Meta(name=DEFAULT_NAMESPACE)), priority)
     defaults = await defaults_of(value.meta.namespace, beside)
     if defaults is not None:
         check_most(value, defaults)
@@ -86,12 +86,14 @@ async def admit(value: Object, engines: Collection[str], beside: Beside) -> list
 
 
 async def completed(parts: ApiParts, stored: Object | None, value: Object, beside: Beside) -> Object:
-    """With the defaults of its namespace, and nothing secret to be read in it; what is not touched stays as it was:
-    scaling restarts nothing."""
+    """The object with the defaults of its namespace, and with its secrets sealed. A template that does not change stays
+    as it is stored, so that scaling restarts nothing."""
     if not isinstance(value, Workload):
-        return sealed(parts.sealer, stored, value)
+        return sealed(parts.sealer, stored, value, counted="secret-changes" in parts.everywhere())
     if isinstance(stored, Workload) and stored.spec.template == value.spec.template:
         return value
+    namespace = await beside.find(Namespace, Key(Namespace.kind, "", value.meta.namespace))
+    value = value if namespace is None else with_allowed(value, namespace.spec)
     defaults = await defaults_of(value.meta.namespace, beside)
     return filled(value, defaults.spec) if defaults is not None else value
 

@@ -1,96 +1,35 @@
-"""What a namespace allows its workloads: engines, options, users, host paths, priorities, amounts."""
+"""Refuses what a namespace does not allow its workloads: see `model.allowance`; priorities and amounts are here."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from mandor.errors import Forbidden
+from mandor.model.allowance import Allowance
 from mandor.model.limit_defaults import LimitDefaults, over
 from mandor.model.record import Namespace
-from mandor.model.task import Task
-from mandor.model.volume import path_allowed
 from mandor.model.workload import GroupTemplate, Workload
 
 
 def check_rules(workload: Workload, namespace: Namespace, priority: int) -> None:
+    """Raise `Forbidden` for the first thing that the namespace does not allow."""
     rules, name = namespace.spec, namespace.meta.name
     if rules.priority_most is not None and priority > rules.priority_most:
         raise Forbidden(
             f"the namespace {name} allows no priority above {rules.priority_most}; this is {priority}",
             path="spec.priority",
         )
+    allowance = Allowance(name, rules, namespace.status.first_user)
     for path, group in forms_of(workload):
-        if rules.engines is not None:
-            _check_allowed_engines(group, rules.engines, name, path)
-        if rules.host_paths is not None:
-            _check_host_paths(group, rules.host_paths, name, path)
-        for task_name, task in group.tasks.items():
-            if rules.options is not None:
-                _check_options(task, rules.options, name, f"{path}.tasks.{task_name}")
-                _check_security(task, rules.options, name, f"{path}.tasks.{task_name}")
-            if rules.users is not None:
-                _check_user(task, rules.users, name, f"{path}.tasks.{task_name}")
+        for refusal in allowance.refusals(group):
+            where = f"{path}.{refusal.path}".rstrip(".")
+            raise Forbidden(refusal.message, hint=refusal.hint, path=where)
 
 
 def forms_of(workload: Workload) -> Iterator[tuple[str, GroupTemplate]]:
-    """Each form of each of its groups, and where it stands."""
+    """Each form of each group of a workload, with its path in the manifest."""
     for name, group in workload.spec.groups.items():
         main, *others = group.forms
         yield f"spec.groups.{name}", main
         yield from ((f"spec.groups.{name}.alternatives[{number}]", form) for number, form in enumerate(others))
-
-
-def _check_allowed_engines(group: GroupTemplate, allowed: Collection[str], namespace: str, path: str) -> None:
-    hint = f"it allows: {', '.join(allowed) or '(none)'}"
-    if not group.engine:
-        raise Forbidden(
-            f"the namespace {namespace} allows only some engines, so `engine` must be given", hint=hint, path=path
-        )
-    for name in group.engine:
-        if name not in allowed:
-            story = f"the namespace {namespace} does not allow the engine {name}"
-            raise Forbidden(story, hint=hint, path=f"{path}.engine")
-
-
-def _check_host_paths(group: GroupTemplate, allowed: Collection[str], namespace: str, path: str) -> None:
-    for name, volume in group.volumes.items():
-        if volume.path is not None and not path_allowed(volume.path, allowed):
-            raise Forbidden(
-                f"the namespace {namespace} does not allow the host path {volume.path}",
-                hint=f"it allows: {', '.join(allowed) or '(none)'}",
-                path=f"{path}.volumes.{name}",
-            )
-
-
-def _check_options(task: Task, allowed: Collection[str], namespace: str, path: str) -> None:
-    for engine, options in task.options.items():
-        for key in options:
-            if f"{engine}.{key}" not in allowed and f"{engine}.*" not in allowed:
-                raise Forbidden(
-                    f"the namespace {namespace} does not allow the option {engine}.{key}",
-                    hint=f"it allows: {', '.join(allowed) or '(none)'}",
-                    path=f"{path}.options.{engine}.{key}",
-                )
-
-
-def _check_security(task: Task, allowed: Collection[str], namespace: str, path: str) -> None:
-    """Powers beyond the usual ones are options, too."""
-    for key in ("privileged", "cap_add"):
-        if getattr(task.security, key) and f"security.{key}" not in allowed and "security.*" not in allowed:
-            raise Forbidden(
-                f"the namespace {namespace} does not allow security.{key}",
-                hint=f"it allows: {', '.join(allowed) or '(none)'}",
-                path=f"{path}.security.{key}",
-            )
-
-
-def _check_user(task: Task, allowed: Collection[str], namespace: str, path: str) -> None:
-    user = task.security.user
-    if user is None or str(user) not in allowed:
-        raise Forbidden(
-            f"the namespace {namespace} does not allow tasks to run as "
-            f"{'the user of the agent' if user is None else user}",
-            hint=f"set security.user to one of: {', '.join(allowed) or '(none)'}",
-            path=f"{path}.security.user",
-        )
 
 
 def check_most(workload: Workload, defaults: LimitDefaults) -> None:

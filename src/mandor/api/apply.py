@@ -14,9 +14,10 @@ from mandor.api.advice import advice, secrets_of
 from mandor.api.beside import Beside
 from mandor.api.changes import FieldChange, differences
 from mandor.api.counts import kept_counts
+from mandor.api.outward import check_outward
 from mandor.api.parts import ApiParts
 from mandor.api.selector import Selector
-from mandor.api.writers import check_write
+from mandor.api.writers import check_reach, check_write
 from mandor.api.writing import Author, commit_as
 from mandor.errors import Conflict, MandorError
 from mandor.model.manifest import Document
@@ -150,13 +151,17 @@ async def _plan_one(
     rehearsed: bool,
 ) -> None:
     if rehearsed:
-        await sight(parts.store, author.caller, given.kind, Filter(namespace=given.meta.namespace or None))
+        where = Filter(namespace=given.meta.namespace or None)
+        await sight(parts.store, author.caller, given.kind, where, verb="get")
+    else:
+        check_reach(author.caller, given.key)
     stored = await parts.store.get(given.key)
     wanted = await completed(parts, stored, merged(stored, given), beside)
     if not rehearsed:
         check_write(author.caller, stored, wanted)
     if author.caller.user:
         await admit(wanted, engines, beside)
+        check_outward(parts, wanted)
     changes = differences(stored, wanted)
     if stored is None:
         plan.add(given.key, "created", changes, Put(wanted), await _awaited(parts, wanted, beside))

@@ -24,6 +24,10 @@ class WrongContent(Unsupported):
     """Answered with 415."""
 
 
+class TooSlow(Invalid):
+    """Answered with 408."""
+
+
 def check_body(operation: Operation, headers: Headers, settings: ApiSettings) -> str:
     """The content type; raises what can be said before there is a body."""
     most = settings.body_bytes_most
@@ -46,7 +50,7 @@ async def read_body(receive: Receive, settings: ApiSettings) -> bytes:
         async with asyncio.timeout(settings.body_seconds_most):
             return await read_all(receive, settings.body_bytes_most)
     except TimeoutError as error:
-        raise Invalid(f"the body did not come within {settings.body_seconds_most:g} s") from error
+        raise TooSlow(f"the body did not come within {settings.body_seconds_most:g} s") from error
 
 
 async def read_all(receive: Receive, most: int) -> bytes:

@@ -1,55 +1,98 @@
-"""Caller: who sends a request, and in which namespaces they have a say."""
+"""Caller: the identity behind a request, and the rules it has."""
 
 from dataclasses import dataclass, field
 
+from mandor.api.id_token import Verified
+from mandor.api.rights import Rules, about, allowed, built_in, lacking, rule_text
 from mandor.errors import Forbidden
-from mandor.model.record import ALL_NAMESPACES, Role
+from mandor.model.record import ALL_NAMESPACES
+from mandor.model.role import READ_VALUE
 
 USER_ROLES = frozenset({"admin", "operator", "viewer"})
+"""The built-in roles for people and programs that act for them."""
+PARTS = frozenset({"node", "join", "component"})
+"""Roles of the cluster's own parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     identity: str
-    """`user:ani`, `node:n1`, `component:scheduler`"""
-    role: Role
+    """`user:ani`, `oidc:default:ani`, `workload:east:…`, `node:n1`, `component:scheduler`"""
+    role: str
+    """Built-in, or the name of a `kind: role`; of several bindings, all of them with `+` between."""
     namespaces: frozenset[str] = frozenset({ALL_NAMESPACES})
     token: str = ""
-    """The name of the token they showed; empty: none was needed."""
+    """The name of the token that was shown; empty: none was needed, or an ID token was shown."""
     proof: str = field(default="", repr=False, compare=False)
-    """The hash of the secret they showed with it."""
+    """The hash of the secret that was shown with it."""
+    rules: Rules | None = field(default=None, repr=False)
+    """Given for custom roles; those of a built-in role follow from its name."""
+    workload: bool = False
+    """Whether a trusted issuer says that the caller is a program rather than a person."""
+    verified: Verified | None = field(default=None, repr=False, compare=False)
+    """The ID token that was shown; None: another token, or none."""
+
+    def __post_init__(self) -> None:
+        if self.rules is None:
+            object.__setattr__(self, "rules", built_in(self.role, self.namespaces))
+
+    @property
+    def held(self) -> Rules:
+        assert self.rules is not None
+        return self.rules
 
     @property
     def user(self) -> bool:
-        return self.role in USER_ROLES
+        """Whether rules decide what the caller may do: for all but the cluster's own parts."""
+        return self.role not in PARTS
 
     @property
     def node(self) -> str:
-        """The node it speaks for; empty: none."""
+        """The node that the caller is the agent of; empty: none."""
         return self.identity.removeprefix("node:") if self.role == "node" else ""
+
+    def may(self, verb: str, kind: str, namespace: str = "", name: str = "") -> bool:
+        """`read-value` is for workloads: no role lets a person read a secret's values."""
+        if verb == READ_VALUE and not self.workload:
+            return False
+        return allowed(self.held, verb, kind, namespace, name)
+
+    def may_somewhere(self, verb: str, kind: str) -> bool:
+        """Return whether the caller may do this with some object of the kind."""
+        return bool(about(self.held, verb, kind))
 
     @property
     def everywhere(self) -> bool:
-        return ALL_NAMESPACES in self.namespaces
+        """Whether the caller reads all instances of the cluster."""
+        return self.role == "component" or allowed(self.held, "get", "instance", ALL_NAMESPACES)
 
     def sees(self, namespace: str) -> bool:
-        return self.everywhere or namespace in self.namespaces
+        """Return whether the caller reads the instances of the namespace."""
+        return self.role == "component" or allowed(self.held, "get", "instance", namespace)
 
-    def require(self, *roles: Role, what: str) -> None:
-        """Raise `Forbidden` unless the caller has one of the roles, for the whole cluster."""
-        if self.role not in roles:
+    def require(self, verb: str, kind: str, namespace: str = "", name: str = "", *, what: str) -> None:
+        """Raise `Forbidden` unless the rules of the caller allow the verb."""
+        if not self.may(verb, kind, namespace, name):
+            raise Forbidden(f"{self.identity} ({self.role}) may not {what}", hint=lacks(verb, kind), role=self.role)
+
+    def require_somewhere(self, verb: str, kind: str, *, what: str) -> None:
+        if not self.may_somewhere(verb, kind):
+            raise Forbidden(f"{self.identity} ({self.role}) may not {what}", hint=lacks(verb, kind), role=self.role)
+
+    def require_all(self, wanted: Rules, *, what: str) -> None:
+        """Raise `Forbidden` unless the caller has every right of `wanted`: only its holder can grant a right."""
+        beyond = lacking(self.held, wanted)
+        if beyond is not None:
             raise Forbidden(
-                f"{self.identity} ({self.role}) may not {what}",
-                hint=f"this takes the role {' or '.join(roles)}",
+                f"{self.identity} ({self.role}) may not {what}: it would grant more than {self.identity} has",
+                hint=f"missing: {rule_text(beyond)}",
                 role=self.role,
             )
-        if self.user and not self.everywhere:
-            raise Forbidden(
-                f"{self.identity} may not {what}",
-                hint="this takes a token for all namespaces",
-                namespaces=sorted(self.namespaces),
-            )
+
+
+def lacks(verb: str, kind: str) -> str:
+    return f"this takes the verb `{verb}` on the kind `{kind}`; `mandor auth whoami` shows the rules that you have"
 
 
 LOCAL = Caller("user:local", "admin")
-"""Whoever is on this machine, where no tokens are asked for."""
+"""Callers on this machine, where no tokens are required."""

@@ -21,16 +21,19 @@ class FieldChange(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Absent: it is not set any more."""
 
 
-def differences(before: Object | None, after: Object) -> list[FieldChange]:
-    """Labels and spec; what the cluster itself keeps about an object is no change a user made."""
+def differences(
+    before: Object | None, after: Object | None, *, status: bool = False, most: int = CHANGES_MOST
+) -> list[FieldChange]:
+    """Changed fields of labels and spec, at most so many; `status`: of the status, too, which users do not write."""
     found: list[FieldChange] = []
     old_labels = before.meta.labels if before is not None else {}
-    _compare("meta.labels", old_labels, after.meta.labels, found)
-    old_spec = to_plain(before.spec) if before is not None else {}
-    _compare("spec", old_spec, to_plain(after.spec), found)
-    if isinstance(after, Secret):
+    _compare("meta.labels", old_labels, after.meta.labels if after is not None else {}, found)
+    for part in ("spec", "status") if status else ("spec",):
+        old = to_plain(getattr(before, part)) if before is not None else {}
+        _compare(part, old, to_plain(getattr(after, part)) if after is not None else {}, found)
+    if isinstance(before, Secret) or isinstance(after, Secret):
         found = [_hidden(each) for each in found]
-    return found[:CHANGES_MOST]
+    return found[:most]
 
 
 def _hidden(change: FieldChange) -> FieldChange:

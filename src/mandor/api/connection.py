@@ -14,16 +14,19 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from mandor.api.bounded_protocol import BoundedProtocol, MessageLimits, Stage
+from mandor.api.connection_limits import ConnectionLimits
 from mandor.api.endpoint import Endpoint
 from mandor.api.heads import Heads
 from mandor.api.measures import Measures
-from mandor.api.request import Reply, Request
+from mandor.api.peer import Peer
+from mandor.api.request import PEER, Reply, Request
 from mandor.lib.trickle import Trickle
 
 log = logging.getLogger("mandor.api")
@@ -65,17 +68,28 @@ class Exchange:
     message_event: _NobodyWaits = _NobodyWaits()  # noqa: RUF009
 
 
-class Connection(HttpToolsProtocol):
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all connections of a server use."""
+
+    measures: Measures
+    find: Find
+    limits: MessageLimits
+    open_ones: ConnectionLimits
+    heads: Heads = field(default_factory=Heads)
+    ends: Trickle = field(default_factory=lambda: Trickle(ENDS_EACH_PASS))
+    """Spreads the work of ending connections: thousands may leave in one moment."""
+
+
+class Connection(BoundedProtocol):
     """As uvicorn's; with a short way, and one that was told to wait and is not told to go on is ended."""
 
     cycle: Any  # an Exchange, too
 
-    def __init__(
-        self, measures: Measures, heads: Heads, find: Find, ends: Trickle, *arguments: Any, **more: Any
-    ) -> None:
-        """`ends`: of all connections; those of thousands that leave in one moment take turns."""
-        super().__init__(*arguments, **more)
-        self._measures, self._heads, self._find, self._ends = measures, heads, find, ends
+    def __init__(self, shared: Shared, **more: Any) -> None:
+        super().__init__(shared.heads, shared.limits, shared.open_ones, **more)
+        self._measures, self._find, self._ends = shared.measures, shared.find, shared.ends
+        self._peer: Peer | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._coming: Exchange | None = None
         """Its head is here; its body may be, too."""
@@ -87,8 +101,14 @@ class Connection(HttpToolsProtocol):
         self._short = not (self.access_log or self.limit_concurrency is not None or self.root_path)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
         transport.set_write_buffer_limits(high=WAITING_BYTES_MOST)
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        if certificate:
+            # The state of the application goes into every scope, a WebSocket's too.
+            self._peer = Peer(certificate)
+            self.app_state = {**self.app_state, PEER: self._peer}
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -109,6 +129,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         # From here on nobody asks its transport, and nothing is written.
         self.connections.discard(self)
+        self._forget()
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
         self._ends.add(partial(self._end, exc))
@@ -152,19 +173,30 @@ class Connection(HttpToolsProtocol):
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
+        self._begin_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Trailers, which come after the body, are ignored."""
+        if self._stage is Stage.HEAD:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self._check_head()
         self._coming = self._exchange() if self._short else None
         if self._coming is None:
             self._go_usual_way()
 
     def on_body(self, body: bytes) -> None:
+        size = len(body)
+        self._body_bytes += size
+        self._chunk_body_bytes += size
         if self._coming is not None:
             self._coming.body += body
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._stage = self._timed = Stage.NONE
         if self._coming is not None:
             self.cycle = self._ready = self._coming
             self._coming = None
@@ -176,6 +208,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
         self.headers += headers
+        self.scope["state"]["identified"] = self.identified
         super().on_headers_complete()
 
     # The short way.
@@ -196,7 +229,8 @@ class Connection(HttpToolsProtocol):
             return None
         endpoint, path, names, query = found
         address = self.client[0] if self.client is not None else ""
-        request = Request(method, path, names, query, headers, address, self.scheme or "http")
+        scheme = self.scheme or "http"
+        request = Request(method, path, names, query, headers, address, scheme, self._peer, self.identified)
         return Exchange(endpoint, request, parser.should_keep_alive())
 
     def _look_up(self, url: bytes) -> _Found | None:
@@ -226,7 +260,8 @@ class Connection(HttpToolsProtocol):
         self._finish(exchange, reply)
 
     def _finish(self, exchange: Exchange, reply: Reply) -> None:
-        if exchange.disconnected:
+        # Bytes after a request that are no HTTP close the connection while the request is worked on.
+        if exchange.disconnected or self.transport.is_closing():
             return
         keep_alive = exchange.keep_alive
         self.transport.write(self._heads.whole(reply, self.server_state.default_headers, keep_alive=keep_alive))
@@ -257,6 +292,19 @@ class Connection(HttpToolsProtocol):
             self.timeout_keep_alive_handler()
         else:
             self._lull = self.loop.call_later(left, self._look_whether_quiet)
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    """A WebSocket; it is counted as the HTTP connection was that it came from."""
+
+    def __init__(self, open_ones: ConnectionLimits, **more: Any) -> None:
+        super().__init__(**more)
+        self._open_ones, self._entry = open_ones, more["app_state"].get("entry")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._entry is not None:
+            self._open_ones.leave(self._entry)
+        super().connection_lost(exc)
 
 
 def bound_unsent(listener: socket.socket) -> None:

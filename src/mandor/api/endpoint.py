@@ -10,17 +10,18 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from mandor.api.auth import check_local
-from mandor.api.body import Gone, WrongContent, check_body, decoded, read_body
+from mandor.api.body import Gone, TooSlow, WrongContent, check_body, decoded, read_body
 from mandor.api.caller import LOCAL, Caller
 from mandor.api.lanes import lane_of, weight_of
 from mandor.api.operation import JSON, Call, Operation, Stream, Text
 from mandor.api.parts import ApiParts
 from mandor.api.problems import STATUS, misfit
-from mandor.api.request import Pairs, Reply, Request, problem_reply, send_reply
+from mandor.api.request import PEER, Pairs, Reply, Request, Source, problem_reply, send_reply
+from mandor.api.revocation import ENDS
 from mandor.api.tracing import request_span
 from mandor.api.turn_plan import Lane
 from mandor.api.versions import check_skew, note_newer
-from mandor.errors import Invalid, MandorError, TooLarge, Unauthenticated, Unsupported
+from mandor.errors import Forbidden, Invalid, MandorError, TooLarge, Unauthenticated, Unsupported
 from mandor.lib.at_once import Waits, at_once
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import encode
@@ -28,6 +29,8 @@ from mandor.model.codec import encode
 log = logging.getLogger("mandor.api")
 
 QUERY_BYTES_MOST = 16 * 1024
+LONG = frozenset({Lane.FORECAST, Lane.BULK})
+"""Lanes of operations that may take seconds: they end with the token of their caller."""
 GONE = 499
 """Counted for who went away before there was an answer."""
 _JSON: Pairs = ((b"content-type", JSON.encode()),)
@@ -51,7 +54,11 @@ class Endpoint:
             return
         answer = await self.reply(request_of(scope), receive)
         if isinstance(answer, Stream):
-            await answer.run(receive, send)
+            try:
+                await answer.run(receive, send)
+            except ENDS as error:
+                # What was sent is not whole, and must not look like it: the connection breaks off.
+                log.info("%s breaks off: %s", scope["path"], error)
         elif answer is not None:
             await send_reply(send, answer)
 
@@ -89,6 +96,7 @@ class Endpoint:
         operation = self._operation(request)
         parts = self._parts
         caller = await self._identify(operation, request)
+        self._check_gate(operation, caller)
         query = self._queries[operation.method].read(request.query)
         data, content_type = b"", ""
         # Read before the turn: who sends it slowly takes nobody's seat.
@@ -105,13 +113,19 @@ class Endpoint:
             if caller.role == "node" and turn.lane is not Lane.HEARTBEAT:
                 await parts.of_nodes.turn()
             call = self._call(operation, request, caller, query, data, content_type)
-            if parts.tracer is None:
-                return _reply(operation, await operation.handler(call))
-            with request_span(parts.tracer, request, operation, caller):
-                return _reply(operation, await operation.handler(call))
+            if operation.lane in LONG:
+                async with parts.revocation.guard(caller):
+                    return await self._handled(operation, request, call)
+            return await self._handled(operation, request, call)
         finally:
             # What is left is to send it, at the caller's own pace.
             stile.leave(turn)
+
+    async def _handled(self, operation: Operation, request: Request, call: Call[Any, Any]) -> Reply | Stream:
+        if self._parts.tracer is None:
+            return _reply(operation, await operation.handler(call))
+        with request_span(self._parts.tracer, request, operation, call.caller):
+            return _reply(operation, await operation.handler(call))
 
     def _answer_at_once(self, request: Request, body: bytes) -> Reply:
         """What takes no turn, as heartbeats do; with the same steps as `_answer`."""
@@ -120,6 +134,7 @@ class Endpoint:
         if parts.tracer is not None and b"traceparent" in request.headers:
             raise Waits
         caller = at_once(self._identify(operation, request))
+        self._check_gate(operation, caller)
         if lane_of(operation, caller) is not Lane.HEARTBEAT:
             raise Waits
         query = self._queries[operation.method].read(request.query)
@@ -147,19 +162,41 @@ class Endpoint:
                 check_local(request.headers)
             return LOCAL
         try:
-            caller = await parts.auth.identify(request.headers)
+            caller = await parts.auth.identify(
+                request.headers, Source(request.scheme, request.address, request.peer), enrols=operation.enrols
+            )
         except Unauthenticated:
             parts.turnstile.stranger(request.address)
             raise
+        if request.identified is not None:
+            request.identified(caller)
         if caller.user:
             check_skew(request.headers)
         return caller
+
+    def _check_gate(self, operation: Operation, caller: Caller) -> None:
+        """Refuse by the gate before query and body are read; a refused request counts against the rate limit."""
+        try:
+            operation.check_caller(caller)
+        except Forbidden:
+            self._parts.turnstile.pass_by(lane_of(operation, caller), caller)
+            raise
 
     def _call(
         self, operation: Operation, request: Request, caller: Caller, query: Any, data: bytes, content_type: str
     ) -> Call[Any, Any]:
         body = decoded(operation, data) if operation.body is not None else None
-        return Call(self._parts, caller, request.names, query, body, content_type, request.headers, request.address)
+        return Call(
+            self._parts,
+            caller,
+            request.names,
+            query,
+            body,
+            content_type,
+            request.headers,
+            request.address,
+            request.scheme == "https",
+        )
 
     def _name(self, method: str) -> str:
         operation = self._by_method.get("GET" if method == "HEAD" else method)
@@ -172,7 +209,8 @@ class Endpoint:
         note_newer(error, request.headers)
         if isinstance(error, WrongMethod):
             return problem_reply(error, status=405, more=[(b"allow", ", ".join(self._by_method).encode())])
-        return problem_reply(error, status=415 if isinstance(error, WrongContent) else STATUS[error.code])
+        status = 415 if isinstance(error, WrongContent) else 408 if isinstance(error, TooSlow) else STATUS[error.code]
+        return problem_reply(error, status=status)
 
 
 def request_of(scope: Scope) -> Request:
@@ -184,6 +222,8 @@ def request_of(scope: Scope) -> Request:
         dict(scope["headers"]),
         (scope.get("client") or ("",))[0],
         scope.get("scheme", "http"),
+        scope.get("state", {}).get(PEER),
+        (scope.get("state") or {}).get("identified"),
     )
 
 
@@ -208,9 +248,10 @@ class Query:
         hints = get_type_hints(wanted) if wanted is not None else {}
         self._many = {name for name, hint in hints.items() if get_origin(hint) is tuple}
         self._known = set(hints)
+        self._optional = wanted is None or not any(each.required for each in msgspec.structs.fields(wanted))
 
     def read(self, text: bytes) -> Any:
-        if not text:
+        if not text and (self._wanted is None or self._optional):
             return self._wanted() if self._wanted is not None else None
         if len(text) > QUERY_BYTES_MOST:
             raise TooLarge(f"the query has {len(text)} bytes; at most {QUERY_BYTES_MOST} are allowed")

@@ -1,20 +1,23 @@
 """Files that come with a call: manifests, or those of other tools, with a report of what became of their keys."""
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import Struct
 
+from mandor.api.conversion import convert
 from mandor.errors import Invalid, TooLarge
-from mandor.importers.base import Options, Source
-from mandor.importers.mixed import lost_keys, read_mixed
-from mandor.importers.registry import detect
-from mandor.importers.report import Fate, Report
+from mandor.importers.base import Source
+from mandor.importers.child import Answer
+from mandor.importers.mixed import load_mixed
+from mandor.importers.registry import may_be_foreign
+from mandor.importers.report import Fate
 from mandor.model.manifest import Document, load_files
 
 MANIFEST = "manifest"
-FOREIGN_MOST = 256 * 1024
-"""Reading other tools' languages takes its time."""
 
 
 class ImportNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,31 +52,39 @@ class Reading:
     namespace: str
     engines: Collection[str] | None
     format: str = ""
-    """Empty: as manifests; what is none is looked at."""
+    """Empty: as manifests; files that are none are examined."""
     strict: bool = False
     """Nothing of another tool's file may be lost."""
+    turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """A place among the conversions that run at a time."""
 
-    def read(self, files: Sequence[tuple[str, str | bytes]]) -> Read:
+    async def read(self, files: Sequence[tuple[str, str | bytes]]) -> Read:
+        refused: Invalid | None = None
         if self.format in {"", MANIFEST}:
             try:
-                return Read(load_files(files, namespace=self.namespace, engines=self.engines))
+                # In a thread: reading a mebibyte takes half a second.
+                return Read(await asyncio.to_thread(self._load, files))
             except TooLarge:
                 raise
-            except Invalid:
-                if self.format or not any(detect(each) for each in _sources(files)):
+            except Invalid as error:
+                if self.format or not any(may_be_foreign(each.text) for each in _sources(files)):
                     raise
-        return self._imported(_sources(files))
+                refused = error
+        return await self._converted(_sources(files), refused)
 
-    def _imported(self, files: Sequence[Source]) -> Read:
-        size = sum(len(each.text) for each in files)
-        if size > FOREIGN_MOST:
-            message = f"files of other tools have {size} characters; at most {FOREIGN_MOST} are allowed"
-            raise TooLarge(message, hint="`mandor import` makes manifests of them", most=FOREIGN_MOST)
-        # Neither the variables of this process nor its files are the caller's business.
-        mixed = read_mixed(files, Options(), self.format or None)
-        if self.strict and mixed.report.losses:
-            raise lost_keys(mixed.report)
-        return Read(mixed.load(namespace=self.namespace, engines=self.engines), _told(mixed.report))
+    def _load(self, files: Sequence[tuple[str, str | bytes]]) -> list[Document]:
+        return load_files(files, namespace=self.namespace, engines=self.engines)
+
+    async def _converted(self, files: Sequence[Source], refused: Invalid | None) -> Read:
+        """Convert the files in a child process. `refused` is the error of reading them as manifests; it is raised if
+        none of them is foreign."""
+        async with self.turn():
+            found = await convert(files, self.format, strict=self.strict)
+        if not found.made and refused is not None and len(found.own) == len(files):
+            raise refused
+        own = [files[place] for place in found.own]
+        load = partial(load_mixed, own, found.made, namespace=self.namespace, engines=self.engines)
+        return Read(await asyncio.to_thread(load), _report_of(found))
 
 
 def _sources(files: Sequence[tuple[str, str | bytes]]) -> list[Source]:
@@ -88,12 +99,12 @@ def text_in(data: bytes, name: str = "") -> str:
         raise Invalid("the manifest is not text in UTF-8", file=name, line=line) from None
 
 
-def _told(report: Report) -> ImportReport:
+def _report_of(found: Answer) -> ImportReport:
     return ImportReport(
-        mapped=report.mapped,
-        dropped=report.dropped,
+        mapped=found.mapped,
+        dropped=found.dropped,
         notes=tuple(
             ImportNote(file=each.file, line=each.line, path=each.path, fate=each.fate, text=each.text, hint=each.hint)
-            for each in report.notes
+            for each in found.notes
         ),
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from mandor.api.caller import Caller
+from mandor.api.gate import READERS, WRITERS, Gate
 from mandor.api.request import Headers
 from mandor.api.turn_plan import Lane
 
@@ -36,6 +37,8 @@ class Call(Generic[Q, B]):
     headers: Headers
     address: str
     """Where the caller is, for the audit."""
+    secure: bool = False
+    """It came over TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,10 @@ class Operation:
     status: int = 200
     open: bool = False
     """Needs no token."""
+    gate: Gate | None = None
+    """The callers that may use it at all; None: `READERS` for GET, `WRITERS` for every other method."""
+    enrols: bool = False
+    """A node that has a certificate may call it with its secret, too: it gets the next certificate here."""
     refuses: tuple[str, ...] = ()
     """Error codes beside those that every operation may answer."""
     path_notes: Mapping[str, str] = field(default_factory=dict)
@@ -88,6 +95,11 @@ class Operation:
     """Its handler waits for nothing: it is answered without a task where that is so, and may be begun twice."""
     cost: int = 1
     """So many ordinary requests it counts for among those of the same lane."""
+
+    def check_caller(self, caller: Caller) -> None:
+        """Raise `Forbidden` if the caller may not use this operation, whatever the request contains."""
+        gate = self.gate or (READERS if self.method == "GET" else WRITERS)
+        gate.check(caller, f"use {self.method} {self.path}")
 
 
 Websocket = Callable[["ApiParts", Scope, Receive, Send], Awaitable[None]]

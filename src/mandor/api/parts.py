@@ -1,14 +1,20 @@
 """ApiParts: everything an operation may use; the composition root puts it together."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mandor.api.audit import Auditor
 from mandor.api.auth import Auth
+from mandor.api.certificates import CertificateAuthority
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.identities import IdentityKeys
 from mandor.api.measures import Measures
 from mandor.api.rate import Rates
+from mandor.api.revocation import Revocation
 from mandor.api.scheduling import Desk, Scheduling
+from mandor.api.secret_keys import Keys
 from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
@@ -18,8 +24,10 @@ from mandor.api.turn_plan import Lane, Turns
 from mandor.api.turnstile import Turnstile
 from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
+from mandor.lib.egress import STRICT, Egress
 from mandor.lib.metrics import Metrics
 from mandor.lib.sealing import Sealer
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.lib.trickle import Trickle
 from mandor.model.features import FEATURES
 from mandor.model.meta import Object
@@ -61,14 +69,22 @@ class ApiParts:
     """Compares the scheduler's table with the store; None: no scheduler leads in this process."""
     auth: Auth = field(default=None)  # type: ignore[assignment]
     """Knows the callers; made from the store's tokens unless given."""
+    authority: CertificateAuthority | None = None
+    """Issues certificates; None: this server has none to issue."""
     sealer: Sealer | None = None
     """Seals and opens secrets; None: there can be none."""
+    keys: Keys | None = None
+    """Rotates the keys of secrets; None: this server cannot."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     """How the scheduler would decide."""
     spare_clusters: frozenset[str] = frozenset()
     """Clusters that have a pipeline which makes machines for them."""
     try_receiver: Callable[[Receiver], Awaitable[str]] = tell_nobody
     """Sends a test message; what the receiver answered."""
+    egress: Egress = STRICT
+    """Which hosts objects may name."""
+    files: SecretFiles = NO_FILES
+    """Which files objects may name."""
     placing: Callable[[], bool] = bool
     """Whether instances wait for the scheduler of this process to decide: it comes before what nodes ask."""
     simulate: Callable[[str, int], Awaitable[tuple[bytes, str]]] | None = None
@@ -84,13 +100,19 @@ class ApiParts:
     """What is not as it was configured, for people who ask whether the server is ready."""
     troubles: Callable[[], tuple[str, ...]] = tuple
     """What does not work just now and is tried again: the same people are told."""
+    revocation: Revocation = field(init=False)
+    identities: IdentityKeys = field(init=False)
+    """Signs the identities of workloads."""
     streams: Streams = field(init=False)
     sessions: Sessions = field(init=False)
     desk: Desk = field(init=False)
     rates: Rates = field(init=False)
     turnstile: Turnstile = field(init=False)
     tasks: TaskDesk = field(init=False)
+    auditor: Auditor = field(init=False)
     supplies: Supplies = field(init=False)
+    joining: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    """Held while a node joins with a join token."""
     of_nodes: Trickle = field(init=False)
     """What thousands of nodes ask and tell at the same moment, when placing all that they tell of is not over."""
 
@@ -98,12 +120,19 @@ class ApiParts:
         settings = self.settings
         make = object.__setattr__
         if self.auth is None:
-            make(self, "auth", Auth(self.store, self.clock, tokens_required=settings.tokens_required))
-        make(self, "streams", Streams(settings.watches_most, settings.watches_each))
-        make(self, "sessions", Sessions(self.store, self.clock, settings))
+            make(
+                self,
+                "auth",
+                Auth(self.store, self.clock, tokens_required=settings.tokens_required, authority=self.authority),
+            )
+        make(self, "revocation", Revocation(self.store, self.clock, self.auth))
+        make(self, "identities", IdentityKeys(self.store, self.clock, self.sealer))
+        make(self, "streams", Streams(settings.watches_most, settings.watches_each, self.revocation))
+        make(self, "sessions", Sessions(self.store, self.clock, settings, self.revocation))
         make(self, "desk", Desk(self.store, self.scheduling))
         make(self, "of_nodes", Trickle(self._nodes_each_pass))
-        make(self, "tasks", TaskDesk(self.store, self.clock))
+        make(self, "auditor", Auditor(self.clock, self.everywhere))
+        make(self, "tasks", TaskDesk(self.store, self.clock, self.auditor))
         make(self, "supplies", Supplies(self.store))
         make(self, "turnstile", _turnstile(self.clock, settings))
         make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))

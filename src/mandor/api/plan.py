@@ -15,6 +15,7 @@ from mandor.placement.board import Board
 from mandor.placement.config import SchedulerConfig
 from mandor.placement.forecast import Controls, Forecast, Left, Outcome
 from mandor.placement.framework.ask import CPU, MEMORY
+from mandor.placement.framework.identity import names_shown
 from mandor.placement.table import Table
 
 
@@ -231,7 +232,11 @@ def report(
             for key, ended in _seen(outcome.ended, sees)
         ),
         victims=tuple(
-            Victim(namespace=key.namespace, instance=key.name, makes_room_for=by.name)
+            Victim(
+                namespace=key.namespace,
+                instance=key.name,
+                makes_room_for=by.name if sees(by.namespace) else names_shown((by,), key.namespace),
+            )
             for key, by in _seen(outcome.victims, sees)
         ),
         reservations=reservations,

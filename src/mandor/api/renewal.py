@@ -16,6 +16,11 @@ def renew_seconds(parts: ApiParts, token: Token) -> float | None:
     return left if left < float("inf") else None
 
 
+def certificate_seconds(lasts_seconds: float) -> float:
+    """After how long an agent asks for its next certificate: at two thirds of its life, spread over nodes."""
+    return RENEWAL_SHARE * lasts_seconds * (1 - SPREAD * random.random())
+
+
 def seconds_left(token: Token, now: float, age_seconds_most: float, *, chance: float) -> float:
     """Until it has the greatest age, or has lived for most of its life; `chance`: 0..1."""
     made = token.meta.created_at or now  # 0: it is being made

@@ -1,10 +1,13 @@
 """Request and Reply: one exchange as an endpoint sees it, whichever way it came in."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
+from mandor.api.caller import Caller
+from mandor.api.peer import Peer
 from mandor.api.problems import STATUS, encode_problem, headers_for
 from mandor.errors import MandorError
 
@@ -20,6 +23,29 @@ def header(headers: Headers, name: bytes) -> str | None:
     return None if found is None else found.decode("latin-1")
 
 
+PEER = "mandor.peer"
+"""Where the state of an ASGI scope has the client certificate."""
+
+
+class Source(NamedTuple):
+    """How a request came in."""
+
+    scheme: str = "https"
+    address: str = ""
+    """Of the machine that sent it; empty: not known."""
+    peer: Peer | None = None
+    """The client certificate of its connection."""
+
+    @property
+    def secure(self) -> bool:
+        return self.scheme in {"https", "wss"}
+
+
+def source_of(scope: Scope) -> Source:
+    address = (scope.get("client") or ("",))[0]
+    return Source(scope.get("scheme", "http"), address, scope.get("state", {}).get(PEER))
+
+
 @dataclass(slots=True)
 class Request:
     method: str
@@ -31,6 +57,9 @@ class Request:
     address: str
     """Where the caller is."""
     scheme: str = "http"
+    peer: Peer | None = None
+    identified: Callable[[Caller], None] | None = None
+    """Called when the request has shown who sends it."""
 
 
 @dataclass(slots=True)

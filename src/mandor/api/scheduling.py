@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from mandor.api.turn_plan import LIMITS, Lane
 from mandor.errors import TooMany, Unavailable
 from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
@@ -37,8 +38,10 @@ T = TypeVar("T")
 
 KINDS = (Node, PriorityClass, Quota, Reservation, Volume, Workload, Release, Instance)
 """What placement depends on."""
+AT_ONCE = LIMITS[Lane.FORECAST].seats
+"""Answers computed at a time: one identity has one of these seats, so another one is free for the others."""
 WAITING_MOST = 8
-"""So many may wait for their turn."""
+"""Answers that are computed or wait for a seat."""
 SECONDS_MOST = 40.0
 """A forecast that takes longer is broken off, and says so."""
 
@@ -94,12 +97,12 @@ class Bench:
 
 
 class Desk:
-    """One answer at a time, in a thread; a few others wait their turn."""
+    """Computes answers in threads, `AT_ONCE` at a time; a few others wait."""
 
     def __init__(self, store: Store, scheduling: Scheduling) -> None:
         self._store = store
         self._scheduling = scheduling
-        self._turn = asyncio.Semaphore(1)
+        self._turn = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
 
     async def work(self, answer: Callable[[Bench], T]) -> T:

@@ -3,11 +3,17 @@
 from mandor.errors import Invalid, Unavailable
 from mandor.lib.sealing import Sealer, Unsealable
 from mandor.model.meta import Object
-from mandor.model.secret import Secret, SecretSpec
+from mandor.model.secret import Secret, SecretSpec, SecretStatus
 
 
-def sealed(sealer: Sealer | None, stored: Object | None, value: Object) -> Object:
-    """A secret as it is stored; a value that is the same as before stays as it was sealed."""
+def about(secret: Object, key: str) -> str:
+    """What the value under this key is sealed about."""
+    return f"{secret.key} {key}"
+
+
+def sealed(sealer: Sealer | None, stored: Object | None, value: Object, *, counted: bool = True) -> Object:
+    """The secret as it is stored. Values that are the same as before keep their sealed form; `status.changes` is
+    raised if any value differs (`counted`: every server knows that field)."""
     if not isinstance(value, Secret):
         return value
     before = stored.spec.sealed if isinstance(stored, Secret) else {}
@@ -16,26 +22,33 @@ def sealed(sealer: Sealer | None, stored: Object | None, value: Object) -> Objec
         raise Invalid("a secret needs a `value`, or several under `data`", path="spec")
     if sealer is None:
         raise Unavailable("this server has no key for secrets", hint="start it with --secrets-key FILE")
-    about = {key: f"{value.key} {key}" for key in (*given, *value.spec.sealed)}
-    # Nobody else can seal anything about this very secret: such values were sealed here, a moment ago or earlier.
-    if any(_opened(sealer, text, about[key]) is None for key, text in value.spec.sealed.items()):
+    # Only a server can seal a text for this secret and key: these values were sealed here, a moment ago or earlier.
+    own = {key: _opened(sealer, text, about(value, key)) for key, text in value.spec.sealed.items()}
+    if any(text is None for text in own.values()):
         raise Invalid("`sealed` is written by the server; give `value` or `data`", path="spec.sealed")
+    old = {key: _opened(sealer, text, about(value, key)) for key, text in before.items()}
+    status = stored.status if isinstance(stored, Secret) else SecretStatus()
+    if isinstance(stored, Secret) and counted and old != (given or own):
+        status = SecretStatus(changes=status.changes + 1)
     if not given:
-        return value
-    kept = {key: text for key, text in before.items() if key in given}
-    same = {key for key, text in kept.items() if _opened(sealer, text, about[key]) == given[key]}
-    made = {key: kept[key] if key in same else sealer.seal(text, about[key]) for key, text in given.items()}
-    return value.changed(spec=SecretSpec(sealed=made))
+        return value if value.status == status else value.changed(status=status)
+    made = {
+        key: before[key] if old.get(key) == text else sealer.seal(text, about(value, key))
+        for key, text in given.items()
+    }
+    return value.changed(spec=SecretSpec(sealed=made), status=status)
 
 
 def opened(sealer: Sealer | None, secret: Secret) -> Secret:
-    """With its values, for whoever may have them."""
+    """The secret with its values, for callers that may read them."""
     if sealer is None:
         raise Unavailable("this server has no key for secrets")
     try:
-        data = {key: sealer.open(text, f"{secret.key} {key}") for key, text in secret.spec.sealed.items()}
+        data = {key: sealer.open(text, about(secret, key)) for key, text in secret.spec.sealed.items()}
     except Unsealable as error:
-        raise Unavailable(str(error), hint="servers of one cluster share one key for secrets") from error
+        raise Unavailable(
+            str(error), hint="this server lacks a key that the cluster uses: `mandor doctor` names it"
+        ) from error
     return secret.changed(spec=SecretSpec(data=data))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 import ssl
 from collections.abc import Iterator
@@ -12,16 +13,19 @@ from pathlib import Path
 
 import uvicorn
 
+from mandor.api.acceptor import TlsAcceptor
 from mandor.api.app import App
-from mandor.api.connection import ENDS_EACH_PASS, Connection, bound_unsent
-from mandor.api.heads import Heads
+from mandor.api.bounded_protocol import MessageLimits
+from mandor.api.connection import Connection, Shared, SocketConnection, bound_unsent
+from mandor.api.connection_limits import ConnectionLimits
 from mandor.api.parts import ApiParts
 from mandor.errors import Unavailable
-from mandor.lib.trickle import Trickle
+from mandor.lib.tasks import Background
 
 log = logging.getLogger("mandor.api")
 
 BACKLOG = 8192
+FILES_RESERVED = 256  # for the store, logs and calls to others
 FRAME_BYTES_MOST = 1024 * 1024
 LAST_WORDS_SECONDS = 1.0
 """So long a server that stops waits for callers to read."""
@@ -35,12 +39,18 @@ class ServerTls:
 
     cert_file: Path
     key_file: Path
+    authorities_file: Path | None = None
+    """By which client certificates are verified; None: clients are asked for none."""
 
     def load(self, context: ssl.SSLContext) -> None:
         context.load_cert_chain(self.cert_file, self.key_file)
+        if self.authorities_file is not None:
+            # One that is no longer in the file stays until a restart; `Auth` takes no certificate of it.
+            context.load_verify_locations(self.authorities_file)
 
-    def written_at(self) -> tuple[int, int]:
-        return self.cert_file.stat().st_mtime_ns, self.key_file.stat().st_mtime_ns
+    def written_at(self) -> tuple[int, ...]:
+        files = (self.cert_file, self.key_file, self.authorities_file)
+        return tuple(each.stat().st_mtime_ns for each in files if each is not None)
 
 
 class Renewal:
@@ -79,15 +89,24 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _within_files(connections: int) -> int:
+    """At most so many connections as this process may have files open, less those that it needs itself."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return connections if files == resource.RLIM_INFINITY else max(16, min(connections, files - FILES_RESERVED))
+
+
 class ApiServer(uvicorn.Server):
     """Use: `await server.serve()`, and `server.stop()` to end it; signals are left to who composes the process."""
 
     def __init__(self, app: App, parts: ApiParts, listener: socket.socket, *, tls: ServerTls | None = None) -> None:
+        settings = parts.settings
+        open_ones = ConnectionLimits(_within_files(settings.connections_most), settings.connections_each)
+        shared = Shared(parts.measures, app.find, MessageLimits.of(settings), open_ones)
         config = uvicorn.Config(
             app,
             loop="none",
-            http=partial(Connection, parts.measures, Heads(), app.find, Trickle(ENDS_EACH_PASS)),  # type: ignore[arg-type]
-            ws="websockets-sansio",
+            http=partial(Connection, shared),  # type: ignore[arg-type]
+            ws=partial(SocketConnection, shared.open_ones),  # type: ignore[arg-type]
             ws_max_size=FRAME_BYTES_MOST,
             ws_per_message_deflate=False,
             lifespan="off",
@@ -96,13 +115,21 @@ class ApiServer(uvicorn.Server):
             server_header=False,
             proxy_headers=False,
             # Agents beat every ten seconds: their connections stay open in between.
-            timeout_keep_alive=30,
+            timeout_keep_alive=settings.idle_seconds_most,  # type: ignore[arg-type]
             timeout_graceful_shutdown=5,
             backlog=BACKLOG,
             ssl_certfile=str(tls.cert_file) if tls else None,
             ssl_keyfile=str(tls.key_file) if tls else None,
         )
         super().__init__(config)
+        if tls is not None and tls.authorities_file is not None:
+            config.load()
+            assert config.ssl is not None
+            tls.load(config.ssl)
+            # People show tokens: a certificate is asked for, and who has none is served, too.
+            config.ssl.verify_mode = ssl.CERT_OPTIONAL
+            config.ssl.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        self.open_ones, self._shared = open_ones, shared
         self._tls = tls
         self._renewal: Renewal | None = None
         self._parts = parts
@@ -110,13 +137,25 @@ class ApiServer(uvicorn.Server):
         self._listening = asyncio.Event()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().serve(sockets or [self._listener])
+        async with Background() as tasks:
+            tasks.start(self._parts.revocation.run(), "revocation")
+            await super().serve(sockets or [self._listener])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self._tls is not None and self.config.ssl is not None:
+        if self._tls is None or self.config.ssl is None or not sockets:
+            await super().startup(sockets)
+        else:
+            await self.lifespan.startup()
+            seconds = self._parts.settings.head_seconds_most
+            acceptors = [TlsAcceptor(each, self.config.ssl, seconds, self.open_ones, self._connect) for each in sockets]
+            self.servers = acceptors  # type: ignore[assignment]
+            self.started = True
             self._renewal = Renewal(self._tls, self.config.ssl)
         self._listening.set()
+
+    def _connect(self) -> Connection:
+        state = self.lifespan.state
+        return Connection(self._shared, config=self.config, server_state=self.server_state, app_state=state)
 
     async def on_tick(self, counter: int) -> bool:
         if self._renewal is not None and counter % CERTIFICATE_TICKS == 0:

@@ -5,13 +5,15 @@ import hmac
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from mandor.api.caller import Caller
+from mandor.api.problems import encode_problem
+from mandor.api.revocation import Revocation
 from mandor.api.settings import ApiSettings
 from mandor.errors import Forbidden, MandorError, NotFound, TooMany, Unavailable
 from mandor.lib.clock import Clock
@@ -40,7 +42,8 @@ class Waiting:
 class Sessions:
     """The sessions whose callers are connected to this server."""
 
-    def __init__(self, store: Store, clock: Clock, settings: ApiSettings) -> None:
+    def __init__(self, store: Store, clock: Clock, settings: ApiSettings, revocation: Revocation) -> None:
+        self._revocation = revocation
         self._store = store
         self._clock = clock
         self._settings = settings
@@ -63,7 +66,7 @@ class Sessions:
         revision = 0
         try:
             revision = await self._store.commit(Put(session))
-            async with asyncio.timeout(self._settings.session_seconds_most):
+            async with self._revocation.guard(caller), asyncio.timeout(self._settings.session_seconds_most):
                 yield await self._arrived(waiting, spec.node)
         except TimeoutError as error:
             raise Unavailable("the session has lasted too long") from error
@@ -183,6 +186,13 @@ async def receive_frame(websocket: WebSocket) -> bytes | None:
     if message["type"] == "websocket.disconnect":
         return None
     return message.get("bytes") or b""
+
+
+async def end_with(websocket: WebSocket, error: MandorError) -> None:
+    """Send why a session ends, to a caller that reads it, and close the connection in any case."""
+    with suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+        async with asyncio.timeout(HANG_UP_SECONDS):
+            await websocket.send_bytes(bytes([END]) + encode_problem(error))
 
 
 async def close(websocket: WebSocket, code: int = 1000, reason: str = "") -> None:

@@ -12,6 +12,19 @@ class ApiSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The URL under which agents reach this very server: sessions are dialled back to it."""
     tokens_required: bool = True
     """Without tokens only this machine is served, and no web page."""
+    line_bytes_most: int = 16 * 1024
+    """Of the address in a request line."""
+    head_bytes_most: int = 64 * 1024
+    """Of all headers of a request."""
+    headers_most: int = 100
+    head_seconds_most: float = 10.0
+    """From the first byte of a request, or from the connection, until its headers are complete; a TLS handshake has as
+    long."""
+    idle_seconds_most: float = 30.0
+    """A connection without a request is closed."""
+    connections_most: int = 50_000
+    connections_each: int = 500
+    """From one address, as long as they have shown no valid token."""
     body_bytes_most: int = 4 * MIB
     manifest_bytes_most: int = 1 * MIB
     image_bytes_most: int = 32 * 1024 * MIB
@@ -46,5 +59,9 @@ class ApiSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     strangers_burst: int = 500
     credential_age_seconds: float = math.inf
     """At this age at the latest an agent renews its node's credential by itself."""
+    identity_issuer: str = ""
+    """The `iss` of workload identities; empty: `address`."""
+    login_scopes: tuple[str, ...] = ()
+    """The scopes that `mandor login` asks the OpenID provider for."""
     engines: tuple[str, ...] = ()
     """Engines that exist although this server does not have them installed."""

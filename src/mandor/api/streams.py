@@ -6,15 +6,18 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Receive
 
+from mandor.api.caller import Caller
+from mandor.api.revocation import Revocation
 from mandor.errors import TooMany, Unavailable
 
 
 class Streams:
     """Every open stream of this server."""
 
-    def __init__(self, most: int, most_each: int | None = None) -> None:
-        """`most_each`: of one identity."""
-        self._most, self._most_each = most, most if most_each is None else most_each
+    def __init__(self, most: int, most_each: int, revocation: Revocation) -> None:
+        """`most_each`: of one identity. `revocation`: ends those whose token is revoked."""
+        self._revocation = revocation
+        self._most, self._most_each = most, most_each
         self._each: Counter[str] = Counter()
         self._open: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -37,8 +40,12 @@ class Streams:
                 f"{identity} has {self._most_each} streams open", hint="close one; one watch can follow several kinds"
             )
 
-    async def run(self, receive: Receive, work: Callable[[], Awaitable[None]], identity: str = "") -> bool:
-        """Do the work until it is over, the caller goes away or the server stops; True: it came to its end."""
+    async def run(self, receive: Receive, work: Callable[[], Awaitable[None]], caller: Caller) -> bool:
+        """Do the work until it is over, the caller goes away or the server stops; True: it came to its end.
+
+        Raise `Unauthenticated` when the caller's token is revoked, expires or loses rights.
+        """
+        identity = caller.identity
         task = asyncio.current_task()
         assert task is not None
         # The work stays in the task it is in: one task less for each of thousands of streams.
@@ -47,7 +54,8 @@ class Streams:
         self._open.add(task)
         self._each[identity] += 1
         try:
-            await work()
+            async with self._revocation.guard(caller):
+                await work()
         except asyncio.CancelledError:
             if not (gone.done() or self._closing):
                 raise

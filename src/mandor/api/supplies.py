@@ -6,6 +6,8 @@ from typing import NamedTuple
 from mandor.model.codec import encode
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
+from mandor.model.record import Namespace
+from mandor.model.workload import Release
 from mandor.store.base import Change, Store
 
 KNOWN_MOST = 4_096
@@ -67,5 +69,7 @@ def _same(before: Object, after: Object) -> bool:
     """For whoever has to begin an instance."""
     if before is after:
         return True
+    if isinstance(after, Namespace | Release) and before.status != after.status:
+        return False
     same = before.meta.uid == after.meta.uid and before.labels == after.labels
     return same and (before.spec is after.spec or before.spec == after.spec)

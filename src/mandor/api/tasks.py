@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from mandor.api.audit import Auditor
 from mandor.api.caller import Caller
-from mandor.errors import Forbidden, Invalid, TooMany
+from mandor.errors import Invalid, TooMany
 from mandor.lib.clock import Clock
 from mandor.lib.ids import random_uuid
 from mandor.lib.steps import chosen, in_turns
@@ -26,6 +27,7 @@ class TaskDesk:
 
     store: Store
     clock: Clock
+    auditor: Auditor
     _gathered: Store = field(init=False)
     """Those who ask at the same moment are stored together."""
     _looked_at: float = field(default=float("-inf"), init=False)
@@ -35,7 +37,7 @@ class TaskDesk:
     def __post_init__(self) -> None:
         self._gathered = GatheredStore(self.store)
 
-    async def take(self, caller: Caller, spec: VmTaskSpec, namespace: str) -> VmTask:
+    async def take(self, caller: Caller, spec: VmTaskSpec, namespace: str, address: str) -> VmTask:
         """Stored when this returns."""
         check_may_place(caller, namespace)
         await self.check_pool(spec.pool)
@@ -49,7 +51,8 @@ class TaskDesk:
             spec=spec,
             status=VmTaskStatus(since=now, history=(first,)),
         )
-        await self._gathered.commit(Put(task))
+        made = Put(task)
+        await self._gathered.commit(made, *self.auditor.of_commit(caller, "schedule", address, [(made, None)]))
         return task
 
     async def check_pool(self, pool: str) -> None:
@@ -76,10 +79,4 @@ def _open(task: Object) -> bool:
 
 
 def check_may_place(caller: Caller, namespace: str) -> None:
-    if caller.role not in {"admin", "operator"}:
-        raise Forbidden(
-            f"{caller.identity} ({caller.role}) may not place virtual machines",
-            hint="this takes the role operator or admin",
-        )
-    if not caller.sees(namespace):
-        raise Forbidden(f"{caller.identity} has no say in the namespace {namespace}")
+    caller.require("create", VmTask.kind, namespace, what=f"place virtual machines in the namespace {namespace}")

@@ -38,9 +38,13 @@ class Lane(IntEnum):
     REPORT = 3
     """Agents report what became of their orders."""
     FORECAST = 4
-    """Plans and explanations, which are worked out in a thread, one after another."""
+    """Plans and explanations: each is computed in a thread of its own."""
     BULK = 5
     """Lists, snapshots, backups: much work in one request."""
+    SIMULATION = 6
+    """Simulations: each runs for minutes in a process of its own."""
+    CONVERSION = 7
+    """Files of other tools: each request's are converted in a process of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ LIMITS: Mapping[Lane, LaneLimits] = {
     Lane.REPORT: LaneLimits(seats=128, kept=4, seats_each=16, waiting=20_000, waiting_each=100),
     Lane.FORECAST: LaneLimits(seats=2, kept=1, seats_each=1, waiting=100, waiting_each=10),
     Lane.BULK: LaneLimits(seats=4, kept=1, seats_each=3, waiting=1_000, waiting_each=200),
+    Lane.SIMULATION: LaneLimits(seats=2, kept=2, seats_each=1, waiting=20, waiting_each=1),
+    Lane.CONVERSION: LaneLimits(seats=2, kept=2, seats_each=1, waiting=100, waiting_each=10),
 }
 SEATS = 192
 """In all lanes together, but for what each of them keeps."""

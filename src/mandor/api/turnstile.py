@@ -1,7 +1,8 @@
 """Turnstile: lets requests in as `turn_plan` decides, and keeps count of who waited and who was turned away."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import islice
 from time import perf_counter
 
@@ -72,6 +73,17 @@ class Turnstile:
         finally:
             del waiters[turn]
             self._waits[self._names[turn.lane]].add(perf_counter() - began)
+
+    @asynccontextmanager
+    async def turn(self, lane: Lane, caller: Caller) -> AsyncIterator[None]:
+        """A turn for work that goes on after its request was answered; `TooMany` as for `ask` and `wait`."""
+        turn = self.ask(lane, caller)
+        try:
+            if not turn.seated:
+                await self.wait(turn)
+            yield
+        finally:
+            self.leave(turn)
 
     def waited_seconds(self, *lanes: Lane) -> float:
         """How long the one in these lanes that has waited longest waits by now."""

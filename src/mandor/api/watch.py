@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +14,8 @@ from mandor.api.caller import Caller
 from mandor.api.labels import Select
 from mandor.api.operation import NDJSON
 from mandor.api.parts import ApiParts
+from mandor.api.request import send_problem
+from mandor.api.revocation import ENDS
 from mandor.api.supplies import Supplier
 from mandor.api.wire import error_line, line_of
 from mandor.errors import MandorError
@@ -30,6 +33,8 @@ PIECE_BYTES = 128 * 1024
 """What is longer than that together is sent line by line: each waits until the caller has read most of what came
 before."""
 CHECK_SECONDS = 10.0
+LAST_WORDS_SECONDS = 5.0
+"""How long the caller may take to read why its watch ends."""
 START = {
     "type": "http.response.start",
     "status": 200,
@@ -99,8 +104,12 @@ class OpenWatch:
     first: Sequence[Change]
 
     async def run(self, receive: Receive, send: Send) -> None:
+        begun = False
+
         async def work() -> None:
+            nonlocal begun
             await send(START)
+            begun = True
             if isinstance(self.changes, Watch):
                 self.changes.while_quiet(partial(self._tell_at_once, send))
             try:
@@ -110,7 +119,16 @@ class OpenWatch:
 
         try:
             # When the server stops, the answer ends as it should: the caller resumes elsewhere.
-            await self.stream.parts.streams.run(receive, work, self.stream.caller.identity)
+            try:
+                await self.stream.parts.streams.run(receive, work, self.stream.caller)
+            except ENDS as error:
+                if not begun:
+                    await send_problem(send, error)
+                    return
+                # A caller that does not read is not waited for.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORDS_SECONDS):
+                        await _send(send, error_line(error))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             closing = getattr(self.changes, "aclose", None)
@@ -195,5 +213,5 @@ async def send_snapshot(
             await asyncio.sleep(0)  # a caller that reads fast makes no pause by itself
         await _send(send, b'{"end":%d}\n' % count)
 
-    await parts.streams.run(receive, work, caller.identity)
+    await parts.streams.run(receive, work, caller)
     await send({"type": "http.response.body", "body": b"", "more_body": False})

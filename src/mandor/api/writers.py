@@ -6,49 +6,33 @@ from typing import Any
 
 import msgspec
 
-from mandor.api.caller import Caller
+from mandor.api.caller import Caller, lacks
+from mandor.api.rights import allowed, allowed_on, verbs_of
 from mandor.errors import Forbidden, Invalid
 from mandor.model.codec import KINDS
 from mandor.model.instance import Instance, InstanceStatus
-from mandor.model.limit_defaults import LimitDefaults
-from mandor.model.meta import Object
+from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.phase import Phase, may_move
-from mandor.model.quota import Quota
 from mandor.model.record import Event
-from mandor.model.reservation import Reservation
+from mandor.model.role import ANY, WRITES
 from mandor.model.workload import Workload, WorkloadStatus
 
 EXISTENCE = "existence"
 """Creating, deleting, or putting another object in its place."""
 
-_BOUNDS = frozenset({Quota.kind, LimitDefaults.kind, Reservation.kind})
-"""Nobody sets the bounds of his own namespace: an admin of the whole cluster does."""
-
 Fields = frozenset[str]
 Rights = Mapping[str, Fields]
 
-_OPERATOR: Rights = {
-    "workload": frozenset({EXISTENCE, "meta.labels", "spec"}),
+_WHOLE = frozenset({EXISTENCE, "meta.labels", "spec"})
+_PEOPLE: Rights = {
+    **dict.fromkeys(("workload", "node", "volume", "rebalance", "namespace", "priority-class"), _WHOLE),
+    **dict.fromkeys(("quota", "limit-defaults", "node-pool", "reservation", "webhook", "event-bus"), _WHOLE),
+    **dict.fromkeys(("log-sink", "role", "role-binding", "issuer"), _WHOLE),
+    "secret": _WHOLE | {"status.changes"},  # the server counts: `completed` replaces what a caller writes there
     "instance": frozenset({"spec.stop"}),
-    "node": frozenset({"meta.labels", "spec"}),
-    "volume": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "rebalance": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "secret": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
-_ADMIN: Rights = {
-    **_OPERATOR,
-    "node": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "namespace": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "priority-class": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "quota": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "limit-defaults": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "node-pool": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "reservation": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "webhook": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "event-bus": frozenset({EXISTENCE, "meta.labels", "spec"}),
-    "log-sink": frozenset({EXISTENCE, "meta.labels", "spec"}),
-}
+"""The fields that people write; which of these objects a caller may create, update and delete, its rules decide."""
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}"
     for name in (
@@ -86,7 +70,7 @@ _CONTROLLERS: Rights = {
     "task": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
     "spare": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
     "inventory": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
-    "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "release": frozenset({EXISTENCE, "meta.labels", "spec", "status.images", "status.secrets"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "meta.trace", "status"}
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
@@ -119,8 +103,12 @@ _COMPONENTS: Mapping[str, Rights] = {"component:scheduler": _SCHEDULER, "compone
 def rights_of(caller: Caller) -> Rights:
     if caller.role == "component":
         return _COMPONENTS.get(caller.identity, _EVERYTHING)
-    rights: Mapping[str, Rights] = {"admin": _ADMIN, "operator": _OPERATOR, "node": _NODE}
-    return rights.get(caller.role, {})
+    if caller.role == "node":
+        return _NODE
+    if not caller.user:
+        return {}
+    changing = frozenset({ANY, *WRITES, *_PARTIAL})
+    return {kind: fields for kind, fields in _PEOPLE.items() if verbs_of(caller.held, kind) & changing}
 
 
 def check_kind(caller: Caller, kind: str) -> None:
@@ -129,17 +117,25 @@ def check_kind(caller: Caller, kind: str) -> None:
         raise Forbidden(f"{caller.identity} ({caller.role}) may not write {KINDS[kind].plural}", role=caller.role)
 
 
+def check_reach(caller: Caller, key: Key) -> None:
+    """Raise `Forbidden` if the caller may not write this key, whatever is stored there: it is called before anything is
+    read, so that an answer tells nothing about objects that the caller may not see."""
+    check_kind(caller, key.kind)
+    if not caller.user:
+        return
+    rules = [msgspec.structs.replace(each, labels={}) for each in caller.held]  # labels are compared with the object
+    if not any(allowed(rules, verb, *key) for verb in (*WRITES, *_PARTIAL)):
+        raise Forbidden(f"{caller.identity} ({caller.role}) may not write {key}", role=caller.role)
+
+
 def check_write(caller: Caller, before: Object | None, after: Object | None) -> None:
     """Raise `Forbidden`, with the field, unless every field that changes is the caller's to write."""
     value = after if after is not None else before
     assert value is not None
-    if caller.user and not caller.sees(value.meta.namespace) and not (not value.meta.namespace and caller.everywhere):
-        raise Forbidden(f"{caller.identity} may not write {value.key}", hint="the token is for other namespaces")
-    if caller.user and value.kind in _BOUNDS:
-        caller.require("admin", what=f"write {value.plural}")
-    allowed = rights_of(caller).get(value.kind, frozenset())
-    for field in changed_fields(before, after):
-        if field not in allowed and field.partition(".")[0] not in allowed:
+    fields = rights_of(caller).get(value.kind, frozenset())
+    changed = changed_fields(before, after)
+    for field in changed:
+        if field not in fields and field.partition(".")[0] not in fields:
             what = _verb(before, after) if field == EXISTENCE else f"write {field} of"
             raise Forbidden(
                 f"{caller.identity} ({caller.role}) may not {what} {value.key}",
@@ -147,6 +143,8 @@ def check_write(caller: Caller, before: Object | None, after: Object | None) -> 
                 field=field,
                 key=value.key,
             )
+    if caller.user and changed:
+        _check_rules(caller, before, after, changed)
     if caller.role == "node":
         _check_node(caller, before, after, value)
     if caller.identity == "component:scheduler" and isinstance(before, Instance) and isinstance(after, Instance):
@@ -155,6 +153,41 @@ def check_write(caller: Caller, before: Object | None, after: Object | None) -> 
         raise Forbidden(f"{value.key} is not made by controllers: a node joins", field=EXISTENCE, key=value.key)
     if caller.identity == "component:controllers" and isinstance(value, Workload):
         _check_run(before, after, value)
+
+
+_PARTIAL = ("scale", "rollout", "drain")
+"""Verbs that allow a part of an update."""
+
+
+def _check_rules(caller: Caller, before: Object | None, after: Object | None, changed: list[str]) -> None:
+    """An update must be allowed on the object as it is, and as it becomes."""
+    verbs = _verbs_of(before, after, changed)
+    for value in (before, after):
+        if value is not None and not any(allowed_on(caller.held, verb, value) for verb in verbs):
+            raise Forbidden(
+                f"{caller.identity} ({caller.role}) may not {verbs[0]} {value.key}",
+                hint=lacks(verbs[0], value.kind),
+                field=changed[0],
+                key=value.key,
+            )
+
+
+def _verbs_of(before: Object | None, after: Object | None, changed: list[str]) -> tuple[str, ...]:
+    """The verbs of which one is needed; the first of them always suffices."""
+    if before is None:
+        return ("create",)
+    if after is None or (isinstance(after, Instance) and changed == ["spec.stop"]):
+        return ("delete",)
+    if EXISTENCE in changed:
+        return ("create",)
+    if isinstance(before, Workload) and isinstance(after, Workload):
+        if changed == ["spec.groups"] and _only_counts(before, after, follow=False):
+            return ("update", "scale")
+        if changed == ["spec.rollout"]:
+            return ("update", "rollout")
+    if isinstance(after, Node) and set(changed) <= {"spec.drain", "spec.cordoned"}:
+        return ("update", "drain")
+    return ("update",)
 
 
 def changed_fields(before: Object | None, after: Object | None) -> list[str]:
@@ -231,14 +264,14 @@ def _check_run(before: Object | None, after: Object | None, value: Workload) -> 
         raise Forbidden(f"{value.key} is no run of a schedule: people write it", field=made[0], key=value.key)
 
 
-def _only_counts(before: Object | None, after: Object | None) -> bool:
-    """Nothing is different but the counts of groups that follow their load."""
+def _only_counts(before: Object | None, after: Object | None, *, follow: bool = True) -> bool:
+    """Return whether only counts differ; `follow`: only those of groups that follow their load."""
     if not isinstance(before, Workload) or not isinstance(after, Workload):
         return False
     new = after.spec.groups
     counted = {
         name: msgspec.structs.replace(group, replicas=new[name].replicas)
-        if name in new and group.autoscale is not None
+        if name in new and (group.autoscale is not None or not follow)
         else group
         for name, group in before.spec.groups.items()
     }

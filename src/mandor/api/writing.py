@@ -7,20 +7,23 @@ from dataclasses import dataclass
 from mandor import __version__
 from mandor.api.access import sight
 from mandor.api.admission import admit, check_deletable, completed, known_engines
-from mandor.api.audit import audits_of
 from mandor.api.beside import Beside
 from mandor.api.caller import Caller
 from mandor.api.counts import check_counts
+from mandor.api.grants import check_grants
+from mandor.api.outward import check_outward
 from mandor.api.parts import ApiParts
 from mandor.api.pools import check_pool
+from mandor.api.user_range import with_users
 from mandor.api.versions import check_known
-from mandor.api.writers import check_write
+from mandor.api.writers import check_reach, check_write
 from mandor.errors import Conflict, Forbidden, Invalid
 from mandor.model.beyond import beyond_of, carried
 from mandor.model.instance import Instance
+from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
 from mandor.model.record import Event
-from mandor.store.base import OPERATIONS_MOST, WRITES_MOST, Check, Delete, Filter, Put, Write, check_writes
+from mandor.store.base import OPERATIONS_MOST, Check, Delete, Filter, Put, Write, check_writes
 
 CHUNK = 10
 """After so many objects others get their turn."""
@@ -43,17 +46,21 @@ async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *,
     """Commit the writes if this caller may make them; return the revision. `along`: what the server itself adds."""
     check_writes(writes)
     caller = author.caller
-    if caller.user and sum(not isinstance(write, Check) for write in writes) >= WRITES_MOST:
-        raise Invalid(f"at most {WRITES_MOST - 1} writes in one commit: one is left for the audit", hint="split it")
-    paired: _Paired = [_kept(parts, write, await _before(parts, write)) for write in writes]
+    paired: _Paired = [_kept(parts, write, await _before(parts, caller, write)) for write in writes]
     if caller.user:
         paired = await _completed(parts, paired)
     writes = [write for write, _ in paired]
     for write, before in paired:
         await _check(parts, caller, write, before)
+    if caller.user:
+        await check_grants(parts.store, caller, [write.value for write in writes if isinstance(write, Put)])
     checks = await _admit(parts, paired) if caller.user else []
     _spend(parts, caller, writes)
-    audits = audits_of(parts.clock, caller, author.verb, author.address, paired) if caller.user else []
+    if "namespace-levels" in parts.everywhere():
+        writes, cluster = await with_users(parts.store, writes)
+        along = (*along, *cluster)
+    # A node writes its own status and events, thousands of times a minute: that is no decision of anybody.
+    audits = [] if caller.role == "node" else parts.auditor.of_commit(caller, author.verb, author.address, paired)
     room = OPERATIONS_MOST - len(writes) - len(along) - len(audits)
     return await parts.store.commit(*writes, *along, *audits, *checks[:room])
 
@@ -82,9 +89,21 @@ async def _completed(parts: ApiParts, paired: _Paired) -> _Paired:
     ]
 
 
-async def _before(parts: ApiParts, write: Write) -> Object | None:
-    """What is stored; `Conflict` at once if the write was made for another version."""
-    before = await parts.store.get(write.key)
+async def _before(parts: ApiParts, caller: Caller, write: Write) -> Object | None:
+    """What is stored; `Conflict` at once if the write was made for another version. Rights come first, and an object
+    that the caller may not see is treated as one that does not exist."""
+    if isinstance(write, Check):
+        seen = await sight(parts.store, caller, write.key.kind, _narrow(caller, write.key))
+        before = await parts.store.get(write.key)
+        if before is not None and not (seen.where.matches(before) and (seen.shows is None or seen.shows(before))):
+            before = None
+    else:
+        check_reach(caller, write.key)
+        if isinstance(write, Put) and caller.role == "node" and write.value.node != caller.node:
+            raise Forbidden(f"{write.key} is no business of {caller.identity}", key=write.key)
+        before = await parts.store.get(write.key)
+        if before is not None and caller.role == "node" and before.node != caller.node:
+            before = None
     version = before.meta.version if before is not None else 0
     wanted = write.value.meta.version if isinstance(write, Put) else write.version
     if wanted != version or (isinstance(write, Delete) and not version):
@@ -103,7 +122,6 @@ def moved(key: Key, wanted: int, version: int) -> Conflict:
 
 async def _check(parts: ApiParts, caller: Caller, write: Write, before: Object | None) -> None:
     if isinstance(write, Check):
-        await sight(parts.store, caller, write.key.kind, _narrow(caller, write.key))
         return
     check_write(caller, before, write.value if isinstance(write, Put) else None)
     if isinstance(write, Put) and isinstance(write.value, Event) and caller.role == "node":
@@ -120,15 +138,24 @@ def _narrow(caller: Caller, key: Key) -> Filter:
 
 
 async def _check_event(parts: ApiParts, caller: Caller, event: Event) -> None:
-    """A node tells of its own instances; one that is gone may still be told of."""
+    """A node records events about itself and about instances of namespaces where it has instances; the instance itself
+    may be gone."""
     kind, _, rest = event.spec.about.partition(" ")
     namespace, _, name = rest.rpartition("/")
+    if kind not in {"instance", "node"}:
+        raise Forbidden(f"{caller.identity} may tell only of itself and of its instances")
+    foreign = Forbidden(f"an event about {event.spec.about} is no business of {caller.identity}")
+    if event.meta.namespace != (namespace if kind == "instance" else DEFAULT_NAMESPACE):
+        raise foreign
     if kind == "instance":
         found = await parts.store.get(Key("instance", namespace, name))
-        if isinstance(found, Instance) and found.node != caller.node:
-            raise Forbidden(f"an event about {event.spec.about} is no business of {caller.identity}")
-    elif kind != "node":
-        raise Forbidden(f"{caller.identity} may tell only of itself and of its instances")
+        own = isinstance(found, Instance) and found.node == caller.node
+        if not own and (found is not None or not (await _instances_of(parts, caller.node, namespace))):
+            raise foreign
+
+
+async def _instances_of(parts: ApiParts, node: str, namespace: str) -> Sequence[Object]:
+    return (await parts.store.list("instance", Filter(namespace, node))).items
 
 
 async def _admit(parts: ApiParts, paired: _Paired) -> list[Check]:
@@ -142,6 +169,7 @@ async def _admit(parts: ApiParts, paired: _Paired) -> list[Check]:
     for number, value in enumerate(values, 1):
         if number % CHUNK == 0:
             await asyncio.sleep(0)
+        check_outward(parts, value)
         for check in await admit(value, engines, beside):
             if check.key not in written:
                 checks[check.key] = check

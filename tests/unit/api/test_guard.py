@@ -2,11 +2,12 @@
 
 import pytest
 
-from mandor.api.auth import check_local, hash_secret, is_loopback, make_token, split_token
+from mandor.api.auth import check_local, hash_secret, make_token, split_token
 from mandor.api.endpoint import request_of
 from mandor.api.rate import Rates
 from mandor.errors import Forbidden, TooMany
 from mandor.lib.clock import ManualClock
+from mandor.lib.loopback import is_loopback
 
 
 def test_a_token_splits_into_its_name_and_secret() -> None:

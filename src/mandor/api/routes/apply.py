@@ -1,7 +1,7 @@
 """Apply and delete by manifest."""
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +14,7 @@ from mandor.api.foreign import ImportReport, Read, Reading
 from mandor.api.operation import JSON, YAML, Call, Operation
 from mandor.api.routes.queries import Format, Labels, Namespace, Strict
 from mandor.api.selector import parse_selector
+from mandor.api.turn_plan import Lane
 from mandor.api.writing import Author
 from mandor.errors import Invalid, TooLarge
 from mandor.model.manifest import DEFAULT_NAMESPACE
@@ -93,8 +94,8 @@ async def read_files(call: Call[Any, bytes], files: Sequence[tuple[str, str | by
     """The documents in the files that came with a call."""
     parts, query = call.parts, call.query
     engines = await known_engines(parts.store, parts.settings.engines) if check_engines else None
-    # A long text takes its time, and one of another format has its importer loaded first.
-    return await asyncio.to_thread(Reading(query.namespace, engines, query.format, query.strict).read, files)
+    turn = partial(parts.turnstile.turn, Lane.CONVERSION, call.caller)
+    return await Reading(query.namespace, engines, query.format, query.strict, turn).read(files)
 
 
 async def apply_manifest(call: Call[ApplyQuery, bytes]) -> Applied:

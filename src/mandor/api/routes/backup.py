@@ -2,6 +2,7 @@
 
 from starlette.types import Receive, Send
 
+from mandor.api.gate import Gate
 from mandor.api.operation import Call, Operation, Stream
 from mandor.api.turn_plan import Lane
 from mandor.store.dump import dump
@@ -11,9 +12,11 @@ CONTENT_TYPE = "application/gzip"
 
 async def backup(call: Call[None, None]) -> Stream:
     """It holds the hashes of all tokens, so only who may make any token may have it."""
-    call.caller.require("admin", "component", what="make a backup")
+    if call.caller.role != "component":
+        call.caller.require("backup", "cluster", what="make a backup")
     parts = call.parts
     parts.streams.check(call.caller.identity)
+    await parts.store.commit(parts.auditor.record(call.caller, "backup", "the whole cluster", call.address))
 
     async def run(receive: Receive, send: Send) -> None:
         async def work() -> None:
@@ -27,7 +30,7 @@ async def backup(call: Call[None, None]) -> Stream:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
 
         # Without its last line a backup is not taken for whole, so one that breaks off does no harm.
-        await parts.streams.run(receive, work, call.caller.identity)
+        await parts.streams.run(receive, work, call.caller)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return Stream(run)
@@ -40,6 +43,7 @@ OPERATIONS = [
         name="backup",
         summary="Stream a backup of everything, as it is at one revision",
         tag="store",
+        gate=Gate(frozenset({"component"}), ("backup",), "cluster"),
         handler=backup,
         result=str,
         gives=CONTENT_TYPE,

@@ -8,13 +8,15 @@ from msgspec import Meta as Note
 from msgspec import Struct
 
 from mandor.api.access import missing
-from mandor.api.audit import audit
-from mandor.api.auth import hash_secret, node_token_name, same_secret
+from mandor.api.auth import hash_secret, is_current, node_token_name, same_secret
+from mandor.api.enrolment import certificate_for, may_issue
+from mandor.api.gate import Gate
 from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
 from mandor.api.renewal import renew_seconds
 from mandor.api.routes.objects import TRIES
 from mandor.errors import Conflict, Forbidden, Unsupported
+from mandor.lib.x509 import REQUEST_BYTES_MOST
 from mandor.model.meta import Key
 from mandor.model.node import RENEWS, Node, Renewal
 from mandor.model.record import Token
@@ -31,6 +33,13 @@ class Renew(Struct, frozen=True, forbid_unknown_fields=True):
 
 class NewSecret(Struct, frozen=True, forbid_unknown_fields=True):
     secret: Annotated[str, Note(description="The secret half of its next credential.", pattern="^[0-9a-f]{64}$")]
+    csr: Annotated[
+        str,
+        Note(
+            description="A certificate signing request (PEM) for its next key; empty: the key stays.",
+            max_length=REQUEST_BYTES_MOST,
+        ),
+    ] = ""
 
 
 class Renewed(Struct, frozen=True):
@@ -42,7 +51,7 @@ class Renewed(Struct, frozen=True):
 
 async def order_renewal(call: Call[None, Renew]) -> Node:
     """The agent does it, for nobody else knows what it shows."""
-    call.caller.require("admin", what="have credentials of nodes renewed")
+    call.caller.require("update", "token", what="have credentials of nodes renewed")
     check_servers(call.parts)
     return await _until_taken(lambda: _order(call))
 
@@ -58,8 +67,8 @@ async def _order(call: Call[None, Renew]) -> Node:
         )
     renewal = Renewal(parts.clock.now(), call.body.overlap_seconds)
     ordered = node.changed(spec=msgspec.structs.replace(node.spec, renewal=renewal))
-    record = audit(parts.clock, call.caller, "renew", str(node.key), ("spec.renewal",), call.address)
-    return ordered.stamped(version=await parts.store.commit(Put(ordered), record))
+    record = parts.auditor.of_commit(call.caller, "renew", call.address, [(Put(ordered), node)])
+    return ordered.stamped(version=await parts.store.commit(Put(ordered), *record))
 
 
 async def renew(call: Call[None, NewSecret]) -> Renewed:
@@ -79,24 +88,26 @@ async def _renew(call: Call[None, NewSecret]) -> Renewed:
     if same_secret(token, call.body.secret):
         until = token.spec.former.until if token.spec.former is not None else 0.0
         return Renewed(until, renew_seconds(parts, token))
-    if caller.proof != token.spec.hash:
+    if not is_current(token, caller.proof):
         # Whoever got hold of an old one must not be able to lock the node out.
         raise Forbidden(f"this is not the credential of {node.meta.name} any more, and cannot renew it")
-    made = _following(token, call.body.secret, parts.clock.now(), node.spec.renewal or Renewal(0.0))
+    bound = certificate_for(call, call.body.csr).key if call.body.csr and may_issue(call) else token.spec.key
+    made = _following(token, call.body.secret, bound, parts.clock.now(), node.spec.renewal or Renewal(0.0))
     done = node.changed(spec=msgspec.structs.replace(node.spec, renewal=None))
-    record = audit(parts.clock, caller, "renew", str(key), ("spec.hash", "spec.former"), call.address)
-    await parts.store.commit(Put(made), Put(done), record)
+    record = parts.auditor.of_commit(caller, "renew", call.address, [(Put(made), token)])
+    await parts.store.commit(Put(made), Put(done), *record)
     if parts.recorder is not None:
         parts.recorder.note(done, "CredentialRenewed", f"{node.meta.name} has another credential")
     assert made.spec.former is not None
     return Renewed(made.spec.former.until, renew_seconds(parts, made))
 
 
-def _following(token: Token, secret: str, now: float, order: Renewal) -> Token:
+def _following(token: Token, secret: str, key: str, now: float, order: Renewal) -> Token:
     """Another token in the place of this one, so that its age is its own; it is good for as long as this one was."""
     spec = msgspec.structs.replace(
         token.spec,
         hash=hash_secret(secret),
+        key=key,
         former=token.followed(now, order.overlap_seconds),
         expires_at=now + token.lasts_seconds if token.spec.expires_at else 0.0,
     )
@@ -138,6 +149,7 @@ OPERATIONS = [
         name="order_renewal",
         summary="Tell a node's agent to renew its credential; the old one is good for a while yet",
         tag="nodes",
+        gate=Gate(verbs=("update",), kind="token"),
         handler=order_renewal,
         body=Renew,
         result=Node,
@@ -150,6 +162,7 @@ OPERATIONS = [
         name="renew_credential",
         summary="The next credential of the node that asks",
         tag="nodes",
+        gate=Gate(frozenset({"node"}), users=False),
         handler=renew,
         body=NewSecret,
         result=Renewed,

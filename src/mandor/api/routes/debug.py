@@ -1,5 +1,6 @@
 """What helps to find a defect of mandor itself."""
 
+from mandor.api.gate import Gate
 from mandor.api.operation import Call, Operation
 from mandor.api.turn_plan import Lane
 from mandor.errors import NotFound
@@ -9,7 +10,7 @@ from mandor.model.table_report import TableReport
 
 async def compare_table(call: Call[None, None]) -> TableReport:
     """Only the server whose scheduler leads has a table; the others say who that is."""
-    call.caller.require("admin", "operator", what="compare the scheduler's table with the store")
+    call.caller.require("debug", "cluster", what="compare the scheduler's table with the store")
     report = await call.parts.compare_table()
     if report is not None:
         return report
@@ -29,6 +30,7 @@ OPERATIONS = [
         name="compareTable",
         summary="Compare the scheduler's table with the store",
         tag="meta",
+        gate=Gate(verbs=("debug",), kind="cluster"),
         handler=compare_table,
         result=TableReport,
         refuses=("not_found",),

@@ -7,7 +7,10 @@ from msgspec import Meta as Note
 from msgspec import Struct
 
 from mandor.api.access import read
+from mandor.api.caller import lacks
+from mandor.api.gate import Gate
 from mandor.api.operation import Call, Operation, Text
+from mandor.api.rights import allowed_on
 from mandor.api.routes.queries import Namespace
 from mandor.api.scheduling import Bench
 from mandor.api.turn_plan import Lane
@@ -58,10 +61,14 @@ async def explain_workload(call: Call[ExplainQuery, None]) -> Text:
 
 
 async def _found(call: Call[ExplainQuery, None], kind: type[Object]) -> Object:
-    if not call.caller.user:
-        raise Forbidden(f"{call.caller.identity} ({call.caller.role}) may not ask for explanations")
     key = Key(kind.kind, call.query.namespace, call.path["name"])
-    return await read(call.parts.store, call.caller, key)
+    found = await read(call.parts.store, call.caller, key)
+    if not allowed_on(call.caller.held, "explain", found):
+        raise Forbidden(
+            f"{call.caller.identity} ({call.caller.role}) may not ask for explanations of {key}",
+            hint=lacks("explain", kind.kind),
+        )
+    return found
 
 
 async def _answered(call: Call[ExplainQuery, None], answer: Callable[[Bench], bytes]) -> Text:
@@ -80,6 +87,7 @@ OPERATIONS = [
         name="explain_instance",
         summary="Why an instance has no node, and the smallest change that would give it one; or why it has its node",
         tag="placement",
+        gate=Gate(verbs=("explain",)),
         handler=explain_instance,
         query=ExplainQuery,
         result=Explanation,
@@ -92,6 +100,7 @@ OPERATIONS = [
         name="explain_workload",
         summary="Where the instances of a workload are, and why",
         tag="placement",
+        gate=Gate(verbs=("explain",)),
         handler=explain_workload,
         query=ExplainQuery,
         result=WorkloadExplanation,

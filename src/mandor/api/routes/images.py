@@ -8,13 +8,12 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from mandor.api.access import missing
-from mandor.api.audit import audit
 from mandor.api.caller import Caller
+from mandor.api.changes import FieldChange
 from mandor.api.endpoint import Query
 from mandor.api.parts import ApiParts
-from mandor.api.problems import encode_problem
-from mandor.api.routes.sessions import deny
-from mandor.api.sessions import END, STDIN, close, splice
+from mandor.api.routes.sessions import deny, identify
+from mandor.api.sessions import STDIN, close, end_with, splice
 from mandor.errors import Invalid, MandorError, TooLarge, Unavailable
 from mandor.model.image import NAMES_MOST, ImageFile, ImageKind, ImageName
 from mandor.model.meta import Key
@@ -51,9 +50,9 @@ async def load_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
     """The file as frames of standard input, an empty one at its end; the answer is one frame (`END`) with JSON."""
     websocket = WebSocket(scope, receive, send)
     try:
-        caller = await parts.auth.identify(dict(scope["headers"]))
+        caller = await identify(parts, scope, dict(scope["headers"]))
         # Whatever runs on the node can be made from it, in every namespace.
-        caller.require("admin", "operator", what="load images")
+        caller.require("load", "node", name=scope["path_params"]["name"], what="load images")
         parts.streams.check(caller.identity)
         query: LoadQuery = _LOAD.read(scope["query_string"])
         image = query.image(parts.settings.image_bytes_most)
@@ -68,7 +67,7 @@ async def load_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
         async with parts.sessions.dial(spec, caller) as agent:
             await splice(websocket, agent, parts.settings.session_idle_seconds, check=Counter(image.size).check)
     except MandorError as error:
-        await websocket.send_bytes(bytes([END]) + encode_problem(error))
+        await end_with(websocket, error)
     await close(websocket)
 
 
@@ -102,8 +101,9 @@ async def _find(parts: ApiParts, name: str) -> Node:
 async def _record(parts: ApiParts, caller: Caller, node: Node, image: ImageFile, scope: Scope) -> None:
     parts.rates.spend(caller.identity, 1)
     address = (scope.get("client") or ("",))[0]
-    about = image.names or ((image.id,) if image.id else ())
-    await parts.store.commit(audit(parts.clock, caller, "load", str(node.key), about, address))
+    facts = {"names": list(image.names), "id": image.id, "size": image.size}
+    changes = [FieldChange(path=path, after=value) for path, value in facts.items() if value]
+    await parts.store.commit(parts.auditor.record(caller, "load", str(node.key), address, changes))
 
 
 WEBSOCKETS = {"/v1/nodes/{name}/images": load_socket}

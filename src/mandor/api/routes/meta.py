@@ -6,13 +6,15 @@ from typing import Any
 from msgspec import Struct
 
 from mandor import __version__
+from mandor.api.caller import PARTS
 from mandor.api.cluster import read_cluster
+from mandor.api.gate import Gate
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.turn_plan import Lane
 from mandor.errors import Unavailable
 from mandor.lib.metrics import CONTENT_TYPE
 from mandor.model.features import FEATURES
-from mandor.model.record import ClusterSpec, Role
+from mandor.model.record import ClusterSpec
 
 
 class Health(Struct, frozen=True, omit_defaults=True):
@@ -25,7 +27,7 @@ class You(Struct, frozen=True):
     """Who asks, and what they may do."""
 
     identity: str
-    role: Role
+    role: str
     namespaces: tuple[str, ...]
     """`*`: all."""
 
@@ -66,7 +68,7 @@ async def schema(call: Call[None, None]) -> dict[str, Any]:
 
 
 async def metrics(call: Call[None, None]) -> Text:
-    call.caller.require("admin", "operator", "viewer", what="read what the cluster counts")
+    call.caller.require("metrics", "cluster", what="read what the cluster counts")
     return Text(await call.parts.metrics(), CONTENT_TYPE)
 
 
@@ -77,6 +79,7 @@ OPERATIONS = [
         name="metrics",
         summary="What the server counts, and the cluster in numbers, for Prometheus",
         tag="server",
+        gate=Gate(verbs=("metrics",), kind="cluster"),
         handler=metrics,
         result=str,
         gives="text/plain",
@@ -110,6 +113,7 @@ OPERATIONS = [
         name="about",
         summary="Version, features, and which cluster this is",
         tag="server",
+        gate=Gate(PARTS),
         handler=about,
         result=About,
     ),

@@ -1,5 +1,6 @@
 """Nodes join, beat and report what they use."""
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import msgspec
@@ -7,31 +8,42 @@ from msgspec import Meta as Note
 from msgspec import Struct
 
 from mandor.api.access import missing
-from mandor.api.audit import audit
-from mandor.api.auth import make_token, node_token_name, same_secret
+from mandor.api.auth import BY_KEY, make_token, node_token_name, same_secret
 from mandor.api.caller import Caller
+from mandor.api.changes import FieldChange
 from mandor.api.cluster import read_cluster
+from mandor.api.enrolment import bound, certificate_for, may_issue
+from mandor.api.gate import Gate
 from mandor.api.heartbeat import Report, UsageReport
+from mandor.api.joining import NO_TERMS, Admitted, admit, check_known, lasting, used_once
 from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
 from mandor.api.pools import new_node_spec
-from mandor.api.renewal import renew_seconds
+from mandor.api.renewal import certificate_seconds, renew_seconds
 from mandor.api.request import header
 from mandor.api.turn_plan import Lane
 from mandor.api.versions import check_skew
-from mandor.errors import Conflict, Forbidden, Invalid, NotFound
+from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
+from mandor.lib.x509 import REQUEST_BYTES_MOST
 from mandor.model.meta import Key, Meta, Object, check_name
 from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.record import ClusterSpec, Hearing, Lease, Token
 from mandor.store.base import Put, Write
 
-TRIES = 3
+TRIES = 10
 
 
 class Join(Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[str, Note(description="Where the node is reached; it may change.", max_length=253)] = ""
-    pool: Annotated[str, Note(description="For a new node; later it is the users'.", max_length=63)] = "default"
+    pool: Annotated[str, Note(description="For a new node; empty: the join token's, or `default`.", max_length=63)] = ""
     labels: Annotated[dict[str, str], Note(description="For a new node; later they are the users'.")] = {}
+    csr: Annotated[
+        str,
+        Note(
+            description="A certificate signing request (PEM) for the node's key; empty: it gets no certificate.",
+            max_length=REQUEST_BYTES_MOST,
+        ),
+    ] = ""
     secret: Annotated[
         str,
         Note(
@@ -47,6 +59,12 @@ class Joined(Struct, frozen=True):
     cluster: ClusterSpec
     renew_seconds: float | None = None
     """After so long its agent is to renew it; absent: when it is told to."""
+    certificate: str = ""
+    """What the node shows from now on instead of its credential (PEM); empty: it shows the credential."""
+    ca: str = ""
+    """The authorities to trust servers by (PEM); empty: servers have certificates from elsewhere."""
+    certificate_seconds: float | None = None
+    """After so long its agent asks for the next certificate."""
 
 
 class Usages(Struct, frozen=True):
@@ -62,20 +80,22 @@ async def join(call: Call[None, Join | None]) -> Joined:
         check_name(name, "node name")
     except ValueError as error:
         raise Invalid(str(error), path="name") from error
-    if caller.role not in {"join", "node", "admin", "component"} or (caller.user and not caller.everywhere):
+    if caller.user and not caller.may("join", "node", name=name):
         raise Forbidden(
             f"{caller.identity} ({caller.role}) may not join nodes", hint="`mandor token create` a join token"
         )
     if caller.role == "node" and caller.node != name:
         raise Forbidden(f"{caller.identity} may not join as {name}")
     check_skew(call.headers)  # not later: whoever is a node already is not given up for its version
-    for attempt in range(TRIES):
-        try:
-            return await _join(call, name, call.body or Join())
-        except Conflict as error:
-            # Without a key it is our own refusal; with one, somebody wrote in between.
-            if "key" not in error.facts or attempt == TRIES - 1:
-                raise
+    # The uses of a join token are counted in one object: agents that start together take turns for it.
+    async with call.parts.joining if await _counted(call) else nullcontext():
+        for attempt in range(TRIES):
+            try:
+                return await _join(call, name, call.body or Join())
+            except Conflict as error:
+                # Without a key it is our own refusal; with one, somebody wrote in between.
+                if "key" not in error.facts or attempt == TRIES - 1:
+                    raise
     raise AssertionError("unreachable")
 
 
@@ -85,7 +105,11 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
     token = await store.get(Key("token", "", node_token_name(name)))
     cluster = await read_cluster(store)
     writes: list[Write] = []
+    terms = token.spec.join or NO_TERMS if isinstance(token, Token) else NO_TERMS
+    request = certificate_for(call, given.csr) if given.csr and may_issue(call) else None
+    key = request.key if request is not None else ""
     credential = (header(call.headers, b"authorization") or "").partition(" ")[2].strip()
+    recorded = False
     if call.caller.role != "node":
         known = isinstance(token, Token) and bool(given.secret) and same_secret(token, given.secret)
         if token is not None and not known:
@@ -94,30 +118,82 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
                 hint=f"keep the agent's data directory, choose another name, or `mandor delete node {name}`",
                 node=name,
             )
-        made, credential = make_token("node", f"node:{name}", name=node_token_name(name), secret=given.secret)
+        shown = await _join_token(call) if not known else None
+        terms = (shown.spec.join if shown is not None else None) or terms
+        made, credential = make_token(
+            "node", f"node:{name}", name=node_token_name(name), secret=given.secret, join=lasting(terms)
+        )
+        if isinstance(token, Token):
+            token, writes = _with_key(call, token, key, current=True)
         if not known:
-            token = made
-            writes += [Put(made), audit(call.parts.clock, call.caller, "join", f"node {name}", (), call.address)]
+            token = made.changed(spec=msgspec.structs.replace(made.spec, key=key))
+            check_known(terms, name, node.spec.pool if isinstance(node, Node) else "")
+            if shown is not None and (used := used_once(shown)) is not shown:
+                writes.append(Put(used))
+            writes.append(Put(token))
+            recorded = True
+    elif isinstance(token, Token):
+        token, writes = _with_key(call, token, key, current=call.caller.proof == token.spec.hash)
     if not isinstance(node, Node):
-        pool = await store.get(Key("node-pool", "", given.pool))
-        node = _new_node(name, given, pool)
+        admitted = admit(terms, name, given.pool, given.labels)
+        pool = await store.get(Key("node-pool", "", admitted.pool))
+        node = _new_node(name, given.address, admitted, pool)
         writes.append(Put(node))
+        recorded = True
     elif address and node.status.address != address:
         status = msgspec.structs.replace(node.status, address=address)
         writes.append(Put(node.changed(status=status)))
+    if recorded:
+        facts = {"address": given.address, "pool": node.spec.pool, "labels": dict(node.meta.labels) or None}
+        changes = [FieldChange(path=path, after=value) for path, value in facts.items() if value]
+        writes.append(call.parts.auditor.record(call.caller, "join", f"node {name}", call.address, changes))
     if writes:
         await store.commit(*writes)
     _tell(call.parts, call.caller, node, address)
-    return Joined(credential, cluster, renew_seconds(call.parts, token) if isinstance(token, Token) else None)
+    renew = renew_seconds(call.parts, token) if isinstance(token, Token) else None
+    authority = call.parts.authority
+    if request is None or authority is None:
+        return Joined(credential, cluster, renew)
+    ca = authority.bundle if authority.serves else ""
+    certificate = authority.for_node(name, request.public)
+    return Joined(credential, cluster, renew, certificate, ca, certificate_seconds(authority.node_seconds))
 
 
-def _new_node(name: str, given: Join, pool: Object | None) -> Node:
+def _with_key(call: Call[None, Join | None], token: Token, key: str, *, current: bool) -> tuple[Token, list[Write]]:
+    """The node's credential bound to this key, and what has to be written for it."""
+    if not key:
+        if token.spec.key and call.secure and not call.caller.proof.startswith(BY_KEY):
+            raise Unauthenticated(f"{token.spec.identity} is known by its key, and its secret alone is not enough")
+        return token, []
+    found, changed = bound(token, key, call.parts.clock.now(), current=current)
+    if not changed:
+        return token, []
+    record = call.parts.auditor.of_commit(call.caller, "certify", call.address, [(Put(found), token)])
+    return found, [Put(found), *record]
+
+
+async def _counted(call: Call[None, Join | None]) -> bool:
+    shown = await _join_token(call)
+    return shown is not None and shown.spec.join is not None and shown.spec.join.uses is not None
+
+
+async def _join_token(call: Call[None, Join | None]) -> Token | None:
+    """The join token that the caller showed, as it is stored now; None: the caller joins with another right."""
+    if call.caller.role != "join":
+        return None
+    found = await call.parts.store.get(Key("token", "", call.caller.token))
+    if not isinstance(found, Token):
+        raise Unauthenticated("the join token was revoked")
+    return found
+
+
+def _new_node(name: str, address: str, admitted: Admitted, pool: Object | None) -> Node:
     try:
-        spec, labels = new_node_spec(pool, name, given.pool)
+        spec, labels = new_node_spec(pool, name, admitted.pool)
         return Node(
-            meta=Meta(name=name, labels=given.labels | labels),
+            meta=Meta(name=name, labels={**admitted.labels, **labels}),
             spec=spec,
-            status=NodeStatus(phase=NodePhase.UNKNOWN, address=given.address),
+            status=NodeStatus(phase=NodePhase.UNKNOWN, address=address),
         )
     except ValueError as error:
         raise Invalid(str(error)) from error
@@ -148,11 +224,13 @@ async def heartbeat(call: Call[None, Report]) -> ClusterSpec:
 
 async def usage(call: Call[None, None]) -> UsageReport:
     name = call.path["name"]
-    if not call.caller.user and call.caller.role != "component" and call.caller.node != name:
+    if call.caller.user:
+        call.caller.require("get", "node", name=name, what=f"read the usage of {name}")
+    elif call.caller.role != "component" and call.caller.node != name:
         raise Forbidden(f"{call.caller.identity} may not read the usage of {name}")
     found = call.parts.heartbeats.usage(name)
     if found is not None:
-        return found
+        return _narrowed(found, call.caller)
     if await call.parts.store.get(Key("node", "", name)) is None:
         raise missing(Key("node", "", name))
     others = await _others(call.parts, name)
@@ -165,9 +243,18 @@ async def usage(call: Call[None, None]) -> UsageReport:
 
 
 async def all_usage(call: Call[None, None]) -> Usages:
-    if not call.caller.user and call.caller.role != "component":
-        raise Forbidden(f"{call.caller.identity} may not read the usage of other nodes")
-    return Usages(call.parts.heartbeats.all_usage(), await _others(call.parts))
+    if call.caller.role != "component":
+        call.caller.require("list", "node", what="read the usage of other nodes")
+    reports = [_narrowed(each, call.caller) for each in call.parts.heartbeats.all_usage()]
+    return Usages(reports, await _others(call.parts))
+
+
+def _narrowed(report: UsageReport, caller: Caller) -> UsageReport:
+    """With the instances of the caller's namespaces only."""
+    if not caller.user or caller.everywhere:
+        return report
+    seen = {name: used for name, used in report.instances.items() if caller.sees(name.partition("/")[0])}
+    return msgspec.structs.replace(report, instances=seen)
 
 
 async def _others(parts: ApiParts, node: str = "") -> list[str]:
@@ -191,6 +278,7 @@ OPERATIONS = [
         name="heartbeat",
         summary="The node lives, and this is what it uses; answers which cluster this is",
         tag="nodes",
+        gate=Gate(frozenset({"node"}), ("join",), "node"),
         handler=heartbeat,
         body=Report,
         result=ClusterSpec,
@@ -204,11 +292,13 @@ OPERATIONS = [
         name="join",
         summary="Become a node: by a join token, or again with the node's own credential",
         tag="nodes",
+        gate=Gate(frozenset({"join", "node", "component"}), ("join",), "node"),
         handler=join,
         body=Join,
         body_optional=True,
         result=Joined,
         refuses=("conflict",),
+        enrols=True,
     ),
     Operation(
         method="GET",
@@ -226,6 +316,7 @@ OPERATIONS = [
         name="list_usage",
         summary="What the nodes use that this server hears",
         tag="nodes",
+        gate=Gate(frozenset({"component"}), ("list",), "node"),
         handler=all_usage,
         result=Usages,
         lane=Lane.BULK,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec import Meta as Note
 from mandor.api.access import missing, read, read_all, redacted, sight
 from mandor.api.auth import node_token_name
 from mandor.api.counts import kept_counts, scaled_counts
+from mandor.api.gate import WRITERS
 from mandor.api.labels import select_for
 from mandor.api.operation import JSON, MERGE_PATCH, Call, Operation
 from mandor.api.problems import misfit
@@ -17,7 +19,7 @@ from mandor.api.routes.queries import ListQuery, NameQuery, VersionQuery
 from mandor.api.secret import opened
 from mandor.api.selector import parse_selector
 from mandor.api.turn_plan import Lane
-from mandor.api.writers import check_kind
+from mandor.api.writers import check_reach
 from mandor.api.writing import Author, commit_as, moved
 from mandor.errors import Conflict, Invalid
 from mandor.lib.words import did_you_mean
@@ -37,7 +39,7 @@ TRIES = 5
 
 WRITABLE = (
     *("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool"),
-    *("rebalance", "reservation", "secret", "webhook", "event-bus", "log-sink"),
+    *("rebalance", "reservation", "secret", "webhook", "event-bus", "log-sink", "role", "role-binding", "issuer"),
 )
 """Kinds that users put and patch."""
 DELETABLE = (*WRITABLE, "instance", "token")
@@ -215,8 +217,8 @@ async def _stored(call: Call[VersionQuery, Any], key: Key) -> Object:
 
 async def _may(call: Call[Any, Any], key: Key) -> None:
     """Refuse before reading what the caller may neither see nor write."""
-    await sight(call.parts.store, call.caller, key.kind, Filter(namespace=key.namespace or None))
-    check_kind(call.caller, key.kind)
+    await sight(call.parts.store, call.caller, key.kind, Filter(namespace=key.namespace or None), verb="get")
+    check_reach(call.caller, key)
 
 
 async def _store(call: Call[Any, Any], value: Object) -> Object:
@@ -353,6 +355,7 @@ def _operations(kind: type[Object]) -> list[Operation]:
         return handler
 
     one = f"/v1/{plural}/{{name}}"
+    writers = replace(WRITERS, kind=name)
     found = [
         Operation(
             method="GET",
@@ -385,6 +388,7 @@ def _operations(kind: type[Object]) -> list[Operation]:
                 name=f"put_{name}",
                 summary=f"Create or replace a {name}; with meta.version only that version",
                 tag=tag,
+                gate=writers,
                 handler=bind(put),
                 query=VersionQuery,
                 body=Any,
@@ -398,6 +402,7 @@ def _operations(kind: type[Object]) -> list[Operation]:
                 name=f"patch_{name}",
                 summary=f"Change labels and spec of a {name} by a JSON merge patch",
                 tag=tag,
+                gate=writers,
                 handler=bind(patch),
                 query=VersionQuery,
                 body=Any,
@@ -415,6 +420,7 @@ def _operations(kind: type[Object]) -> list[Operation]:
                 name=f"delete_{name}",
                 summary="Order an instance to stop" if name == "instance" else f"Delete a {name}",
                 tag=tag,
+                gate=writers,
                 handler=bind(delete),
                 query=VersionQuery,
                 result=kind,

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from mandor.api.apply import plan_apply
 from mandor.api.foreign import Read, text_in
+from mandor.api.gate import Gate
 from mandor.api.operation import JSON, Call, Operation, Text
 from mandor.api.plan import PlanReport, Wish, report
 from mandor.api.routes.apply import TAKES, ManifestFile, files_in, read_files
@@ -15,7 +16,7 @@ from mandor.api.routes.queries import Format, Namespace, Strict
 from mandor.api.scheduling import Bench
 from mandor.api.turn_plan import Lane
 from mandor.api.writing import Author
-from mandor.errors import Forbidden, Invalid, NotFound, TooLarge, Unavailable
+from mandor.errors import Invalid, NotFound, TooLarge, Unavailable
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import encode
 from mandor.model.manifest import DEFAULT_NAMESPACE
@@ -45,13 +46,18 @@ class PlanBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def plan(call: Call[PlanQuery, bytes]) -> Text:
-    if not call.caller.user:
-        raise Forbidden(f"{call.caller.identity} ({call.caller.role}) may not ask for plans")
+    call.caller.require_somewhere("plan", "workload", what="ask for plans")
     controls = call.parts.scheduling.controls
     if controls is None:
         raise Unavailable("this server does not know the controllers' plans, so it cannot rehearse")
     body = _body(call)
+    if body.profile is not None:
+        # Cluster-wide operators and admins have this right: a role for some namespaces has none on the cluster.
+        call.caller.require("debug", "cluster", what="plan with another configuration of the scheduler")
     await _check_nodes(call)
+    if body.profile is not None:
+        record = call.parts.auditor.record(call.caller, "plan", f"profile {body.profile.name[:200]}", call.address)
+        await call.parts.store.commit(record)
     read = await _read(call, body)
     author = Author(call.caller, call.address, "plan")
     applied = await plan_apply(call.parts, author, read.documents, rehearsed=True)
@@ -124,7 +130,7 @@ async def _read(call: Call[PlanQuery, bytes], body: PlanBody) -> Read:
 def _config(body: PlanBody, bench: Bench) -> SchedulerConfig | None:
     if body.profile is None:
         return None
-    return read_config(body.profile.text.encode(), bench.registry, filename=body.profile.name)
+    return read_config(body.profile.text.encode(), bench.registry, filename=body.profile.name, server=bench.config)
 
 
 OPERATIONS = [
@@ -134,6 +140,7 @@ OPERATIONS = [
         name="plan",
         summary="Rehearse an apply, a drain, the loss of a node or another configuration; nothing is written",
         tag="placement",
+        gate=Gate(verbs=("plan",), kind="workload"),
         handler=plan,
         query=PlanQuery,
         body=bytes,

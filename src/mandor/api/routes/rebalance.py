@@ -5,10 +5,10 @@ from typing import Annotated
 from msgspec import Meta as Note
 from msgspec import Struct
 
+from mandor.api.gate import Gate
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.scheduling import Bench
 from mandor.api.turn_plan import Lane
-from mandor.errors import Forbidden
 from mandor.model.codec import encode
 from mandor.model.image import tagged
 from mandor.model.rebalance import PlannedMove, RebalanceSpec
@@ -55,8 +55,7 @@ class RebalanceReport(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 async def plan_rebalance(call: Call[RebalanceQuery, None]) -> Text:
-    if not call.caller.user:
-        raise Forbidden(f"{call.caller.identity} ({call.caller.role}) may not ask for plans")
+    call.caller.require_somewhere("plan", "workload", what="ask for plans")
     spec = RebalanceSpec(moves=call.query.moves, min_gain=call.query.min_gain)
 
     def answer(bench: Bench) -> bytes:
@@ -104,6 +103,7 @@ OPERATIONS = [
         name="plan_rebalance",
         summary="What a rebalance would move, for what gain and at what cost; nothing is written",
         tag="placement",
+        gate=Gate(verbs=("plan",), kind="workload"),
         handler=plan_rebalance,
         query=RebalanceQuery,
         result=RebalanceReport,

@@ -6,6 +6,7 @@ from time import monotonic
 from msgspec import Struct
 
 from mandor.api.access import read
+from mandor.api.gate import Gate
 from mandor.api.operation import Call, Operation
 from mandor.errors import Invalid, Unavailable
 from mandor.model.meta import Key
@@ -20,9 +21,10 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 async def try_out(call: Call[None, None], kind: type[Webhook] | type[EventBus]) -> Answer:
-    call.caller.require("admin", what=f"try {kind.plural} out")
+    call.caller.require("test", kind.kind, name=call.path["name"], what=f"try {kind.plural} out")
     receiver = await read(call.parts.store, call.caller, Key(kind.kind, "", call.path["name"]))
     assert isinstance(receiver, Webhook | EventBus)
+    await call.parts.store.commit(call.parts.auditor.record(call.caller, "test", str(receiver.key), call.address))
     begun = monotonic()
     try:
         delivered, says = True, await call.parts.try_receiver(receiver)
@@ -38,6 +40,7 @@ OPERATIONS = [
         name=f"test_{kind.kind.replace('-', '_')}",
         summary=f"Send one message that says it is a test to a {kind.kind}",
         tag="receivers",
+        gate=Gate(verbs=("test",), kind=kind.kind),
         handler=partial(try_out, kind=kind),
         result=Answer,
         refuses=("not_found",),

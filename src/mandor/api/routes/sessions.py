@@ -1,6 +1,7 @@
 """Logs and exec for callers, and the door where agents dial back."""
 
 import logging
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -10,16 +11,19 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from mandor.api.access import missing
-from mandor.api.audit import audit
-from mandor.api.caller import Caller
+from mandor.api.caller import Caller, lacks
+from mandor.api.changes import FieldChange
 from mandor.api.endpoint import Query
+from mandor.api.gate import Gate
 from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.parts import ApiParts
 from mandor.api.problems import CONTENT_TYPE, STATUS, encode_problem
-from mandor.api.request import Headers, header, send_problem
+from mandor.api.request import Headers, header, send_problem, source_of
+from mandor.api.revocation import ENDS
+from mandor.api.rights import about, allowed_on
 from mandor.api.routes.queries import Namespace
-from mandor.api.sessions import END, STDERR, STDOUT, close, hand_over, receive_frame, splice
-from mandor.errors import BY_CODE, Conflict, Forbidden, Invalid, MandorError
+from mandor.api.sessions import END, STDERR, STDOUT, close, end_with, hand_over, receive_frame, splice
+from mandor.errors import BY_CODE, Conflict, Forbidden, Invalid, MandorError, Unauthenticated
 from mandor.lib.words import did_you_mean
 from mandor.model.instance import Instance
 from mandor.model.manifest import DEFAULT_NAMESPACE
@@ -52,14 +56,16 @@ class ExecQuery(Struct, frozen=True, forbid_unknown_fields=True):
     columns: Annotated[int, Note(ge=1, le=10_000)] = 80
 
 
-async def find(parts: ApiParts, caller: Caller, name: str, namespace: str, task: str) -> tuple[Instance, str]:
-    """The instance a session is about, and its task; refused where there can be nothing to talk to."""
-    if not caller.user:
-        raise Forbidden(f"{caller.identity} may not open sessions")
-    if not caller.sees(namespace):
-        raise Forbidden(f"{caller.identity} has no say in the namespace {namespace}")
+async def find(
+    parts: ApiParts, caller: Caller, verb: str, name: str, namespace: str, task: str
+) -> tuple[Instance, str]:
+    """The instance of a session (`exec` or `logs`) and its task; raises `Forbidden` before anything is looked up."""
+    if not about(caller.held, verb, "instance", namespace):
+        raise _refused(caller, verb, f"instances in the namespace {namespace}")
     key = Key("instance", namespace, name)
     found = await parts.store.get(key)
+    if isinstance(found, Instance) and not allowed_on(caller.held, verb, found):
+        raise _refused(caller, verb, str(key)) if allowed_on(caller.held, "get", found) else missing(key)
     if not isinstance(found, Instance):
         raise missing(key)
     if not found.node:
@@ -69,6 +75,13 @@ async def find(parts: ApiParts, caller: Caller, name: str, namespace: str, task:
             phase=found.phase,
         )
     return found, await _task_of(parts, found, task)
+
+
+def _refused(caller: Caller, verb: str, what: str) -> Forbidden:
+    words = "run commands in" if verb == "exec" else "read the logs of"
+    return Forbidden(
+        f"{caller.identity} ({caller.role}) may not {words} {what}", hint=lacks(verb, "instance"), role=caller.role
+    )
 
 
 async def _task_of(parts: ApiParts, instance: Instance, task: str) -> str:
@@ -93,8 +106,9 @@ async def _task_of(parts: ApiParts, instance: Instance, task: str) -> str:
 
 async def logs(call: Call[LogsQuery, None]) -> Stream:
     query, parts = call.query, call.parts
-    instance, task = await find(parts, call.caller, call.path["name"], query.namespace, query.task)
+    instance, task = await find(parts, call.caller, "logs", call.path["name"], query.namespace, query.task)
     parts.streams.check(call.caller.identity)
+    await _record(parts, call.caller, "logs", instance, call.address, {"task": task})
     spec = SessionSpec(
         verb="logs",
         instance=instance.meta.name,
@@ -151,11 +165,13 @@ class LogStream:
 
     async def run(self, receive: Receive) -> None:
         try:
-            ended = await self._parts.streams.run(receive, self._relay, self._caller.identity)
+            ended = await self._parts.streams.run(receive, self._relay, self._caller)
         except MandorError as error:
             if not self._begun:
                 await send_problem(self._send, error)
                 return
+            if isinstance(error, ENDS):
+                raise  # not the end of the log: the connection breaks off
             log.info("the log of %s ends early: %s", self._instance.meta.name, error)
             ended = True
         if ended or self._begun:
@@ -219,21 +235,32 @@ def _with_offered_token(scope: Scope) -> Headers:
     return headers
 
 
+async def identify(parts: ApiParts, scope: Scope, headers: Headers) -> Caller:
+    """The caller who opens a socket; `Unauthenticated`, or `TooMany` where that happens too often from an address."""
+    try:
+        caller = await parts.auth.identify(headers, source_of(scope))
+    except Unauthenticated:
+        parts.turnstile.stranger((scope.get("client") or ("",))[0])
+        raise
+    identified = (scope.get("state") or {}).get("identified")
+    if identified is not None:
+        identified(caller)
+    return caller
+
+
 async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Send) -> None:
     websocket = WebSocket(scope, receive, send)
     try:
-        caller = await parts.auth.identify(_with_offered_token(scope))
+        caller = await identify(parts, scope, _with_offered_token(scope))
         parts.streams.check(caller.identity)
         query: ExecQuery = _EXEC.read(scope["query_string"])
-        if caller.role == "viewer":
-            raise Forbidden(f"{caller.identity} (viewer) may not run commands", hint="this takes the role operator")
         if not query.command or len(query.command) > COMMAND_MOST:
             raise Invalid("there is no command to run", hint="?command=sh&command=-c&…", parameter="command")
         name = scope["path_params"]["name"]
-        instance, task = await find(parts, caller, name, query.namespace, query.task)
+        instance, task = await find(parts, caller, "exec", name, query.namespace, query.task)
         if instance.phase.over:
             raise Conflict(f"{name} is over ({instance.phase})", hint="`mandor logs` may tell more")
-        await _record(parts, caller, instance, query, scope)
+        await _record_exec(parts, caller, instance, task, query, scope)
     except MandorError as error:
         await deny(websocket, error)
         return
@@ -256,18 +283,28 @@ async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
         async with parts.sessions.dial(spec, caller, query.namespace) as agent:
             await splice(websocket, agent, parts.settings.session_idle_seconds)
     except MandorError as error:
-        await websocket.send_bytes(bytes([END]) + encode_problem(error))
+        await end_with(websocket, error)
     await close(websocket)
 
 
 _EXEC = Query(ExecQuery)
 
 
-async def _record(parts: ApiParts, caller: Caller, instance: Instance, query: ExecQuery, scope: Scope) -> None:
-    """Who ran which program where; its arguments may be secrets."""
-    parts.rates.spend(caller.identity, 1)
+async def _record_exec(
+    parts: ApiParts, caller: Caller, instance: Instance, task: str, query: ExecQuery, scope: Scope
+) -> None:
     address = (scope.get("client") or ("",))[0]
-    await parts.store.commit(audit(parts.clock, caller, "exec", str(instance.key), query.command[:1], address))
+    await _record(parts, caller, "exec", instance, address, {"command": list(query.command), "task": task})
+
+
+async def _record(
+    parts: ApiParts, caller: Caller, verb: str, instance: Instance, address: str, facts: Mapping[str, object]
+) -> None:
+    """Write who opens a session to which instance, before the session begins."""
+    parts.rates.spend(caller.identity, 1)
+    facts = {"node": instance.node, **facts}
+    changes = [FieldChange(path=path, after=value) for path, value in facts.items()]
+    await parts.store.commit(parts.auditor.record(caller, verb, str(instance.key), address, changes))
 
 
 # Agents.
@@ -277,7 +314,7 @@ async def dial_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
     websocket = WebSocket(scope, receive, send)
     try:
         headers = dict(scope["headers"])
-        caller = await parts.auth.identify(headers)
+        caller = await identify(parts, scope, headers)
         if caller.role != "node":
             raise Forbidden(f"{caller.identity} is not a node", hint="only the node's agent dials back")
         secret = header(headers, b"x-mandor-session") or ""
@@ -286,7 +323,12 @@ async def dial_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
         await deny(websocket, error)
         return
     await websocket.accept()
-    await hand_over(waiting, websocket)
+    try:
+        async with parts.revocation.guard(caller):
+            await hand_over(waiting, websocket)
+    except ENDS as error:
+        log.info("the session %s ends: %s: %s", waiting.session.meta.name, caller.identity, error)
+        await close(websocket, 1008, error.message[:100])
 
 
 async def deny(websocket: WebSocket, error: MandorError) -> None:
@@ -310,6 +352,7 @@ OPERATIONS = [
         name="logs",
         summary="Stream what an instance writes; Accept: application/x-ndjson gives {at, stream, text} lines",
         tag="instances",
+        gate=Gate(verbs=("logs",), kind="instance"),
         handler=logs,
         query=LogsQuery,
         result=str,

@@ -11,6 +11,7 @@ from starlette.types import Receive, Send
 
 from mandor.api.apply import plan_apply
 from mandor.api.foreign import ImportReport, text_in
+from mandor.api.gate import Gate
 from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.routes.apply import TAKES, ManifestFiles, files_in, read_files
 from mandor.api.routes.queries import Format, Namespace, Strict
@@ -56,8 +57,7 @@ class Simulation(Struct, frozen=True, omit_defaults=True):
 
 async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
     parts, query = call.parts, call.query
-    if not call.caller.user:
-        raise Forbidden(f"{call.caller.identity} ({call.caller.role}) may not simulate")
+    call.caller.require_somewhere("simulate", "workload", what="simulate")
     if parts.simulate is None:
         raise Unavailable("this server cannot simulate")
     parts.streams.check(call.caller.identity)
@@ -71,7 +71,8 @@ async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
         async def work() -> None:
             await send(START)
             try:
-                report, page = await run(scenario, query.seeds)
+                async with parts.turnstile.turn(Lane.SIMULATION, call.caller):
+                    report, page = await run(scenario, query.seeds)
                 plain = msgspec.Raw(msgspec.json.format(report, indent=-1))  # on one line
                 line = msgspec.json.encode(Simulation(plain, page, scenario, imported)) + b"\n"
             except MandorError as error:
@@ -79,7 +80,7 @@ async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
             await send({"type": "http.response.body", "body": line, "more_body": True})
 
         # Whoever goes away calls it off.
-        await parts.streams.run(receive, work, call.caller.identity)
+        await parts.streams.run(receive, work, call.caller)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return Stream(answer)
@@ -88,9 +89,9 @@ async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
 async def _scenario(call: Call[SimulateQuery, bytes]) -> tuple[str, ImportReport | None]:
     files = files_in(call.body, call.content_type, call.parts.settings.manifest_bytes_most)
     texts = [each if isinstance(each, str) else text_in(each, name) for name, each in files]
-    if len(texts) == 1 and scenario_in(texts[0]):
+    if len(texts) == 1 and await asyncio.to_thread(scenario_in, texts[0]):
         return texts[0], None
-    if not call.caller.everywhere:
+    if not call.caller.everywhere or not call.caller.may("simulate", "cluster"):
         hint = "give a scenario with nodes of its own"
         raise Forbidden(f"{call.caller.identity} does not see the whole cluster, which would be simulated", hint=hint)
     read = await read_files(call, files, check_engines=True)
@@ -119,6 +120,7 @@ OPERATIONS = [
         name="simulate",
         summary="Run a change to the cluster as it is, or a scenario, on a virtual clock; who leaves calls it off",
         tag="placement",
+        gate=Gate(verbs=("simulate",), kind="workload"),
         handler=simulate,
         query=SimulateQuery,
         body=bytes,

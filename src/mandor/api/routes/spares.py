@@ -1,5 +1,6 @@
 """Spare machines for an upgrade: prepare some, see how far they are, give them back."""
 
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
@@ -8,6 +9,7 @@ from msgspec import Meta as Note
 from msgspec import Struct
 
 from mandor.api.access import read
+from mandor.api.gate import CHANGES, Gate
 from mandor.api.operation import Call, Operation
 from mandor.api.routes.queries import NameQuery
 from mandor.api.tasks import check_may_place
@@ -65,8 +67,16 @@ class SpareStory(Struct, frozen=True, omit_defaults=True, kw_only=True):
     history: tuple[SpareStep, ...] = ()
 
 
-async def prepare_spare(store: Store, clock: Clock, spec: SpareSpec, namespace: str, who: str) -> Spare:
-    """Stored when this returns: each machine has a task, which finds its place and holds room there."""
+async def prepare_spare(
+    store: Store,
+    clock: Clock,
+    spec: SpareSpec,
+    namespace: str,
+    who: str,
+    record: Callable[[Put], Sequence[Put]] = lambda made: (),
+) -> Spare:
+    """Stored when this returns: each machine has a task, which finds its place and holds room there. `record`: makes
+    the audit record of it, for the same commit."""
     identity, now = str(uuid4()), clock.now()
     vms = tuple(
         SpareVm(
@@ -80,7 +90,8 @@ async def prepare_spare(store: Store, clock: Clock, spec: SpareSpec, namespace: 
         spec=spec,
         status=SpareStatus(since=now, vms=vms, history=(first,)),
     )
-    await store.commit(Put(spare))
+    made = Put(spare)
+    await store.commit(made, *record(made))
     return spare
 
 
@@ -106,7 +117,12 @@ async def prepare(call: Call[NameQuery, SpareAsk]) -> SpareStory:
     there = (await call.parts.store.list(Spare.kind)).items
     if sum(isinstance(each, Spare) and not each.ended for each in there) >= OPEN_MOST:
         raise TooMany(f"there are {OPEN_MOST} spares", hint="release those that nobody needs", seconds=60.0)
-    return _story(await prepare_spare(call.parts.store, call.parts.clock, spec, namespace, call.caller.identity))
+
+    def record(made: Put) -> Sequence[Put]:
+        return call.parts.auditor.of_commit(call.caller, "prepare", call.address, [(made, None)])
+
+    store, clock = call.parts.store, call.parts.clock
+    return _story(await prepare_spare(store, clock, spec, namespace, call.caller.identity, record))
 
 
 async def show(call: Call[NameQuery, None]) -> SpareStory:
@@ -123,7 +139,8 @@ async def release(call: Call[NameQuery, ReleaseAsk | None]) -> SpareStory:
         if spare.ended or after == spare:
             return _story(spare)
         try:
-            await call.parts.store.commit(Put(after))
+            record = call.parts.auditor.of_commit(call.caller, "release", call.address, [(Put(after), spare)])
+            await call.parts.store.commit(Put(after), *record)
             return _story(after)
         except Conflict:
             continue
@@ -165,6 +182,7 @@ OPERATIONS = [
         name="prepare_spare",
         summary="Have spare machines made for an upgrade",
         tag="virtual machines",
+        gate=Gate(verbs=CHANGES),
         handler=prepare,
         query=NameQuery,
         body=SpareAsk,

@@ -6,12 +6,15 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta as Note
 from msgspec import Struct
 
-from mandor.api.access import read
+from mandor.api.access import read, sight
+from mandor.api.changes import FieldChange
+from mandor.api.gate import Gate
 from mandor.api.operation import Call, Operation
 from mandor.api.routes.queries import NameQuery, Namespace
 from mandor.api.tasks import check_may_place
 from mandor.api.turn_plan import Lane
 from mandor.errors import Conflict, Invalid
+from mandor.model.audit import Audit
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.vm_task import CPU_MOST, MEMORY_MIB_MOST, Step, TaskState, VmTask, VmTaskSpec
 from mandor.store.base import Filter
@@ -93,7 +96,7 @@ async def schedule(call: Call[NameQuery, Ask]) -> Accepted:
         )
     except ValueError as error:
         raise Invalid(str(error), hint=getattr(error, "hint", None)) from error
-    task = await call.parts.tasks.take(call.caller, spec, call.query.namespace)
+    task = await call.parts.tasks.take(call.caller, spec, call.query.namespace, call.address)
     return Accepted(task.meta.name)
 
 
@@ -108,12 +111,13 @@ async def story(call: Call[NameQuery, None]) -> Story:
 
 async def tasks(call: Call[TasksQuery, None]) -> list[Story]:
     query = call.query
-    listing = await call.parts.store.list(VmTask.kind, Filter(query.namespace))
+    seen = await sight(call.parts.store, call.caller, VmTask.kind, Filter(query.namespace))
+    listing = await call.parts.store.list(VmTask.kind, seen.where)
     found = [
         each
         for each in listing.items
         if isinstance(each, VmTask)
-        and call.caller.sees(each.meta.namespace)
+        and (seen.shows is None or seen.shows(each))
         and query.state.lower() in {"", each.status.state.lower()}
         and query.pool in {"", each.spec.pool}
         and query.node in {"", each.status.node}
@@ -131,7 +135,7 @@ async def confirm(call: Call[NameQuery, None]) -> Story:
             return task
         return _moved(task, "Confirmed", now, f"confirmed by {call.caller.identity}")
 
-    return await _changed(call, change, free=False)
+    return await _changed(call, "confirm", change, free=False)
 
 
 async def cancel(call: Call[NameQuery, None]) -> Story:
@@ -145,7 +149,7 @@ async def cancel(call: Call[NameQuery, None]) -> Story:
         verb = "given back" if confirmed else "called off"
         return _moved(task, "Released" if confirmed else "Cancelled", now, f"{verb} by {call.caller.identity}")
 
-    return await _changed(call, change, free=True)
+    return await _changed(call, "cancel", change, free=True)
 
 
 def _moved(task: VmTask, state: TaskState, now: float, why: str) -> VmTask:
@@ -155,11 +159,18 @@ def _moved(task: VmTask, state: TaskState, now: float, why: str) -> VmTask:
         raise Conflict(str(error), hint="`GET /schedule/{task_id}` tells its story", state=task.status.state) from None
 
 
-async def _changed(call: Call[NameQuery, Any], change: Callable[[VmTask], VmTask], *, free: bool) -> Story:
+async def _changed(call: Call[NameQuery, Any], verb: str, change: Callable[[VmTask], VmTask], *, free: bool) -> Story:
     check_may_place(call.caller, call.query.namespace)
     key = task_key(call.path["task_id"], call.query.namespace)
     await read_task(call.parts.store, key)
-    return _story(await change_task(call.parts.store, key, change, free=free))
+
+    async def record(before: VmTask, after: VmTask) -> Audit:
+        states = FieldChange(path="status.state", before=before.status.state, after=after.status.state)
+        made = call.parts.auditor.record(call.caller, verb, str(key), call.address, [states]).value
+        assert isinstance(made, Audit)
+        return made
+
+    return _story(await change_task(call.parts.store, key, change, free=free, record=record))
 
 
 async def _task(call: Call[NameQuery, None]) -> VmTask:
@@ -210,6 +221,7 @@ OPERATIONS = [
         name="schedule_vm",
         summary="Ask for a machine for a virtual machine",
         tag="virtual machines",
+        gate=Gate(verbs=("create",), kind="task"),
         handler=schedule,
         query=NameQuery,
         body=Ask,

@@ -1,120 +1,197 @@
 """Tokens: made once, listed without their secrets, revoked by deleting them."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta as Note
 from msgspec import Struct
 
 from mandor.api.access import missing, redacted
-from mandor.api.audit import audit
+from mandor.api.audit import Changes
 from mandor.api.auth import make_token, node_token_name
-from mandor.api.caller import USER_ROLES, Caller
+from mandor.api.caller import PARTS, USER_ROLES, Caller
+from mandor.api.gate import Gate
+from mandor.api.grants import known_rules
 from mandor.api.operation import Call, Operation
+from mandor.api.parts import ApiParts
+from mandor.api.rights import ADMIN, narrowed
 from mandor.api.routes.credentials import check_servers
 from mandor.api.routes.objects import TRIES, get, list_kind, page_of
 from mandor.api.routes.queries import ListQuery, NameQuery
 from mandor.api.turn_plan import Lane
-from mandor.errors import Conflict, Forbidden, Invalid, Unsupported
-from mandor.model.meta import Key, Object, check_name
+from mandor.api.versions import check_known
+from mandor.errors import Conflict, Invalid, Unsupported
+from mandor.model.meta import Key, Object, check_labels, check_name
 from mandor.model.node import Node
-from mandor.model.record import ALL_NAMESPACES, Former, Role, Token
-from mandor.store.base import Delete, Put, Write
+from mandor.model.record import ALL_NAMESPACES, Former, JoinTerms, Role, Token
+from mandor.model.role import READS
+from mandor.store.base import Delete, Put, Store
+
+JOIN_SECONDS = 24 * 3600.0
+"""Life of a join token, where the request names none."""
+FEATURE = "join-terms"
 
 Name = Annotated[str, Note(max_length=63)]
 
 
 class NewToken(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    role: Role
-    identity: Annotated[str, Note(description="`user:ani`; the part before the colon may be left out.", max_length=128)]
+    role: Annotated[str, Note(description="Built-in, or the name of a `kind: role`.", max_length=253)]
+    identity: Annotated[
+        str,
+        Note(
+            description="`user:ani`, or `user:NAMESPACE/ani` for one that belongs to a namespace; the part before the "
+            "colon may be left out. Tokens that an admin of some namespaces makes always have the second form.",
+            max_length=200,
+        ),
+    ]
     namespaces: Annotated[tuple[Name, ...], Note(min_length=1, max_length=100)] = (ALL_NAMESPACES,)
     expires_seconds: Annotated[float, Note(gt=0, le=1e10)] | None = None
     overlap_seconds: Annotated[float, Note(ge=0, le=1e8)] = 3600.0
     """How long the credential that a node's agent has is still good; 0: it ends at once."""
+    uses: Annotated[int, Note(ge=1, le=1_000_000)] | None = None
+    """Nodes that can join with a join token; absent: any number until it ends."""
+    pool: Annotated[str, Note(max_length=63)] = ""
+    """The pool of nodes that join with a join token; empty: the agent chooses."""
+    labels: Annotated[dict[str, str], Note(max_length=100)] = {}
+    """All labels of nodes that join with a join token; empty: the agent chooses."""
 
 
 class MadeToken(Struct, frozen=True, kw_only=True):
     token: str
     """What its bearer shows; it is kept nowhere."""
     name: str
-    role: Role
+    role: str
     identity: str
     namespaces: tuple[str, ...]
     expires_at: float
+    join: JoinTerms | None = None
+    """Limits of a join token; absent: none besides its end."""
     former_until: float = 0.0
     """Until then the credential that the node has is good, too; its agent is to be given the new one. 0: none is."""
 
 
-def _prefix(role: Role) -> str:
-    return "user" if role in USER_ROLES else role
+def _prefix(role: str) -> str:
+    return role if role in PARTS else "user"
 
 
-def _identity(role: Role, given: str) -> str:
-    prefix, colon, rest = given.partition(":")
+def _identity(caller: Caller, wanted: NewToken) -> str:
+    """The identity of a new token: `user:NAME`; or `user:NAMESPACE/NAME`, which belongs to that namespace.
+
+    An admin of some namespaces makes only the second form, so no such identity is ever one of the whole cluster.
+    """
+    role = wanted.role
+    prefix, colon, rest = wanted.identity.partition(":")
     if not colon:
-        prefix, rest = _prefix(role), given
+        prefix, rest = _prefix(role), wanted.identity
     if prefix != _prefix(role):
-        raise Invalid(f"a token with the role {role} is for `{_prefix(role)}:…`, not {given!r}", path="identity")
+        raise Invalid(
+            f"a token with the role {role} is for `{_prefix(role)}:…`, not {wanted.identity!r}", path="identity"
+        )
+    scope, slash, name = rest.rpartition("/")
     try:
-        check_name(rest, "identity")
+        check_name(name, "identity")
     except ValueError as error:
         raise Invalid(str(error), path="identity") from error
-    return f"{prefix}:{rest}"
+    if not slash and caller.user and not caller.everywhere:
+        scope = min(wanted.namespaces)
+    if scope and scope not in wanted.namespaces:
+        raise Invalid(
+            f"{prefix}:{rest} belongs to the namespace {scope}, and the token is not for it",
+            hint=f"name one of {', '.join(sorted(wanted.namespaces)[:5])} before the slash",
+            path="identity",
+        )
+    return f"{prefix}:{scope}/{name}" if scope else f"{prefix}:{name}"
 
 
-def _check_reach(caller: Caller, wanted: NewToken) -> None:
-    """Nobody gives away more than they have."""
-    if caller.role != "admin":
-        caller.require("admin", what="make tokens")
-    if wanted.role in USER_ROLES and ALL_NAMESPACES not in wanted.namespaces:
-        lacking = [each for each in wanted.namespaces if not caller.sees(each)]
-        if lacking:
-            raise Forbidden(f"{caller.identity} has no say in the namespace {lacking[0]}")
+async def _check_reach(store: Store, caller: Caller, wanted: NewToken) -> None:
+    """Raise `Forbidden` if the token would have rights that its maker does not have."""
+    caller.require("create", Token.kind, what="make tokens")
+    if wanted.role in PARTS:
+        caller.require_all(ADMIN, what=f"make tokens with the role {wanted.role}")
         return
-    caller.require("admin", what="make tokens for the whole cluster")
+    rules = await known_rules(store, wanted.role, path="role")
+    caller.require_all(narrowed(rules, frozenset(wanted.namespaces)), what=f"make this token ({wanted.role})")
 
 
 async def create(call: Call[None, NewToken]) -> MadeToken:
     wanted, store, clock = call.body, call.parts.store, call.parts.clock
-    _check_reach(call.caller, wanted)
+    await _check_reach(store, call.caller, wanted)
     for name in wanted.namespaces:
         if name != ALL_NAMESPACES:
             try:
                 check_name(name, "namespace")
             except ValueError as error:
                 raise Invalid(str(error), path="namespaces") from error
-    if wanted.role not in USER_ROLES and wanted.namespaces != (ALL_NAMESPACES,):
+    if wanted.role in PARTS and wanted.namespaces != (ALL_NAMESPACES,):
         raise Invalid(f"a token with the role {wanted.role} is for the whole cluster", path="namespaces")
-    identity = _identity(wanted.role, wanted.identity)
-    expires_at = clock.now() + wanted.expires_seconds if wanted.expires_seconds is not None else 0.0
+    identity = _identity(call.caller, wanted)
+    terms = _terms(call.parts, wanted)
+    lasts = wanted.expires_seconds
+    if lasts is None and wanted.role == "join":
+        lasts = JOIN_SECONDS
+    expires_at = clock.now() + lasts if lasts is not None else 0.0
     name = node_token_name(identity.partition(":")[2]) if wanted.role == "node" else ""
-    token, text = make_token(wanted.role, identity, name=name, namespaces=wanted.namespaces, expires_at=expires_at)
-    writes: list[Write] = [
-        audit(
-            clock,
-            call.caller,
-            "create",
-            str(token.key),
-            ("spec.role", "spec.identity", "spec.namespaces"),
-            call.address,
-        )
-    ]
+    built_in, custom = _stored_role(wanted.role)
+    token, text = make_token(
+        built_in,
+        identity,
+        custom=custom,
+        name=name,
+        namespaces=wanted.namespaces,
+        expires_at=expires_at,
+        join=terms,
+    )
+    check_known(token, call.parts.everywhere)
     # A node has one credential: a new one takes the place of the old one.
     old = await store.get(token.key)
     former = await _former(call, old, token) if isinstance(old, Token) else None
     if old is not None:
         token = token.changed(spec=msgspec.structs.replace(token.spec, former=former)).stamped(version=old.meta.version)
     call.parts.rates.spend(call.caller.identity, 1)
-    await store.commit(Put(token), *writes)
+    record = call.parts.auditor.of_commit(call.caller, "create", call.address, [(Put(token), old)])
+    await store.commit(Put(token), *record)
     return MadeToken(
-        token=text,
+        token=with_fingerprint(call.parts, text),
         name=token.meta.name,
         role=wanted.role,
         identity=identity,
         namespaces=wanted.namespaces,
         expires_at=expires_at,
+        join=terms,
         former_until=former.until if former is not None else 0.0,
     )
+
+
+def with_fingerprint(parts: ApiParts, text: str) -> str:
+    """The token with the fingerprint of the authority that servers have their certificates from, for its bearer."""
+    authority = parts.authority
+    return f"{text}.{authority.fingerprint}" if authority is not None and authority.serves and authority.ready else text
+
+
+def _terms(parts: ApiParts, wanted: NewToken) -> JoinTerms | None:
+    """Limits of the join token; `Invalid` where they are given for another role."""
+    if wanted.uses is None and not wanted.pool and not wanted.labels:
+        return None
+    if wanted.role != "join":
+        raise Invalid(f"uses, pool and labels are for join tokens, not for the role {wanted.role}", path="role")
+    if FEATURE not in parts.everywhere():
+        raise Unsupported(
+            f"not every server knows `{FEATURE}` yet, so not every server would keep to these limits",
+            hint="upgrade all servers first; `mandor get servers` shows their versions",
+            feature=FEATURE,
+        )
+    try:
+        if wanted.pool:
+            check_name(wanted.pool, "pool")
+        check_labels(wanted.labels)
+    except ValueError as error:
+        raise Invalid(str(error), path="pool" if wanted.pool else "labels") from error
+    return JoinTerms(uses=wanted.uses, pool=wanted.pool, labels=wanted.labels)
+
+
+def _stored_role(role: str) -> tuple[Role, str]:
+    """The role of a token as it is stored, and the name of its custom role."""
+    return (cast("Role", role), "") if role in USER_ROLES | PARTS else ("custom", role)
 
 
 async def _former(call: Call[None, NewToken], old: Token, new: Token) -> Former | None:
@@ -144,11 +221,11 @@ class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 async def rotate(call: Call[None, Rotation]) -> MadeToken:
     """Another token for the same bearer; the old one ends after the overlap, and not later than it would have."""
-    store, clock, now = call.parts.store, call.parts.clock, call.parts.clock.now()
+    store, now = call.parts.store, call.parts.clock.now()
     old = await get_whole(call)
     spec = old.spec
-    wanted = NewToken(role=spec.role, identity=spec.identity, namespaces=spec.namespaces)
-    _check_reach(call.caller, wanted)
+    wanted = NewToken(role=spec.custom or spec.role, identity=spec.identity, namespaces=spec.namespaces)
+    await _check_reach(store, call.caller, wanted)
     if spec.role == "node":
         raise Unsupported(
             f"{old.meta.name} is a node's own credential, and only its agent knows it",
@@ -157,27 +234,36 @@ async def rotate(call: Call[None, Rotation]) -> MadeToken:
     lasts = call.body.expires_seconds
     if lasts is None and spec.expires_at:
         lasts = old.lasts_seconds
+    elif lasts is None and spec.role == "join":
+        lasts = JOIN_SECONDS  # Made by a version whose join tokens had no end.
     made, text = make_token(
-        spec.role, spec.identity, namespaces=spec.namespaces, expires_at=now + lasts if lasts is not None else 0.0
+        spec.role,
+        spec.identity,
+        custom=spec.custom,
+        namespaces=spec.namespaces,
+        expires_at=now + lasts if lasts is not None else 0.0,
+        join=spec.join,
     )
     ends = now + call.body.overlap_seconds
     ending = old.changed(spec=msgspec.structs.replace(spec, expires_at=min(ends, spec.expires_at or ends)))
     call.parts.rates.spend(call.caller.identity, 2)
-    record = audit(clock, call.caller, "rotate", str(old.key), ("spec.expires_at",), call.address)
-    await store.commit(Put(ending), Put(made), record)
+    changes: Changes = [(Put(ending), old), (Put(made), None)]
+    record = call.parts.auditor.of_commit(call.caller, "rotate", call.address, changes)
+    await store.commit(Put(ending), Put(made), *record)
     return MadeToken(
-        token=text,
+        token=with_fingerprint(call.parts, text),
         name=made.meta.name,
-        role=spec.role,
+        role=spec.custom or spec.role,
         identity=spec.identity,
         namespaces=spec.namespaces,
         expires_at=made.spec.expires_at,
+        join=spec.join,
     )
 
 
 async def get_whole(call: Call[Any, Any]) -> Token:
     """As it is stored, for whoever may write it."""
-    call.caller.require("admin", what="rotate tokens")
+    call.caller.require("update", Token.kind, name=call.path["name"], what="rotate tokens")
     key = Key("token", "", call.path["name"])
     found = await call.parts.store.get(key)
     if not isinstance(found, Token):
@@ -186,16 +272,17 @@ async def get_whole(call: Call[Any, Any]) -> Token:
 
 
 async def revoke(call: Call[None, None]) -> Object:
-    call.caller.require("admin", what="revoke tokens")
+    call.caller.require("delete", Token.kind, name=call.path["name"], what="revoke tokens")
     key = Key("token", "", call.path["name"])
     for _ in range(TRIES):
         stored = await call.parts.store.get(key)
         if stored is None:
             break
         call.parts.rates.spend(call.caller.identity, 1)
-        record = audit(call.parts.clock, call.caller, "delete", str(key), (), call.address)
+        gone = Delete(key, stored.meta.version)
+        record = call.parts.auditor.of_commit(call.caller, "delete", call.address, [(gone, stored)])
         try:
-            await call.parts.store.commit(Delete(key, stored.meta.version), record)
+            await call.parts.store.commit(gone, *record)
         except Conflict:
             continue
         return redacted(stored, call.caller)
@@ -217,6 +304,7 @@ OPERATIONS = [
         name="list_tokens",
         summary="List tokens, without their secrets",
         tag="tokens",
+        gate=Gate(frozenset({"component"}), READS, "token"),
         handler=list_tokens,
         query=ListQuery,
         result=page_of(Token),
@@ -228,6 +316,7 @@ OPERATIONS = [
         name="create_token",
         summary="Make a token; its text is shown this once",
         tag="tokens",
+        gate=Gate(verbs=("create",), kind="token"),
         handler=create,
         body=NewToken,
         result=MadeToken,
@@ -240,6 +329,7 @@ OPERATIONS = [
         name="rotate_token",
         summary="Make another token for the same bearer; the old one is good for a while yet",
         tag="tokens",
+        gate=Gate(verbs=("update",), kind="token"),
         handler=rotate,
         body=Rotation,
         result=MadeToken,
@@ -252,6 +342,7 @@ OPERATIONS = [
         name="get_token",
         summary="Read one token, without its secret",
         tag="tokens",
+        gate=Gate(frozenset({"component"}), READS, "token"),
         handler=get_token,
         query=NameQuery,
         result=Token,
@@ -263,6 +354,7 @@ OPERATIONS = [
         name="delete_token",
         summary="Revoke a token; its watches end, too",
         tag="tokens",
+        gate=Gate(verbs=("delete",), kind="token"),
         handler=revoke,
         result=Token,
         refuses=("not_found",),

@@ -6,6 +6,7 @@ from msgspec import Meta as Note
 from msgspec import Struct
 
 from mandor.api.access import sight
+from mandor.api.gate import CHANGES, Gate
 from mandor.api.labels import select_for
 from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.routes.queries import Labels
@@ -134,6 +135,7 @@ OPERATIONS = [
         name="commit",
         summary="Put, delete and check several objects, all or nothing; every field has one writer",
         tag="store",
+        gate=Gate(frozenset({"node", "component"}), CHANGES),
         handler=commit,
         body=Commit,
         shape=CommitShape,

@@ -36,7 +36,7 @@ let following = null;
 let also = null;
 let main = null;
 
-export const mayChange = () => ["admin", "operator"].includes(session.you?.role);
+export const mayChange = () => !["viewer", undefined].includes(session.you?.role);
 export const seesAll = () => session.you?.namespaces?.includes("*");
 
 export function say(text) {

@@ -1,0 +1,103 @@
+"""TlsAcceptor: accepts connections and counts them before their TLS handshake, which has a time limit.
+
+`loop.create_server(ssl=…)` makes a protocol known only after the handshake: connections that stall in it would be
+counted nowhere. So connections are accepted here, counted by address, and handed to `loop.connect_accepted_socket`.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from mandor.api.bounded_protocol import BoundedProtocol
+from mandor.api.connection_limits import ConnectionLimits, OpenConnection
+
+log = logging.getLogger("mandor.api")
+
+ACCEPTED_EACH_PASS = 32
+RETRY_SECONDS = 1.0
+"""After an error of `accept`, as when no more files can be opened."""
+
+
+class TlsAcceptor:
+    """Has the two methods of an `asyncio.Server` that uvicorn calls."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        seconds: float,
+        open_ones: ConnectionLimits,
+        connect: Callable[[], BoundedProtocol],
+    ) -> None:
+        """`seconds`: for a handshake; `connect` makes the protocol of a new connection."""
+        self._listener, self._context, self._seconds = listener, context, seconds
+        self._open_ones, self._connect = open_ones, connect
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._retry: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        self._closed = True
+        self._loop.remove_reader(self._listener)
+        if self._retry is not None:
+            self._retry.cancel()
+        for each in self._handshakes:
+            each.cancel()
+
+    async def wait_closed(self) -> None:
+        if self._handshakes:
+            await asyncio.wait(self._handshakes)
+
+    def _listen(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_EACH_PASS):
+            try:
+                accepted, peer = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.warning("no connection can be accepted: %s", error.strerror or error)
+                self._loop.remove_reader(self._listener)
+                self._retry = self._loop.call_later(RETRY_SECONDS, self._listen)
+                return
+            accepted.setblocking(False)
+            entry = self._open_ones.enter(str(peer[0]), partial(_reset, accepted))
+            if entry is None:
+                accepted.close()
+                continue
+            task = self._loop.create_task(self._shake_hands(accepted, entry))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, accepted: socket.socket, entry: OpenConnection) -> None:
+        protocol = self._connect()
+        protocol.counted_as(entry)
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: protocol,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=self._seconds,
+                ssl_shutdown_timeout=self._seconds,
+            )
+        except (OSError, asyncio.CancelledError) as error:
+            self._open_ones.leave(entry)
+            accepted.close()
+            log.debug("no TLS connection with %s: %s", entry.address, error)
+
+
+def _reset(accepted: socket.socket) -> None:
+    """Ends a handshake: the event loop sees the connection as ended by its peer."""
+    try:
+        accepted.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        log.debug("a connection had ended already")

@@ -1,0 +1,137 @@
+"""Revocation: ends calls that go on when their token is revoked, expires or loses rights, on every server."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from mandor.api.auth import Auth
+from mandor.api.caller import LOCAL, Caller
+from mandor.errors import Expired, Forbidden, MandorError, Unauthenticated
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.lib.tasks import Background
+from mandor.model.meta import Key
+from mandor.model.record import Cluster, Token
+from mandor.model.role import CustomRole, Issuer, RoleBinding
+from mandor.store.base import Change, Filter, Store
+
+log = logging.getLogger("mandor.api")
+
+BACKOFF = Backoff(first_seconds=0.1, most_seconds=5.0, jitter=0.3)
+ENDS = (Unauthenticated, Forbidden)
+"""The errors that a call which is ended by its token sees."""
+FOLLOWED = frozenset({Token.kind, CustomRole.kind, RoleBinding.kind, Issuer.kind})
+"""Kinds that decide what a caller may do."""
+TICK_SECONDS = 1.0
+"""How often tokens that have an end are compared with the clock."""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """One call that goes on."""
+
+    caller: Caller
+    task: "asyncio.Task[object]"
+    error: Unauthenticated | Forbidden | None = None
+    """Why it ends."""
+
+
+class Revocation:
+    """Every call that goes on is registered here by the token it was opened with.
+
+    Each server follows the tokens in the store, so it does not matter which server revoked one.
+    """
+
+    def __init__(self, store: Store, clock: Clock, auth: Auth) -> None:
+        self._store, self._clock, self._auth = store, clock, auth
+        self._open: dict[str, set[_Open]] = {}
+        self._ending: set[str] = set()
+        """Names of tokens with open calls that end by themselves."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._open.values()))
+
+    @asynccontextmanager
+    async def guard(self, caller: Caller) -> AsyncIterator[None]:
+        """The block is cancelled, and raises `Unauthenticated` or `Forbidden`, once the caller has lost a right."""
+        if caller is LOCAL:
+            yield
+            return
+        name = caller.token or caller.identity
+        task = asyncio.current_task()
+        assert task is not None
+        call = _Open(caller, task)
+        calls = self._open.setdefault(name, set())
+        calls.add(call)
+        try:
+            # It may have been revoked after the request was let in, and before it was registered.
+            await self._auth.check_still(caller)
+            await self._note_end(name)
+            yield
+        except asyncio.CancelledError:
+            if call.error is None or task.uncancel():
+                raise  # somebody else wants it to end, too
+            raise call.error from None
+        finally:
+            calls.discard(call)
+            if not calls and self._open.get(name) is calls:
+                del self._open[name]
+                self._ending.discard(name)
+
+    async def run(self) -> None:
+        """For ever."""
+        async with Background() as tasks:
+            tasks.start(self._watch_expiry(), "expiry of tokens")
+            await self._follow()
+
+    async def _follow(self) -> None:
+        failures = 0
+        while True:
+            try:
+                since = (await self._store.list(Cluster.kind)).revision
+                await self._check(list(self._open))
+                async for batch in self._store.watch(None, since=since, where=Filter(kinds=FOLLOWED)):
+                    failures = 0
+                    for name in self._concerned(batch):
+                        await self._check([name])
+                        await self._note_end(name)
+            except MandorError as error:
+                failures += 1
+                if failures > 1 or not isinstance(error, Expired):
+                    log.warning("revoked tokens are not followed just now: %s", error)
+                    await self._clock.sleep(BACKOFF.pause(failures))
+
+    def _concerned(self, changes: Sequence[Change]) -> list[str]:
+        """A token concerns the calls that were opened with it, a role or an issuer may concern all."""
+        keys = [each.key for each in changes if not each.bookmark]
+        if any(key.kind != Token.kind for key in keys):
+            return list(self._open)
+        return [key.name for key in keys if key.name in self._open]
+
+    async def _watch_expiry(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_SECONDS)
+            try:
+                await self._check(list(self._ending))
+            except MandorError as error:
+                log.warning("whether tokens have expired is not known just now: %s", error)
+
+    async def _note_end(self, name: str) -> None:
+        token = None if ":" in name else await self._store.get(Key(Token.kind, "", name))
+        if not isinstance(token, Token) or token.spec.expires_at or token.spec.former is not None:
+            self._ending.add(name)
+        else:
+            self._ending.discard(name)
+
+    async def _check(self, names: Iterable[str]) -> None:
+        for name in names:
+            for call in list(self._open.get(name, ())):
+                if call.error is not None:
+                    continue
+                try:
+                    await self._auth.check_still(call.caller)
+                except ENDS as error:
+                    call.error = error
+                    call.task.cancel("the token is not what it was")
