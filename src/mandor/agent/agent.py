@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mandor.agent.absence import Source
+from mandor.agent.certificate import CertificateKeeper
 from mandor.agent.credential import CredentialKeeper
 from mandor.agent.crew import Crew
 from mandor.agent.defence import Defence
@@ -16,6 +17,7 @@ from mandor.agent.feed import ByKind, Feed, Reader
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.guard import Sentry
 from mandor.agent.heartbeat import Heart
+from mandor.agent.identity import IdentityKeeper
 from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Beat, Link
@@ -39,13 +41,15 @@ from mandor.engines.base import Engine, Unit, Usage
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.egress import Egress
 from mandor.lib.metrics import Family, Values
+from mandor.lib.secret_files import SecretFiles
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.log_sink import LogSink
 from mandor.model.meta import Object
 from mandor.model.node import CLOCK_AHEAD, RENEWS, Node
-from mandor.model.record import ClusterSpec, Session
+from mandor.model.record import ClusterSpec, Namespace, Session
 from mandor.model.resources import Resources
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
@@ -128,9 +132,12 @@ class Agent:
             lambda feature: feature in link.features,
             sentry,
         )
+        identities = IdentityKeeper(settings.data, settings.name, link, clock, blocking, self.crew.identified)
+        self.crew.identities = self._identities = identities
         self._credential = CredentialKeeper(
             link, clock, lambda: self.node.spec.renewal, self.crew.measures.credential_renewals
         )
+        self._certificate = CertificateKeeper(link, clock, self.crew.measures.certificate_renewals)
         self._tracer = tracer
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
         self.defence = Defence(
@@ -168,6 +175,8 @@ class Agent:
             lodged=self.crew.lodged,
             folders=[Path(each) for each in settings.host_paths],
             turned=self.node.poke,
+            egress=Egress(settings.egress_allow),
+            files=SecretFiles(settings.secret_files),
         )
         self.node.log_sinks = shipper.health
         self.crew.log_wanted = shipper.finish
@@ -221,7 +230,7 @@ class Agent:
             Volume.kind: self.crew.volumes,
         }
         where = Filter(node=self._settings.name, kinds=frozenset(readers), supplies=True)
-        readers |= {Release.kind: self.crew.fetch, Workload.kind: self.crew.fetch}
+        readers |= dict.fromkeys((Release.kind, Workload.kind, Namespace.kind), self.crew.fetch)
         stall = self._settings.stall_seconds
         feed = Feed(self._store, None, where, self._clock, ByKind(readers), self._whose, stall_seconds=stall)
         shipping = []
@@ -232,6 +241,8 @@ class Agent:
         return [
             (self.node.run(), "node"),
             (self._credential.run(), "credential"),
+            (self._identities.run(), "identities"),
+            (self._certificate.run(), "certificate"),
             (self.defence.run(), "defence"),
             (self._disks.run(), "disks"),
             (self.crew.volumes.run(), "volumes"),
@@ -244,6 +255,7 @@ class Agent:
         self.presence.check(await self._link.join())
         self.joined.set()
         self._credential.poke()
+        self._certificate.poke()
         log.info("node %s has joined", self._settings.name)
 
     async def _join(self) -> MandorError | None:

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from mandor.agent.absence import Source, judge
 from mandor.agent.fetch import Fetch
 from mandor.agent.guard import Sentry, guarded
+from mandor.agent.identity import IdentityKeeper
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.machine import Machine
 from mandor.agent.measures import Measures
@@ -36,10 +37,11 @@ from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Key, Meta, Object
-from mandor.model.node import Capabilities
+from mandor.model.node import MAPPED_USERS, Capabilities
 from mandor.model.phase import Phase
 from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
+from mandor.model.user_range import mapped_user
 from mandor.store.base import Store
 from mandor.store.recorder import Recorder
 
@@ -93,6 +95,8 @@ class Crew:
         self.clock = clock
         self.fetch = Fetch(store, clock)
         self.vault = Vault(self.fetch, lambda: journal.sealing_key)
+        self.identities: IdentityKeeper | None = None
+        """Gets the tokens of tasks; None: this agent has no link to get them by."""
         self.turns = Turns(settings.starts_most)
         self.measures = Measures()
         self.quick_seconds = settings.quick_seconds
@@ -323,6 +327,12 @@ class Crew:
                 order = worker.order
                 yield Lodged(each.unit, observer.engine, order.instance, order.care.labels, over)
 
+    def identified(self) -> Iterator[Order]:
+        """The orders of instances that have not ended."""
+        for worker in list(self.workers.values()):
+            if not (worker.gone or worker.memory.over or worker.memory.ending is not None):
+                yield worker.order
+
     # What workers ask for.
 
     @property
@@ -382,8 +392,15 @@ class Crew:
         elif self._room.free(uid):
             self._poke(uid for uid, worker in self.workers.items() if not worker.memory.tasks)
 
-    async def furnish(self, order: Order, *, begun: bool) -> Furnished:
-        return await self.volumes.furnish(order, begun=begun)
+    async def furnish(self, order: Order, engine: str, *, begun: bool) -> Furnished:
+        return await self.volumes.furnish(order, begun=begun, mapped=self._maps_users(engine))
+
+    def user_on_node(self, engine: str, user: str | int | None) -> str | int | None:
+        return mapped_user(user) if isinstance(user, int) and self._maps_users(engine) else user
+
+    def _maps_users(self, engine: str) -> bool:
+        capabilities = self._capabilities.get(engine)
+        return capabilities is not None and MAPPED_USERS in capabilities.extras
 
     def taken_ports(self, order: Order) -> str:
         return self._host.taken_ports(order)
@@ -428,6 +445,8 @@ class Crew:
         self.volumes.left(uid)
         if self.names_kept is not None:
             await self.names_kept.forget(uid)
+        if self.identities is not None:
+            await self.identities.forget(uid)
 
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None:
         self.reporter.report(order.uid, status)

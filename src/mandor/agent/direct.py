@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from mandor.agent.link import Beat, Duplex
 from mandor.errors import Conflict, Unavailable, Unsupported
 from mandor.model.features import FEATURES
+from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodeSpec
 from mandor.model.record import Cluster, ClusterSpec, Session
@@ -18,6 +19,7 @@ class DirectLink:
     features = frozenset(FEATURES)
     renewing = False
     renew_at = None
+    certify_at = None
 
     def __init__(
         self,
@@ -50,6 +52,12 @@ class DirectLink:
 
     async def renew_credential(self) -> None:
         """It shows none."""
+
+    async def identity(self, instance: Instance, task: str) -> tuple[str, float]:
+        raise Unsupported("no identities are issued without an API", instance=instance.meta.name)
+
+    async def renew_certificate(self) -> None:
+        """It has none."""
 
     async def heartbeat(self, beat: Beat) -> ClusterSpec:
         cluster = await self.cluster()

@@ -1,4 +1,4 @@
-"""Reads what an order needs besides the instance: its release, and how its workload is looked after."""
+"""Reads what an order needs besides the instance: its release, its workload and its namespace."""
 
 import asyncio
 from collections import OrderedDict
@@ -6,14 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from mandor import __version__
 from mandor.agent.absence import Source
-from mandor.agent.order import Care
+from mandor.agent.order import Care, Space
 from mandor.errors import MandorError, NotFound, Unavailable
 from mandor.lib.bounded import bounded
 from mandor.lib.clock import Clock
 from mandor.model.beyond import beyond_of
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
+from mandor.model.pin import with_digests
 from mandor.model.priority import PriorityClass, class_of
+from mandor.model.record import Namespace
 from mandor.model.secret import Secret, pick, secret_of
 from mandor.model.workload import GroupTemplate, Release, Workload
 from mandor.store.base import Change, Store
@@ -28,16 +30,23 @@ class Fetch:
         self._store, self._clock = store, clock
         self._releases: OrderedDict[Key, tuple[int, Release]] = OrderedDict()
         """With the version of the instance for which it was read."""
-        self._workloads: dict[Key, tuple[float, Workload]] = {}
+        self._recent: dict[Key, tuple[float, Workload | Namespace]] = {}
         self._classes: tuple[float, dict[str, PriorityClass]] | None = None
         self._asked: dict[Key, asyncio.Future[Object | None]] = {}
         self._unsent: list[Key] = []
         self._asking: asyncio.Task[None] | None = None
 
     async def template_and_care(self, instance: Instance) -> tuple[GroupTemplate, Care | None]:
-        """Asked for together."""
-        release, workload = await self._find(instance, _release_key(instance), _workload_key(instance))
+        """The namespace is asked for with them, for `space` to find."""
+        release, workload, _ = await self._find(
+            instance, _release_key(instance), _workload_key(instance), _namespace_key(instance)
+        )
         return self._template(instance, release), await self._care(instance, workload)
+
+    async def space(self, instance: Instance) -> Space | None:
+        """The namespace of an instance; None: it does not exist."""
+        (found,) = await self._find(instance, _namespace_key(instance))
+        return Space.of(found) if isinstance(found, Namespace) else None
 
     async def template(self, instance: Instance) -> GroupTemplate:
         """In the form it was placed in. `NotFound` when there is no such release, or no such form of it, or when it
@@ -62,8 +71,8 @@ class Fetch:
         if release is not None and read_for >= version:
             self._releases.move_to_end(key)
             return release
-        at, workload = self._workloads.get(key, (0.0, None))
-        return workload if self._clock.monotonic() - at <= CARE_SECONDS else None
+        at, value = self._recent.get(key, (0.0, None))
+        return value if self._clock.monotonic() - at <= CARE_SECONDS else None
 
     def _template(self, instance: Instance, release: Object | None) -> GroupTemplate:
         if not isinstance(release, Release):
@@ -76,7 +85,7 @@ class Fetch:
             raise NotFound(f"this agent, version {__version__}, does not know what its release says: {more}")
         if instance.spec.variant > len(template.alternatives):
             raise NotFound(f"its release {instance.spec.release} has no alternative {instance.spec.variant}")
-        return template.form(instance.spec.variant)
+        return with_digests(release, template.form(instance.spec.variant))
 
     def _keep(self, value: Object | None, version: int) -> None:
         if isinstance(value, Release):
@@ -84,10 +93,10 @@ class Fetch:
             self._releases.move_to_end(value.key)
             if len(self._releases) > RELEASES_MOST:
                 self._releases.popitem(last=False)
-        elif isinstance(value, Workload):
+        elif isinstance(value, Workload | Namespace):
             now = self._clock.monotonic()
-            self._workloads = {key: each for key, each in self._workloads.items() if now - each[0] <= CARE_SECONDS}
-            self._workloads[value.key] = (now, value)
+            self._recent = {key: each for key, each in self._recent.items() if now - each[0] <= CARE_SECONDS}
+            self._recent[value.key] = (now, value)
 
     # What comes along with an order need not be asked for.
 
@@ -135,6 +144,20 @@ class Fetch:
             found = (await self._store.list(PriorityClass.kind)).items
             self._classes = now, {each.meta.name: each for each in found if isinstance(each, PriorityClass)}
         return class_of(given, self._classes[1]).value
+
+    async def template_quickly(self, instance: Instance, seconds: float) -> GroupTemplate | None:
+        """None also when the control plane does not answer soon, or its release is gone."""
+        try:
+            return await bounded(seconds, self.template(instance))
+        except (Unavailable, NotFound, TimeoutError, OSError):
+            return None
+
+    async def space_quickly(self, instance: Instance, seconds: float) -> Space | None:
+        """None also when the control plane does not answer soon."""
+        try:
+            return await bounded(seconds, self.space(instance))
+        except (Unavailable, TimeoutError, OSError):
+            return None
 
     async def care_quickly(self, instance: Instance, seconds: float) -> Care | None:
         """None also when the control plane does not answer soon: a restart does not wait for it."""
@@ -184,6 +207,10 @@ class Fetch:
 
 def _release_key(instance: Instance) -> Key:
     return Key(Release.kind, instance.meta.namespace, instance.spec.release)
+
+
+def _namespace_key(instance: Instance) -> Key:
+    return Key(Namespace.kind, "", instance.meta.namespace)
 
 
 def _workload_key(instance: Instance) -> Key:

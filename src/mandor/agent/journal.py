@@ -20,6 +20,7 @@ _SUFFIX = ".json"
 _BAD = ".bad"
 _PRIVATE = 0o600
 _CONTACT_BYTES = 127
+SECRET_FILES = ("credential", "credential.next", "sealing.key", "node.key", "node.key.next", "node.pem")
 
 
 class Blocking(Protocol):
@@ -130,6 +131,8 @@ class Journal:
             replace_file(self._folder / "sealing.key", before.encode() + b"\n")
         replace_file(self._folder / "credential", credential.encode() + b"\n")
         if self.next_credential == credential:
+            with suppress(FileNotFoundError):
+                (self._folder / "node.key.next").replace(self._folder / "node.key")
             (self._folder / "credential.next").unlink()
 
     @property
@@ -139,6 +142,32 @@ class Journal:
 
     def keep_next_credential(self, credential: str) -> None:
         replace_file(self._folder / "credential.next", credential.encode() + b"\n")
+
+    def node_key(self, make: Callable[[], str], *, following: bool = False) -> str:
+        """The node's private key (PEM), made if there is none; `following`: that of the next credential."""
+        name = "node.key.next" if following else "node.key"
+        found = self._text(name)
+        if not found:
+            found = make().strip()
+            replace_file(self._folder / name, found.encode() + b"\n")
+        return found
+
+    @property
+    def identity(self) -> Path:
+        """The file with the node's key and its certificate."""
+        return self._folder / "node.pem"
+
+    def keep_identity(self, key: str, certificate: str) -> None:
+        replace_file(self.identity, f"{key}\n{certificate}".encode())
+
+    @property
+    def authorities(self) -> Path:
+        """The file with the authorities that servers are trusted by."""
+        return self._folder / "ca.pem"
+
+    def keep_authorities(self, bundle: str) -> None:
+        if self._text("ca.pem") != bundle.strip():
+            replace_file(self.authorities, bundle.encode())
 
     @property
     def sealing_key(self) -> str:

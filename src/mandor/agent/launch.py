@@ -2,22 +2,30 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
+from mandor.agent.identity_file import file_of
 from mandor.agent.order import Order
 from mandor.agent.ports import ports_of
 from mandor.agent.seen import Seen
 from mandor.engines.base import Launch, Mount, variable
 from mandor.lib.words import did_you_mean
+from mandor.model.allowance import Allowance
 from mandor.model.instance import PortStatus
+from mandor.model.level import Level
+from mandor.model.level_rules import BY_NAME
 from mandor.model.node import Capabilities
-from mandor.model.secret import with_secrets
-from mandor.model.task import File, Task
+from mandor.model.secret import whole, with_secrets
+from mandor.model.task import File, Security, Task
 from mandor.model.workload import GroupTemplate
 
 HOSTS = "/etc/hosts"
+NOBODY = 65_534
+"""The user of a task at the level `restricted` while its namespace has no user ids."""
+TOKEN_FILE = "MANDOR_IDENTITY_TOKEN_FILE"  # noqa: S105 - the name of a variable
 _VARIABLE = re.compile(r"\$\{(MANDOR_[A-Z0-9_]+)\}")
 
 
@@ -33,8 +41,14 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
     if hosts and seen.mounts_hosts and seen.published and _takes_hosts(task, engine):
         mounts += (Mount(path=HOSTS, source=hosts, read_only=True),)
         hosts = HOSTS
+    elif hosts and "mounts" in seen.extras and not seen.published:
+        # A confined process sees no folder of the agent's: the file is shown to it where it is.
+        mounts += (Mount(path=hosts, source=hosts, read_only=True),)
+    identified = _identified(task, seen, task_name)
+    mounts += identified.mounts
     told = {
         **_about(order, task_name),
+        **identified.variables,
         **port_variables(ports),
         **seen.names.variables,
         **({"MANDOR_HOSTS": hosts} if hosts else {}),
@@ -44,6 +58,7 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
         name=f"{order.name}/{task_name}" if several else order.name,
         namespace=instance.meta.namespace,
         image=task.image,
+        login=seen.secrets.get(whole(login), "") if (login := pull_secret_of(order, task)) else "",
         command=tuple(filled_in(each, told) for each in task.command),
         args=tuple(filled_in(each, told) for each in task.args),
         env={
@@ -53,10 +68,12 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
             **{name: seen.secrets[reference] for name, reference in task.secrets.items()},
         },
         files=tuple(_opened(each, told, seen.secrets) for each in task.files),
+        secret_files=frozenset(each.path for each in task.files if each.references),
         mounts=mounts,
         working_dir=task.working_dir,
-        user=task.security.user,
-        security=task.security,
+        user=user_of(order.allowance, task, engine) if seen.users else task.security.user,
+        security=confined(order.allowance.level, task.security),
+        level=order.allowance.level,
         cpu_milli=None if limits.cpu is None else int(limits.cpu),
         memory_bytes=None if limits.memory is None else int(limits.memory),
         processes=limits.processes,
@@ -67,6 +84,51 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
         stop_signal=task.stop.signal,
         options=task.options.get(engine, {}),
     )
+
+
+def pull_secret_of(order: Order, task: Task) -> str:
+    """The secret with the login for the task's image: its own, or that of its namespace; empty: none."""
+    return (task.pull_secret or order.allowance.rules.pull_secret) if task.image else ""
+
+
+def user_of(allowance: Allowance, task: Task, engine: str) -> str | int | None:
+    """The user a task runs as. Where it names none, and its level does not leave that to the engine, one of its
+    namespace's own."""
+    given = task.security.user
+    if given is not None or allowance.level == "privileged":
+        return given
+    if allowance.level == "baseline" and engine not in BY_NAME:
+        return None
+    return allowance.first_user or NOBODY
+
+
+def confined(level: Level, security: Security) -> Security:
+    """What a task says of its confinement, with what its level demands. `privileged` of a task is only left over here
+    where an admin has allowed it, and says the opposite."""
+    if level != "restricted" or security.privileged:
+        return security
+    return msgspec.structs.replace(
+        security,
+        no_new_privileges=True,
+        cap_drop=("ALL",),
+        read_only_root=security.read_only_root is not False,
+    )
+
+
+class _Identified(NamedTuple):
+    mounts: tuple[Mount, ...] = ()
+    variables: Mapping[str, str] = {}
+
+
+def _identified(task: Task, seen: Seen, task_name: str) -> _Identified:
+    """The folder with the task's token, and the variable that names the file."""
+    source = seen.identities.get(task_name)
+    if task.identity is None or source is None:
+        return _Identified()
+    file = file_of(task.identity, links="links" in seen.extras)
+    # An engine that only links cannot mount read-only; the token belongs to the task's user there.
+    mount = Mount(path=file.rpartition("/")[0], source=source, read_only="mounts" in seen.extras)
+    return _Identified((mount,), {TOKEN_FILE: file})
 
 
 def _opened(file: File, told: Mapping[str, str], secrets: Mapping[str, str]) -> File:

@@ -5,6 +5,7 @@ from typing import Protocol, Self
 
 from msgspec import Struct
 
+from mandor.model.instance import Instance
 from mandor.model.record import ClusterSpec, Session
 from mandor.model.usage import InstanceUsage, NodeUsage
 
@@ -55,6 +56,16 @@ class Link(Protocol):
 
     async def renew_credential(self) -> None:
         """The node has another one afterwards; safe to repeat, and to be cut short at any point."""
+
+    async def identity(self, instance: Instance, task: str) -> tuple[str, float]:
+        """A signed token for a task of an instance of this node, and the seconds that it is good."""
+
+    @property
+    def certify_at(self) -> float | None:
+        """When the node is to have another certificate, on the agent's monotonic clock; None: it has none."""
+
+    async def renew_certificate(self) -> None:
+        """The node has another certificate for its key afterwards; safe to repeat."""
 
     async def heartbeat(self, beat: Beat) -> ClusterSpec: ...
 

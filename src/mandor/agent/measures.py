@@ -24,6 +24,8 @@ class Measures:
         """By result."""
         self.credential_renewals = Counts()
         """By result."""
+        self.certificate_renewals = Counts()
+        """By result."""
         self._calls = Counts()
         self._durations = Spreads()
 
@@ -48,6 +50,12 @@ class Measures:
             "mandor_agent_credential_renewals_total",
             "Times that the node's credential was to be renewed, by how it ended.",
             self.credential_renewals,
+            "result",
+        )
+        yield counter(
+            "mandor_agent_certificate_renewals_total",
+            "Times that the node's certificate was to be renewed, by how it ended.",
+            self.certificate_renewals,
             "result",
         )
         yield counter(

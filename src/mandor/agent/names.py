@@ -160,7 +160,7 @@ class NamesKeeper:
         self._written[uid] = text
 
     def _path(self, uid: str) -> Path:
-        return self._folder / uid / "hosts"
+        return self._folder.resolve() / uid / "hosts"
 
 
 async def _quietly(work: Awaitable[None]) -> None:

@@ -6,7 +6,9 @@ import msgspec
 from msgspec import Struct
 
 from mandor.lib.quantity import NEVER, SecondsOrNever
+from mandor.model.allowance import Allowance
 from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.workload import GroupTemplate, Restart, Workload
 
 Policy = Literal["always", "on-failure", "never"]
@@ -38,17 +40,36 @@ class Care(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
         )
 
 
+class Space(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """The namespace of an instance, as far as its node has to know it."""
+
+    rules: NamespaceSpec = NamespaceSpec()
+    first_user: int = 0
+
+    @classmethod
+    def of(cls, namespace: Namespace) -> "Space":
+        return cls(rules=namespace.spec, first_user=namespace.status.first_user)
+
+
 class Order(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """An instance with everything needed to run it, and which cluster said so, in which epoch."""
 
     instance: Instance
     template: GroupTemplate | None = None
     """None: its release has not been read yet."""
+    space: Space | None = None
+    """None: its namespace has not been read yet, or does not exist: it counts as `restricted`."""
     care: Care = Care()
     cluster: str = ""
     epoch: int = 0
     secrets: str = ""
     """The values of secrets that its tasks need, sealed with this node's own key."""
+
+    @property
+    def allowance(self) -> Allowance:
+        """What its namespace allows it."""
+        space = self.space or Space()
+        return Allowance(self.instance.meta.namespace, space.rules, space.first_user)
 
     @property
     def uid(self) -> str:

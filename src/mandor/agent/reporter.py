@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import msgspec
 
 from mandor.agent.status import path
-from mandor.errors import Conflict, MandorError, Unavailable
+from mandor.errors import Conflict, MandorError, NotFound, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.keyed_queue import KeyedQueue
@@ -217,8 +217,9 @@ class Reporter:
         if isinstance(found, Instance) and found.meta.uid == stored.meta.uid:
             self._stored[stored.meta.uid] = found
             return
-        # Whether it is gone for good is for the watch to say; until then there is nobody to report to.
-        self._stored.pop(stored.meta.uid, None)
+        # A server whose view is behind does not know it yet. The watch reports an instance that is gone (`drop`); until
+        # then the status is sent again.
+        raise NotFound(f"{stored.meta.name} does not exist, as far as this server knows", uid=stored.meta.uid)
 
 
 def _on_the_way(wanted: InstanceStatus, phase: Phase) -> InstanceStatus:

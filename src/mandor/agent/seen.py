@@ -49,6 +49,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     """How it finds others of its namespace."""
     mounts_hosts: bool = False
     """Its engine gives its tasks the hosts file as theirs."""
+    users: bool = True
+    """Its engine runs tasks as any user; an agent that is not root has only its own."""
     wait: str = ""
     """Why it may not begin yet."""
     sources: Mapping[str, str] = {}
@@ -59,6 +61,10 @@ class Seen(Struct, frozen=True, kw_only=True):
     """The reason of that, in one word."""
     secrets: Mapping[str, str] = {}
     """The values its tasks need, by what they call them."""
+    identities: Mapping[str, str] = {}
+    """The folders of this node with the tokens of its tasks, by task."""
+    extras: frozenset[str] = frozenset()
+    """What its engine can do."""
     settled: bool = True
     """False: the agent has just started and the control plane may still have news."""
     trouble: tuple[str, str] = ("", "")

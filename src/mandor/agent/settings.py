@@ -8,6 +8,7 @@ import msgspec
 
 from mandor.agent.pressure import USUAL, Threshold
 from mandor.errors import Invalid
+from mandor.lib.egress import EVERYWHERE
 from mandor.model.meta import check_labels, check_name
 from mandor.model.node import USUAL_PORTS, PortRange
 from mandor.model.resources import Resources
@@ -34,6 +35,10 @@ class AgentSettings:
     """How many of each kind there are."""
     host_paths: Sequence[str] = ()
     """Folders of this machine that tasks may mount, with all below them."""
+    egress_allow: Sequence[str] = (EVERYWHERE,)
+    """Which hosts log sinks may name."""
+    secret_files: str = ""
+    """The folder of the files that log sinks may name; empty: none."""
     ports: PortRange = USUAL_PORTS
     """From which ports are chosen for instances that ask for any."""
     thresholds: Mapping[str, Threshold] = field(default_factory=lambda: USUAL)

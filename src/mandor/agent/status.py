@@ -118,7 +118,19 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, seen: Seen, no
         since=since,
         started_at=min(started) if started else before.started_at,
         tasks=_tasks(order, memory, seen),
+        images=_images(order, memory, seen) or before.images,
     )
+
+
+def _images(order: Order, memory: Memory, seen: Seen) -> dict[str, str]:
+    """Digests of the images that its template names by tag."""
+    template = order.template
+    found = {}
+    for each in _latest(seen, memory):
+        image = template.tasks[each.unit.task].image if template and each.unit.task in template.tasks else None
+        if each.digest and image and "@" not in image:
+            found[image] = each.digest
+    return found
 
 
 def _lasting(order: Order) -> list[str]:

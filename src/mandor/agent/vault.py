@@ -6,12 +6,22 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from mandor.agent.fetch import Fetch
+from mandor.agent.launch import pull_secret_of
 from mandor.agent.order import Order
 from mandor.errors import Unavailable
 from mandor.lib.sealing import Sealer, Unsealable
+from mandor.model.secret import whole
 
 ANSWER_SECONDS = 5.0
 """So long the control plane is waited for by whoever has a copy."""
+
+
+def names_of(order: Order) -> set[str]:
+    """References to all values that the tasks of an order need, with the logins for their images."""
+    assert order.template is not None
+    tasks = order.template.tasks.values()
+    logins = {whole(name) for task in tasks if (name := pull_secret_of(order, task))}
+    return logins | {each for task in tasks for each in task.secret_references}
 
 
 class Vault:
@@ -23,7 +33,7 @@ class Vault:
     async def read(self, order: Order) -> tuple[Mapping[str, str], Order]:
         """The values by what its tasks call them, and the order with a copy of them; `NotFound`: one is missing."""
         assert order.template is not None
-        names = {each for task in order.template.tasks.values() for each in task.secret_references}
+        names = names_of(order)
         copy = self._copy(order)
         try:
             async with asyncio.timeout(ANSWER_SECONDS if copy is not None else None):

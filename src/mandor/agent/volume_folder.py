@@ -9,7 +9,9 @@ import logging
 import os
 import pwd
 import shutil
+import stat
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -27,6 +29,7 @@ _DATA = "data"
 _TRASH = ".trash"
 _DRAFTS = ".drafts"
 _SCRATCH = ".scratch"
+_CAP_SYS_ADMIN = 21
 
 
 class VolumeRecord(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -80,7 +83,7 @@ class VolumeFolders:
         """A new one, empty; an older one of that name is kept under another."""
         draft = self._folder(_DRAFTS) / record.uid
         shutil.rmtree(draft, ignore_errors=True)  # What a crash left half made.
-        draft.mkdir(mode=0o711)
+        draft.mkdir(mode=_way_mode())
         data = draft / _DATA
         data.mkdir()
         data.chmod(int(mode, 8))
@@ -102,7 +105,7 @@ class VolumeFolders:
         if folder.is_dir():
             return
         self._folder(_SCRATCH)
-        folder.parent.mkdir(mode=0o711, exist_ok=True)
+        folder.parent.mkdir(mode=_way_mode(), exist_ok=True)
         folder.mkdir()
         folder.chmod(int(mode, 8))
         _give(folder, owner)
@@ -129,10 +132,29 @@ class VolumeFolders:
 
     def _folder(self, name: str) -> Path:
         for folder in (self._root, self._root / name):
-            folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.is_symlink():
                 raise OSError(f"{folder} is a link: volumes are kept in folders of the agent's own")
+            if stat.S_IMODE(folder.stat().st_mode) != _way_mode():
+                folder.chmod(_way_mode())  # made by an earlier version, or by another umask
         return self._root / name
+
+
+@cache
+def _way_mode() -> int:
+    """The mode of the folders above volumes: closed, as engines mount a volume by its path.
+
+    An agent that is root and may not mount gives its tasks links: other users have to pass."""
+    return 0o711 if os.geteuid() == 0 and not _may_mount() else 0o700
+
+
+def _may_mount() -> bool:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    found = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
+    return bool(int(found, 16) >> _CAP_SYS_ADMIN & 1)
 
 
 def _names(folder: Path) -> list[str]:

@@ -10,14 +10,17 @@ import msgspec
 
 from mandor.agent.absence import Source
 from mandor.agent.journal import Blocking
+from mandor.agent.launch import user_of
 from mandor.agent.machine import Machine
 from mandor.agent.order import Order
 from mandor.agent.volume_folder import VolumeFolders, VolumeRecord
 from mandor.agent.wait import doze
 from mandor.errors import Conflict, Forbidden, MandorError, Unavailable
 from mandor.lib.clock import Clock
+from mandor.model.allowance import Allowance
 from mandor.model.instance import volume_names
 from mandor.model.meta import Key, Object
+from mandor.model.user_range import mapped_user
 from mandor.model.volume import Volume, path_allowed
 from mandor.model.workload import GroupTemplate
 from mandor.store.base import Change, Put, Store
@@ -74,7 +77,8 @@ class VolumeKeeper:
 
     # Before an instance begins.
 
-    async def furnish(self, order: Order, *, begun: bool) -> Furnished:
+    async def furnish(self, order: Order, *, begun: bool, mapped: bool = False) -> Furnished:
+        """Make the volumes of an instance; `mapped`: its engine has other numbers for users of namespaces."""
         template, instance = order.template, order.instance
         if template is None or not template.volumes:
             return Furnished()
@@ -82,24 +86,33 @@ class VolumeKeeper:
         sources: dict[str, str] = {}
         try:
             for name, volume in template.volumes.items():
+                user = _owner(order, template, name, mapped=mapped)
                 if volume.path is not None:
-                    sources[name] = self._host(volume.path)
+                    sources[name] = self._host(volume.path, order.allowance)
                 elif volume.type == "scratch":
-                    sources[name] = await self._scratch(order.uid, template, name, begun=begun)
+                    sources[name] = await self._scratch(order, name, user, begun=begun)
                 elif name in names:
                     key = Key(Volume.kind, instance.meta.namespace, names[name])
-                    sources[name] = await self._local(key, order, template, name, begun=begun)
+                    sources[name] = await self._local(key, order, user, begun=begun)
         except _Refused as refused:
             return Furnished(sources, lacks=str(refused)) if begun else Furnished(sources, refusal=str(refused))
         except _Lacking as lacking:
             return Furnished(sources, lacks=str(lacking))
         return Furnished(sources)
 
-    def _host(self, path: str) -> str:
-        """Judged where its links lead, not by what it is called."""
+    def _host(self, path: str, allowance: Allowance) -> str:
+        """The folder that a host path leads to through all its links, if the agent and the namespace both allow it.
+
+        Admission has judged the path as it is written; only the node can follow its links."""
         real = self._machine.real_path(path)
         if not path_allowed(real, self._host_paths):
             raise _Refused(f"the host path {path} is not allowed on this node; its agent allows: {self._allowed()}")
+        own = allowance.rules.host_paths
+        if own is not None and not path_allowed(real, [self._machine.real_path(each) for each in own]):
+            raise _Refused(
+                f"the host path {path} leads to {real} on this node, which the namespace {allowance.name} does not"
+                f" allow; it allows: {', '.join(own) or 'none'}"
+            )
         if not self._machine.has_path(real):
             raise _Refused(f"the host path {path} does not exist on this node")
         return real
@@ -107,11 +120,12 @@ class VolumeKeeper:
     def _allowed(self) -> str:
         return ", ".join(self._host_paths) or "none (--allow-host-path)"
 
-    async def _scratch(self, uid: str, template: GroupTemplate, name: str, *, begun: bool) -> str:
-        folder, volume = self._folders.scratch(uid, name), template.volumes[name]
+    async def _scratch(self, order: Order, name: str, user: str | None, *, begun: bool) -> str:
+        assert order.template is not None
+        folder, volume = self._folders.scratch(order.uid, name), order.template.volumes[name]
         if begun and not folder.is_dir():
             raise _Lacking(f"the folder of its volume {name} is gone: {folder}")
-        owner = volume.owner or _owner(template, name)
+        owner = volume.owner or user
         try:
             await self._blocking(lambda: self._folders.make_scratch(folder, owner=owner, mode=volume.mode))
         except OSError as error:
@@ -123,7 +137,7 @@ class VolumeKeeper:
         if self._folders.has_scratch(uid):
             await self._blocking(self._folders.remove_scratch, uid)
 
-    async def _local(self, key: Key, order: Order, template: GroupTemplate, name: str, *, begun: bool) -> str:
+    async def _local(self, key: Key, order: Order, user: str | None, *, begun: bool) -> str:
         data = self._folders.data(key)
         if begun or (order.uid, key) in self._ready:
             if not data.is_dir():
@@ -137,7 +151,7 @@ class VolumeKeeper:
         except Forbidden as error:
             raise _Refused(f"its volume {key.name} is not on this node") from error
         else:
-            await self._found(key, found, order, _owner(template, name))
+            await self._found(key, found, order, user)
         self._ready.add((order.uid, key))
         return str(data)
 
@@ -241,9 +255,10 @@ class VolumeKeeper:
         return (record.cluster, record.epoch) == (source.cluster, source.epoch) and record.version <= source.revision
 
 
-def _owner(template: GroupTemplate, name: str) -> str | None:
-    """The user of the first task that mounts it."""
+def _owner(order: Order, template: GroupTemplate, name: str, *, mapped: bool) -> str | None:
+    """Return the user of the first task that mounts the volume, as a number of this node."""
     for task in template.tasks.values():
-        if task.security.user is not None and any(mount.volume == name for mount in task.mounts):
-            return str(task.security.user)
+        user = user_of(order.allowance, task, "process" if task.image is None else "")
+        if user is not None and any(mount.volume == name for mount in task.mounts):
+            return str(mapped_user(user) if mapped and isinstance(user, int) else user)
     return None

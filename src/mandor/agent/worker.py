@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from mandor.agent.fetch import Fetch
+from mandor.agent.identity import IdentityKeeper
 from mandor.agent.launch import pick_engine
 from mandor.agent.leash import Leash
 from mandor.agent.measures import Measures
@@ -24,11 +25,11 @@ from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
 from mandor.agent.tracing import Tracing
 from mandor.agent.tracing import starting as starting_task
 from mandor.agent.turns import Turns
-from mandor.agent.vault import Vault
+from mandor.agent.vault import Vault, names_of
 from mandor.agent.volumes import Furnished
 from mandor.agent.wait import doze
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
-from mandor.errors import MandorError, NotFound, PortTaken
+from mandor.errors import Forbidden, MandorError, NotFound, PortTaken, Unavailable, Unsupported
 from mandor.lib.backoff import Backoff
 from mandor.lib.bounded import bounded
 from mandor.lib.clock import Clock
@@ -47,6 +48,8 @@ PROGRESS_SECONDS = 2.0
 SOON_SECONDS = 0.05
 PATIENCE_SECONDS = 120.0
 """An engine that has not ended or removed a unit by then, beyond the grace, is asked again."""
+FORBIDDEN = "Forbidden"
+"""Reason of an instance whose tasks its namespace no longer allows: none of them is started again."""
 T = TypeVar("T")
 
 
@@ -56,6 +59,7 @@ class Surroundings(Protocol):
     clock: Clock
     fetch: Fetch
     vault: Vault
+    identities: IdentityKeeper | None
     turns: Turns
     measures: Measures
     quick_seconds: float
@@ -80,7 +84,10 @@ class Surroundings(Protocol):
     async def fresh(self, engine: str) -> None: ...
     def ask_room(self, order: Order, *, begun: bool) -> Answer: ...
     def leave_room(self, uid: str, *, over: bool) -> None: ...
-    async def furnish(self, order: Order, *, begun: bool) -> Furnished: ...
+    async def furnish(self, order: Order, engine: str, *, begun: bool) -> Furnished: ...
+    def user_on_node(self, engine: str, user: str | int | None) -> str | int | None:
+        """Return the owner, on this node, of files that a task of the engine with this user reads."""
+
     async def know_names(self, order: Order) -> Known: ...
     def taken_ports(self, order: Order) -> str:
         """Why it cannot have its ports of this node; empty: it can."""
@@ -255,18 +262,29 @@ class Worker:
         """Read the release if need be; False: there is nothing to do before there is news."""
         order = self.order
         wanted = not (self.gone or order.instance.spec.stop or order.instance.status.phase.over or self.memory.ending)
-        if order.template is not None or not wanted:
+        if not wanted:
             return True
+        if order.template is not None:
+            await self._ensure_space()
+            return True
+        fetch = self._around.fetch
         try:
-            template, care = await self._around.fetch.template_and_care(order.instance)
+            template, care = await fetch.template_and_care(order.instance)
+            space = await fetch.space(order.instance)
         except NotFound as error:
             self._refusal = str(error)
             return True
         if care is None:
             # Without its workload it will be told to stop soon; until then nobody can say how to look after it.
             raise NotFound(f"its workload {order.instance.spec.workload} has no such group any more, or is gone")
-        self.order = msgspec.structs.replace(self.order, template=template, care=care)
+        self.order = msgspec.structs.replace(self.order, template=template, care=care, space=space)
         return True
+
+    async def _ensure_space(self) -> None:
+        """Read the namespace of an order that an older agent wrote down."""
+        if self.order.space is None and self._around.settled:
+            space = await self._around.fetch.space_quickly(self.order.instance, self._around.quick_seconds)
+            self.order = msgspec.structs.replace(self.order, space=space)
 
     async def _seen(self) -> Seen:
         around = self._around
@@ -283,6 +301,9 @@ class Worker:
                 _, units = around.look(self.uid, chosen)
                 if units is None:
                     wait, units = f"its engine {chosen} does not answer", ()
+        forbidden = self._forbidden()
+        if forbidden and not begun:
+            refusal = refusal or forbidden
         if template is not None and not refusal and not self.memory.over and not self.gone:
             answer = around.ask_room(self.order, begun=begun)
             refusal, wait = answer.refusal, wait or answer.wait
@@ -292,19 +313,27 @@ class Worker:
             refused_as = PORT_TAKEN if refusal else refused_as
         furnished = Furnished()
         if template is not None and template.volumes and not (refusal or self.memory.over or self.gone):
-            furnished = await around.furnish(self.order, begun=begun)
+            furnished = await around.furnish(self.order, self.memory.engine, begun=begun)
             refusal = furnished.refusal
         known = NOBODY_KNOWN
         wanted = not (refusal or self.memory.over or self.gone) and self._may_start(units)
         if wanted:
             known = await around.know_names(self.order)
         secrets: Mapping[str, str] = {}
-        lacks, lacks_as = furnished.lacks, "VolumeMissing"
-        if wanted and template is not None and template.secrets:
+        lacks, lacks_as = (forbidden, FORBIDDEN) if forbidden else (furnished.lacks, "VolumeMissing")
+        if wanted and template is not None and names_of(self.order):
             try:
                 secrets, self.order = await around.vault.read(self.order)
             except NotFound as error:
                 lacks, lacks_as = lacks or str(error), "SecretMissing"
+            except Unavailable as error:
+                lacks, lacks_as = lacks or str(error), "SecretUnavailable"
+        identities: Mapping[str, str] = {}
+        if wanted and around.identities is not None and _identified(self.order):
+            try:
+                identities = await around.identities.ready(self.order)
+            except (NotFound, Forbidden, Unsupported) as error:
+                lacks, lacks_as = lacks or f"no identity is issued: {error}", "IdentityMissing"
         if self._ended(units):
             await self._refresh_care()
         return Seen(
@@ -321,16 +350,27 @@ class Worker:
             otlp=around.otlp,
             names=known,
             mounts_hosts="hosts" in self._extras,
+            users="user" in self._extras,
             wait=wait,
             sources=furnished.sources,
             lacks=lacks,
             lacks_as=lacks_as,
             secrets=secrets,
+            identities=identities,
+            extras=self._extras,
             settled=around.settled,
             silence=around.silence,
             away=around.away,
             trouble=_words(self._trouble),
         )
+
+    def _forbidden(self) -> str:
+        """What its namespace does not allow, should the control plane have admitted it; empty: nothing."""
+        template = self.order.template
+        if template is None or not self.memory.engine:
+            return ""
+        found = next(self.order.allowance.refusals(template, self.memory.engine), None)
+        return "" if found is None else found.message
 
     def _down(self) -> str:
         """Why its engine does not answer; empty: nobody knows that it is down."""
@@ -374,6 +414,13 @@ class Worker:
             return
         if care is not None:
             self.order = msgspec.structs.replace(self.order, care=care)
+        space = await self._around.fetch.space_quickly(self.order.instance, self._around.quick_seconds)
+        if space is not None:
+            self.order = msgspec.structs.replace(self.order, space=space)
+        if self.status.images:
+            # It was started before its release had digests: its next start is by them.
+            template = await self._around.fetch.template_quickly(self.order.instance, self._around.quick_seconds)
+            self.order = msgspec.structs.replace(self.order, template=template or self.order.template)
 
     async def _write_down(self, decision: Decision) -> None:
         self.memory = decision.memory
@@ -471,6 +518,9 @@ class Worker:
 
     async def _in_turn(self, engine: Engine, action: Start) -> None:
         """So many at once; one that takes long gives its turn to others and goes on."""
+        if self._around.identities is not None and _identified(self.order):
+            user = self._around.user_on_node(engine.name, action.launch.user)
+            await self._around.identities.give(self.order, action.unit.task, user)
         with starting_task(self.order, action.unit, engine.name):
             async with self._around.turns.take(TURN_SECONDS):
                 begin = engine.start(action.unit, action.launch)
@@ -496,6 +546,11 @@ class Worker:
         return bool(live(units or ()))
 
 
+def _identified(order: Order) -> bool:
+    """Return whether a task of the instance has an identity."""
+    return order.template is not None and any(each.identity is not None for each in order.template.tasks.values())
+
+
 def _differs(entry: Entry, kept: Entry | None) -> bool:
     """Statuses come and go and are not written down: the engine and the memory know them."""
     if kept is None:
@@ -504,7 +559,7 @@ def _differs(entry: Entry, kept: Entry | None) -> bool:
 
 
 def _told(order: Order) -> tuple[object, ...]:
-    return order.instance.spec, order.template, order.care, order.cluster, order.epoch
+    return order.instance.spec, order.template, order.space, order.care, order.cluster, order.epoch
 
 
 def fresh_entry(instance: Instance, cluster: str, epoch: int) -> Entry:

@@ -27,13 +27,14 @@ from mandor.api.settings import ApiSettings
 from mandor.client.aio import Client
 from mandor.engines.process import ProcessEngine
 from mandor.lib.clock import SystemClock
+from mandor.lib.egress import LOOPBACK
 from mandor.lib.sealing import Sealer
 from mandor.model.codec import from_plain
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node
 from mandor.model.phase import Phase
-from mandor.model.record import Cluster, ClusterSpec
+from mandor.model.record import Cluster, ClusterSpec, Namespace, NamespaceSpec
 from mandor.model.workload import Workload, WorkloadSpec, make_release
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
@@ -67,7 +68,8 @@ class Place:
         await self.store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1"))))
         token, self.join_token = make_token("join", "join:test")
         user, self.user_token = make_token("admin", "user:test")
-        await self.store.commit(Put(token), Put(user))
+        space = Namespace(meta=Meta(name="default"), spec=NamespaceSpec(level="privileged"))
+        await self.store.commit(Put(token), Put(user), Put(space))
 
     async def serve(self) -> None:
         listener = open_socket("127.0.0.1", self._port)
@@ -95,6 +97,8 @@ class Place:
 
     def settings(self, name: str = "n1", folder: str = "n1", token: str | None = "") -> AgentSettings:
         return AgentSettings(
+            egress_allow=("*", *LOOPBACK),
+            secret_files=str(self.folder),
             name=name,
             data=self.folder / folder,
             servers=[self.url],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -134,18 +133,22 @@ async def test_a_server_that_goes_and_comes_back_restarts_nothing(place: Place) 
 
 
 @pytest.mark.req("S0-28")
-async def test_processes_outlive_the_agent_and_are_adopted(place: Place, tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    await place.order(f"echo $$ >> {pids}; exec sleep 1000")
+async def test_processes_outlive_the_agent_and_are_adopted(place: Place) -> None:
+    units = place.folder / "n1" / "process" / "units"
+
+    def begun() -> int:
+        return sum(log.read_text().count("begun") for log in units.glob("*/log"))
+
+    await place.order("echo begun; exec sleep 1000")
     async with place.agent():
         before = await place.until(Phase.RUNNING)
-        await eventually(lambda: asyncio.to_thread(pids.exists))
+        await eventually(lambda: asyncio.to_thread(begun))
     async with place.agent():
         await asyncio.sleep(1)
         await place.store.commit(Put((await place.instance()).stopping("enough")))
+        assert begun() == 1
         after = await place.until(Phase.STOPPED)
     assert after.meta.uid == before.meta.uid
-    assert len(pids.read_text().split()) == 1
     assert after.status.restarts == 0
 
 

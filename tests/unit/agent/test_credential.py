@@ -24,6 +24,7 @@ class Servers:
     """A link to servers that want a credential renewed every day."""
 
     renewing = False
+    certify_at = None
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock

@@ -12,6 +12,7 @@ from mandor.errors import NotFound, Unavailable
 from mandor.lib.clock import SystemClock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
+from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.workload import Release, ReleaseSpec
 from mandor.store.base import Change, Delete, Put
 from mandor.store.memory import MemoryStore
@@ -54,6 +55,7 @@ async def test_what_several_orders_need_is_one_question() -> None:
     found = await asyncio.gather(*(fetch.template_and_care(each) for each in (web, db, web)))
     assert all(care is not None for _, care in found)
     names = {("release", "web.1"), ("release", "db.1"), ("workload", "web"), ("workload", "db")}
+    names.add(("namespace", "default"))
     assert [{(key.kind, key.name) for key in each} for each in store.questions] == [names]
     await fetch.close()
 
@@ -100,10 +102,14 @@ async def test_what_came_along_with_an_order_is_not_asked_for() -> None:
     order = await store.get(web.key)
     assert isinstance(order, Instance)
     fetch, source = Fetch(store, SystemClock()), Source("c1", 1, order.meta.version)
-    for kind, name in (("release", "web.1"), ("workload", "web")):
-        along = await store.get(Key(kind, "default", name))
+    along_keys = (("release", "default", "web.1"), ("workload", "default", "web"))
+    shop = Namespace(meta=Meta(name="default"), spec=NamespaceSpec(level="baseline"))
+    for along in (*[await store.get(Key(*key)) for key in along_keys], shop):
         fetch.changed(Change(order.meta.version, None, along), source)
     template, care = await fetch.template_and_care(order)
+    space = await fetch.space(order)
+    assert space is not None
+    assert space.rules.level == "baseline"
     assert template.tasks
     assert care is not None
     assert store.questions == []

@@ -12,10 +12,10 @@ import pytest
 
 from mandor.agent.reporter import LATE_SECONDS, SOON_SECONDS, Reporter
 from mandor.agent.status import path
-from mandor.errors import Unavailable
+from mandor.errors import Conflict, Unavailable
 from mandor.lib.clock import ManualClock
 from mandor.model.instance import Instance, InstanceStatus
-from mandor.model.meta import Meta
+from mandor.model.meta import Key, Meta, Object
 from mandor.model.phase import MOVES, Phase, may_move
 from mandor.store.base import Delete, Put, Store, Write
 from mandor.store.passing import PassingStore
@@ -333,3 +333,32 @@ async def test_while_nobody_answers_one_is_tried_and_not_each(world: World, pick
     say(reporter, instances)
     await world.clock.advance(0)
     assert [len(names) for names in store.asked] == [20, 1]
+
+
+class Behind(PassingStore):
+    """A server whose view is behind: it does not know the instance yet, so it refuses what is said of it."""
+
+    behind = True
+
+    async def commit(self, *writes: Write) -> int:
+        if self.behind:
+            raise Conflict("the instance does not exist")
+        return await super().commit(*writes)
+
+    async def get(self, key: Key) -> Object | None:
+        return None if self.behind else await super().get(key)
+
+
+async def test_a_status_arrives_once_the_server_knows_the_instance(world: World) -> None:
+    server = Behind(world.store)
+    reporter = Reporter(server, world.clock)
+    running = asyncio.ensure_future(reporter.run())
+    instance = await world.order()
+    reporter.saw(instance)
+    reporter.report(instance.meta.uid, RUNNING)
+    await world.clock.advance(1)
+    server.behind = False
+    await world.clock.advance(60)
+    assert await world.status() == RUNNING
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -21,7 +21,7 @@ from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, instan
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
-from mandor.model.record import Cluster, ClusterSpec
+from mandor.model.record import Cluster, ClusterSpec, Namespace, NamespaceSpec
 from mandor.model.resources import Resources
 from mandor.model.workload import Release, Workload, WorkloadSpec, make_release
 from mandor.store.base import ALL, Change, Delete, Filter, Listing, Put, Store, Write
@@ -118,6 +118,9 @@ class World:
 
     async def found(self, cluster: str = "c1", epoch: int = 1) -> None:
         await self.store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec(cluster, epoch))))
+        space = Namespace(meta=Meta(name="default"), spec=NamespaceSpec(level="privileged"))
+        if await self.store.get(space.key) is None:
+            await self.store.commit(Put(space))
 
     async def apply(self, name: str = "web", **group: Any) -> Workload:
         """A workload and its first release; a flat one unless `tasks` says otherwise."""

@@ -12,6 +12,7 @@ from mandor.agent.shipping.connection import Connection, Pair
 from mandor.agent.shipping.line import Line
 from mandor.agent.shipping.sink import Sink
 from mandor.errors import Unavailable
+from mandor.lib.egress import STRICT, Egress
 from mandor.model.log_sink import PORTS, LogSinkSpec
 
 EVENT_TIME = 0
@@ -31,8 +32,8 @@ def _entry(line: Line) -> tuple[msgspec.msgpack.Ext, dict[str, str]]:
 
 
 class FluentSink(Sink):
-    def __init__(self, spec: LogSinkSpec) -> None:
-        split = urlsplit(spec.url)
+    def __init__(self, spec: LogSinkSpec, egress: Egress = STRICT) -> None:
+        split, self._egress = urlsplit(spec.url), egress
         self._host, self._port = split.hostname or "", split.port or PORTS["fluent"]
         self._where = f"{self._host}:{self._port}"
         self._connection = Connection(self._where, float(spec.timeout), self._connect)
@@ -56,7 +57,7 @@ class FluentSink(Sink):
         self._connection.drop()
 
     async def _connect(self) -> Pair:
-        return await asyncio.open_connection(self._host, self._port)
+        return await self._egress.connect(self._host, self._port)
 
 
 async def _read_ack(reader: asyncio.StreamReader) -> str:

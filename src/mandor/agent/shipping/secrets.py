@@ -1,28 +1,25 @@
-"""What a sink's receiver knows us by: values of `kind: secret`, or files on the node, read whenever they are used."""
-
-from pathlib import Path
+"""Secrets of log sinks: values of `kind: secret`, or files of one folder of the node, read whenever they are used."""
 
 from mandor.agent.journal import Blocking
 from mandor.errors import MandorError, Unavailable
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.model.meta import Key
 from mandor.model.receiver import FILE
 from mandor.model.secret import Secret, pick, secret_of
 from mandor.store.base import Store
 
-MOST = 64 * 1024
-
 
 class Secrets:
     """The last value is remembered, in memory alone: lines go on when the control plane is away."""
 
-    def __init__(self, store: Store, blocking: Blocking) -> None:
-        self._store, self._blocking = store, blocking
+    def __init__(self, store: Store, blocking: Blocking, files: SecretFiles = NO_FILES) -> None:
+        self._store, self._blocking, self._files = store, blocking, files
         self._known: dict[tuple[str, str], str] = {}
 
     async def read(self, reference: str, namespace: str) -> str:
         """`Unavailable` while there is none."""
         if reference.startswith(FILE):
-            found: str = await self._blocking(_from_file, Path(reference.removeprefix(FILE)))
+            found: str = await self._blocking(_from_file, self._files, reference.removeprefix(FILE))
             return found
         place = namespace, reference
         try:
@@ -40,9 +37,8 @@ class Secrets:
         return value
 
 
-def _from_file(path: Path) -> str:
+def _from_file(files: SecretFiles, name: str) -> str:
     try:
-        with path.open(encoding="utf-8") as file:
-            return file.read(MOST)
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unavailable(f"the secret in {path} cannot be read: {error}") from error
+        return files.read(name).decode()
+    except (OSError, ValueError) as error:  # of which UnicodeDecodeError is one
+        raise Unavailable(f"the secret in the file {name} cannot be read: {error}") from error

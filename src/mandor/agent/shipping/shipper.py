@@ -22,7 +22,9 @@ from mandor.engines.base import Engine, LogLine, Unit
 from mandor.errors import Invalid, MandorError, NotFound, Unsupported
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.egress import STRICT, Egress
 from mandor.lib.metrics import Counts, Family, counter, gauge
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.lib.tasks import Background
 from mandor.model.codec import decode_known, encode
 from mandor.model.instance import Instance
@@ -65,11 +67,14 @@ class Shipper:
         lodged: Callable[[], Iterable[Lodged]],
         folders: Sequence[Path],
         turned: Callable[[], None],
+        egress: Egress = STRICT,
+        files: SecretFiles = NO_FILES,
     ) -> None:
         """`folders`: where files may be written; `turned`: a sink serves again, or does so no longer."""
         self._node, self._folder, self._clock, self._blocking = node, folder, clock, blocking
         self._own, self._lodged, self._folders, self._turned = own, lodged, folders, turned
-        self._secrets = Secrets(store, blocking)
+        self._egress, self._files = egress, files
+        self._secrets = Secrets(store, blocking, files)
         self._wanted: dict[str, LogSink] = {}
         self._outlets: dict[str, Outlet] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
@@ -187,7 +192,7 @@ class Shipper:
         )
 
     def _open(self, sink: LogSink) -> Sink:
-        return open_sink(sink.spec, self._folders, self._secrets.read)
+        return open_sink(sink.spec, self._folders, self._secrets.read, self._egress, self._files)
 
     async def _close(self, uid: str) -> None:
         sending, outlet = self._sending.pop(uid), self._outlets.pop(uid)

@@ -11,12 +11,14 @@ import struct
 import termios
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from urllib.parse import unquote, urlsplit
 
 from mandor.agent.shipping.connection import Connection, Pair
 from mandor.agent.shipping.line import SEVERITIES, Line
 from mandor.agent.shipping.sink import Sink
 from mandor.errors import Unavailable
+from mandor.lib.egress import STRICT, Egress
 from mandor.model.log_sink import PORTS, SYSLOG_UNIX, LogSinkSpec
 
 USER, DAEMON = 1 << 3, 3 << 3
@@ -25,6 +27,8 @@ ENTERPRISE = "mandor@32473"
 DATAGRAM_MOST = 8192
 """A longer message is cut: nobody promises to take more."""
 LOOK_SECONDS = 0.005
+SYSTEM_LOG = "/dev/log"
+"""The socket that is always allowed."""
 
 
 def message(line: Line) -> bytes:
@@ -48,8 +52,8 @@ def _escaped(text: str) -> str:
 
 
 class StreamSyslog(Sink):
-    def __init__(self, spec: LogSinkSpec) -> None:
-        split = urlsplit(spec.url)
+    def __init__(self, spec: LogSinkSpec, egress: Egress = STRICT) -> None:
+        split, self._egress = urlsplit(spec.url), egress
         self._host, self._port = split.hostname or "", split.port or PORTS["syslog+tcp"]
         self._connection = Connection(f"{self._host}:{self._port}", float(spec.timeout), self._connect)
         self._unsure: Sequence[Line] = ()
@@ -68,7 +72,7 @@ class StreamSyslog(Sink):
         self._connection.drop()
 
     async def _connect(self) -> Pair:
-        return await asyncio.open_connection(self._host, self._port)
+        return await self._egress.connect(self._host, self._port)
 
 
 def _counted(data: bytes) -> bytes:
@@ -85,8 +89,8 @@ async def _arrived(writer: asyncio.StreamWriter) -> None:
 class DatagramSyslog(Sink):
     """Over UDP, or to the socket of this machine."""
 
-    def __init__(self, spec: LogSinkSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: LogSinkSpec, egress: Egress = STRICT) -> None:
+        self._spec, self._egress = spec, egress
         self._socket: socket.socket | None = None
 
     async def send(self, lines: Sequence[Line]) -> None:
@@ -112,9 +116,13 @@ class DatagramSyslog(Sink):
         address: str | tuple[str, int]
         if self._spec.scheme == SYSLOG_UNIX:
             family, address = socket.AF_UNIX, unquote(split.path)
+            if address != SYSTEM_LOG:
+                self._egress.check_socket(address)
         else:
             host, port = split.hostname or "", split.port or PORTS["syslog+udp"]
             found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            if not self._egress.names(host, port):
+                self._egress.judge(ip_address(str(found[4][0]).partition("%")[0]), host, port)
             family, address = found[0], (str(found[4][0]), port)
         made = socket.socket(family, socket.SOCK_DGRAM)
         try:

@@ -12,6 +12,8 @@ from mandor import __version__
 from mandor.agent.shipping.line import SEVERITIES, Line
 from mandor.agent.shipping.sink import ReadSecret, Sink
 from mandor.errors import Invalid, TooLarge, Unavailable
+from mandor.lib.egress import STRICT, Egress
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.model.log_sink import LogSinkSpec
 from mandor.telemetry.otlp import attributes, refused
 from mandor.telemetry.receiver import HttpReceiver
@@ -25,11 +27,17 @@ class WebSink(Sink):
     path: str
     """Where lines are posted, if the address has none."""
 
-    def __init__(self, spec: LogSinkSpec, read_secret: ReadSecret) -> None:
+    def __init__(
+        self, spec: LogSinkSpec, read_secret: ReadSecret, egress: Egress = STRICT, files: SecretFiles = NO_FILES
+    ) -> None:
         self._spec, self._read_secret = spec, read_secret
         base = spec.url.partition("+")[2].rstrip("/")
         url = base if "/" in base.partition("://")[2] else base + self.path
-        self._receiver = HttpReceiver(url, ca=spec.ca, seconds=float(spec.timeout))
+        try:
+            ca = str(files.path(spec.ca)) if spec.ca else ""
+        except ValueError as error:
+            raise Unavailable(str(error)) from error
+        self._receiver = HttpReceiver(url, ca=ca, seconds=float(spec.timeout), egress=egress)
 
     @abstractmethod
     def body(self, lines: Sequence[Line]) -> bytes: ...
