@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mandor.client.sync import Examined
 from mandor.lib.versions import compatible, newer
 from mandor.model.node import CLOCK_AHEAD
-from mandor.model.record import SOON_SECONDS, ends_soon
+from mandor.model.record import ends_soon, soon_seconds
 
 Object = Mapping[str, Any]
 
@@ -19,6 +19,8 @@ CLOCK_SECONDS = 5.0
 SLOW_SECONDS = 1.0
 WAITING_SECONDS = 300.0
 NAMES_MOST = 5
+AUTHORITY_DAYS = 90
+"""An authority that ends within so many days is told of."""
 
 
 class Level(StrEnum):
@@ -37,7 +39,10 @@ class Finding(NamedTuple):
 def of_server(name: str, health: Examined, version: str, ours: str, now: float) -> Iterator[Finding]:
     """`health`: its answer to `/readyz`; `now`: this machine's clock when it came."""
     about = f"server {name}"
-    found = [*_of_clock(about, health.date, now), *_of_certificate(about, health.certificate_until, now)]
+    found = [
+        *_of_clock(about, health.date, now),
+        *_of_certificate(about, health.certificate_from, health.certificate_until, now),
+    ]
     found += [Finding(Level.WARNING, about, note) for note in health.body.get("notes", ())]
     if health.seconds > SLOW_SECONDS:
         says = f"it took {health.seconds:.1f} s to answer and to read its store"
@@ -89,11 +94,14 @@ def _of_clock(about: str, date: str, now: float) -> Iterator[Finding]:
 SET_CLOCK = "let a time service set the clocks (chrony, systemd-timesyncd)"
 
 
-def _of_certificate(about: str, until: str, now: float) -> Iterator[Finding]:
+def _of_certificate(about: str, begins: str, until: str, now: float) -> Iterator[Finding]:
+    """A short-lived certificate is renewed at two thirds of its life; it is told of when half of the rest is over."""
     if not until:
         return
-    left = cert_time_to_seconds(until) - now
-    if left < SOON_SECONDS:
+    ends = cert_time_to_seconds(until)
+    left = ends - now
+    lasts = ends - cert_time_to_seconds(begins) if begins else float("inf")
+    if left < soon_seconds("node", lasts):
         says = f"its certificate ends on {until}, in {max(0.0, left) / 86_400:.0f} days"
         do = "put a new one in its place: the server takes it up by itself"
         yield Finding(Level.WARNING if left > 0 else Level.PROBLEM, about, says, do)
@@ -165,6 +173,17 @@ def _of_node(node: Object, version: str) -> Iterator[Finding]:
         if level is Level.PROBLEM:
             do += "; it serves on, but cannot join again as it is"
         yield Finding(level, about, says, do)
+
+
+def of_authority(certificates: Sequence[Object], now: float) -> Iterator[Finding]:
+    """The authority that issues certificates; a trusted predecessor ends by itself."""
+    days = (certificates[0]["ends_at"] - now) / 86_400
+    if days < AUTHORITY_DAYS:
+        says = f"its certificate ends in {days:.0f} days, and all that it issued with it"
+        level = Level.WARNING if days > 0 else Level.PROBLEM
+        yield Finding(level, "authority", says, "`mandor ca rotate` makes another; your own: replace its files")
+    else:
+        yield Finding(Level.OK, "authority", f"its certificate is good for {days:.0f} days")
 
 
 def of_tokens(tokens: Iterable[Object], now: float) -> Iterator[Finding]:

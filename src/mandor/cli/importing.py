@@ -76,6 +76,10 @@ _OPTIONS = (
 )
 
 
+AS_MANIFESTS = "manifest"
+"""The format that a server is told for files that were converted here: it examines them no further."""
+
+
 def as_manifests(files: list[dict[str, str]], choice: Choice) -> list[dict[str, str]]:
     """The same files, those of other tools as the manifests they stand for; what was lost is told."""
     from mandor.importers.base import Source

@@ -28,6 +28,10 @@ KINDS = (
     Kind("webhook", "webhooks", namespaced=False, short=("wh",)),
     Kind("event-bus", "event-buses", namespaced=False, short=("bus",)),
     Kind("log-sink", "log-sinks", namespaced=False, short=("ls",)),
+    Kind("role", "roles", namespaced=False),
+    Kind("role-binding", "role-bindings", namespaced=False, short=("rbd",)),
+    Kind("issuer", "issuers", namespaced=False),
+    Kind("identity-key", "identity-keys", namespaced=False),
     Kind("task", "tasks"),
     Kind("spare", "spares"),
     Kind("inventory", "inventories", namespaced=False, short=("inv",)),
@@ -42,6 +46,7 @@ KINDS = (
     Kind("hearing", "hearings", namespaced=False),
     Kind("tally", "tallies", namespaced=False),
     Kind("cluster", "clusters", namespaced=False),
+    Kind("authority", "authorities", namespaced=False),
 )
 _BY_WORD = {word: kind for kind in KINDS for word in (kind.name, kind.plural, *kind.short)}
 

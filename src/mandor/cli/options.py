@@ -44,7 +44,28 @@ def connect(server: str | None, token: str | None, ca: str | None) -> "Client":
     from mandor.client.sync import Client
 
     servers = [each for each in (server or _default_server()).split(",") if each.strip()]
-    return Client(servers, token=token or "", ca_file=ca or "", waits=waits, asking=_traced())
+    return Client(servers, token=token or _login_of(servers), ca_file=ca or "", waits=waits, asking=_traced())
+
+
+def _login_of(servers: list[str]) -> str:
+    """The ID token of `mandor login` for these servers, renewed where it ends soon; empty: there is none."""
+    from mandor.client.logins import config_folder, read_login, write_login
+    from mandor.client.sync import parse_server
+
+    if click.get_current_context().command.name in {"login", "logout"} or not config_folder().is_dir():
+        return ""
+    server = str(parse_server(servers[0]))
+    login = read_login(server)
+    if login is None:
+        return ""
+    import time
+
+    from mandor.client.login import fresh_token
+
+    token, changed = fresh_token(login, time.time())
+    if changed is not None:
+        write_login(server, changed)
+    return token
 
 
 def _traced() -> "Asking | None":

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from mandor.cli import log_sinks, pools, receivers
 from mandor.cli.output import age
+from mandor.cli.roles import rule_text
 
 Object = dict[str, Any]
 
@@ -209,6 +210,19 @@ def _expires(item: Object) -> str:
     return moment(at) if at else "never"
 
 
+def _uses(item: Object) -> str:
+    """Nodes that can still join with a join token."""
+    left = item["spec"].get("join", {}).get("uses")
+    return "-" if left is None else str(left)
+
+
+def _joins(item: Object) -> str:
+    """`pool=gpu,rack=7`: what nodes become that join with a join token."""
+    terms = item["spec"].get("join", {})
+    found = {name: terms[name] for name in ("node", "pool") if terms.get(name)}
+    return ",".join(f"{key}={value}" for key, value in (found | terms.get("labels", {})).items()) or "-"
+
+
 def _of_quota(name: str) -> Callable[[Object], str]:
     """`3/20`: used, and the most."""
 
@@ -339,6 +353,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "namespace": (
         NAME,
+        Column("LEVEL", lambda item: item["spec"].get("level", "restricted")),
         Column("ENGINES", _words("engines", "all")),
         Column("USERS", _words("users", "all")),
         Column("PRIORITY", lambda item: item["spec"].get("priority_most", "any")),
@@ -463,6 +478,31 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         LABELS,
     ),
+    "role": (
+        NAME,
+        Column("RULES", lambda item: "; ".join(map(rule_text, item["spec"].get("rules", ())))),
+        AGE,
+        LABELS,
+    ),
+    "role-binding": (
+        NAME,
+        Column("ROLE", _spec("role")),
+        Column("NAMESPACES", lambda item: ",".join(item["spec"].get("namespaces", ("*",)))),
+        Column("ISSUER", _spec("issuer", "default")),
+        Column("USERS", lambda item: ",".join(item["spec"].get("users", ())) or "-"),
+        Column("GROUPS", lambda item: ",".join(item["spec"].get("groups", ())) or "-"),
+        AGE,
+        LABELS,
+    ),
+    "issuer": (
+        NAME,
+        Column("URL", _spec("url")),
+        Column("SUBJECTS", _spec("subjects", "people")),
+        Column("AUDIENCE", lambda item: ",".join(item["spec"]["audience"])),
+        AGE,
+        LABELS,
+    ),
+    "identity-key": (NAME, AGE),
     "webhook": RECEIVER,
     "event-bus": RECEIVER,
     "log-sink": (
@@ -500,14 +540,17 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("VERB", _spec("verb")),
         Column("ABOUT", _spec("about")),
         Column("CHANGED", _words("changed")),
+        Column("TOKEN", _spec("token"), wide=True),
         Column("FROM", _spec("address"), wide=True),
     ),
     "token": (
         NAME,
-        Column("ROLE", _spec("role")),
+        Column("ROLE", lambda item: item["spec"].get("custom") or item["spec"]["role"]),
         Column("IDENTITY", _spec("identity")),
         Column("NAMESPACES", _words("namespaces", "*")),
         Column("EXPIRES", _expires),
+        Column("USES", _uses),
+        Column("JOINS", _joins),
         AGE,
     ),
     "session": (
@@ -532,6 +575,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "hearing": (NAME, Column("NODES", lambda item: len(item["spec"].get("nodes", ())))),
     "tally": (NAME, Column("GROUPS", lambda item: len(item["spec"].get("groups", ())))),
+    "authority": (NAME, Column("TRUSTED", lambda item: len(item["spec"].get("certificates", ()))), AGE),
     "cluster": (NAME, Column("ID", _spec("id")), Column("EPOCH", _spec("epoch", 1)), AGE),
 }
 

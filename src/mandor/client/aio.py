@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from io import BytesIO
 from itertools import count
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -15,7 +16,7 @@ import msgspec
 
 from mandor import __version__
 from mandor.client.problem import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, STALL_SECONDS, STALLED, error_of, pause_before
-from mandor.client.trust import Trust
+from mandor.client.trust import Trust, check_private, fetch_authority, split_fingerprint
 from mandor.errors import BY_CODE, Invalid, MandorError, TooMany, Unavailable
 from mandor.model.codec import decode_known
 from mandor.telemetry.span import headers as trace_headers
@@ -25,6 +26,8 @@ Query = Mapping[str, str | int | float | bool | None]
 
 JSON = "application/json"
 VERSION_HEADER = "x-mandor-version"
+SESSION_HEADER = "X-Mandor-Session"
+"""The secret of a session, from the agent that dials back."""
 CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 30.0
 SILENT_SECONDS = 35.0
@@ -44,15 +47,19 @@ class Client:
         *,
         token: str = "",
         ca_file: str = "",
+        pinned: Path | None = None,
+        identity: Path | None = None,
         timeout_seconds: float = TOTAL_SECONDS,
     ) -> None:
+        """`pinned`, `identity`: as `Trust` takes them."""
         if not servers:
             raise Invalid("no server to talk to", hint="--server URL, or MANDOR_SERVER")
         self._servers = [server.rstrip("/") for server in servers]
         self._at = 0
-        self.token = token
-        """What this client shows; an agent that has joined changes it to its own credential."""
-        self._trust = Trust(ca_file)
+        self.token = split_fingerprint(token)[0]
+        """What this client shows; an agent that has joined changes it to its own credential, or shows its certificate
+        instead."""
+        self.trust = Trust(ca_file, pinned=pinned, identity=identity)
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._session: aiohttp.ClientSession | None = None
         self._streams: dict[aiohttp.ClientResponse, str] = {}
@@ -74,10 +81,12 @@ class Client:
         query: Query | None = None,
         body: Any = None,
         repeat: bool | None = None,
+        token: str | None = None,
     ) -> T:
-        """Ask for a value of this type; the body is sent as JSON."""
+        """Ask for a value of this type; the body is sent as JSON. `token`: shown instead of what is shown else, and
+        without a certificate."""
         data = msgspec.json.encode(body) if body is not None else None
-        answer = await self.request(method, path, query=query, body=data, repeat=repeat)
+        answer = await self.request(method, path, query=query, body=data, repeat=repeat, token=token)
         return decode_known(answer, wanted)
 
     async def request(
@@ -89,6 +98,7 @@ class Client:
         body: bytes | None = None,
         content_type: str = JSON,
         repeat: bool | None = None,
+        token: str | None = None,
     ) -> bytes:
         """The body of the answer; problems are raised as the errors they were.
 
@@ -97,25 +107,34 @@ class Client:
         is sent again a few times.
         """
         may_repeat = method == "GET" if repeat is None else repeat
-        return await _patiently(lambda: self._request(method, path, query, body, content_type, may_repeat))
+        return await _patiently(lambda: self._request(method, path, query, body, content_type, may_repeat, token))
 
     async def _request(
-        self, method: str, path: str, query: Query | None, body: bytes | None, content_type: str, may_repeat: bool
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        body: bytes | None,
+        content_type: str,
+        may_repeat: bool,
+        token: str | None,
     ) -> bytes:
         headers = {"content-type": content_type} if body is not None else {}
         last: Exception | None = None
         for server in self._in_turn():
             try:
-                status, data = await self._heed(server, self._exchange(method, server + path, query, body, headers))
+                status, data = await self._heed(
+                    server, self._exchange(method, server + path, query, body, headers, token)
+                )
                 if status < 400:
                     self._stay(server)
                     return data
                 error = problem(status, data)
             except aiohttp.ClientConnectorError as refused:
-                last = refused
+                last = last or refused  # What a server answered says more than that another is away.
                 continue
             except (aiohttp.ClientError, TimeoutError, OSError) as broken:
-                last = broken
+                last = last if isinstance(last, MandorError) else broken
                 if not may_repeat:
                     break
                 continue
@@ -126,7 +145,7 @@ class Client:
         raise self._unreachable(last)
 
     async def _exchange(
-        self, method: str, url: str, query: Query | None, body: bytes | None, headers: dict[str, str]
+        self, method: str, url: str, query: Query | None, body: bytes | None, headers: dict[str, str], token: str | None
     ) -> tuple[int, bytes]:
         async with self._open().request(
             method,
@@ -134,10 +153,10 @@ class Client:
             params=_plain(query),
             # Large bodies go out piece by piece, so that others get their turn.
             data=BytesIO(body) if body is not None and len(body) > PIECE_BYTES else body,
-            headers=self._headers(headers),
+            headers=self._headers(url, headers, token),
             timeout=self._timeout,
             allow_redirects=False,
-            ssl=self._trust.context(),
+            ssl=self.trust.context(bare=token is not None),
         ) as answer:
             data = b"".join([piece async for piece in flowing(answer.content)])
             self.ahead_seconds = _ahead(answer.headers.get("date", ""))
@@ -163,7 +182,7 @@ class Client:
     async def _lives(self, server: str) -> bool:
         timeout = aiohttp.ClientTimeout(total=LIFE_SECONDS)
         try:
-            async with self._open().get(server + LIFE_PATH, timeout=timeout, ssl=self._trust.context()):
+            async with self._open().get(server + LIFE_PATH, timeout=timeout, ssl=self.trust.context()):
                 return True
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
@@ -199,10 +218,10 @@ class Client:
                     beginning = self._open().get(
                         server + path,
                         params=_plain(query),
-                        headers=self._headers(headers),
+                        headers=self._headers(server, headers),
                         timeout=timeout,
                         allow_redirects=False,
-                        ssl=self._trust.context(),
+                        ssl=self.trust.context(),
                     )
                     answer = await self._heed(server, beginning)
                     if answer.status < 400:
@@ -230,11 +249,11 @@ class Client:
                 socket = await self._open().ws_connect(
                     url,
                     params=list(query),
-                    headers=self._headers(dict(headers)),
+                    headers=self._headers(url, dict(headers)),
                     heartbeat=20,
                     max_msg_size=FRAME_BYTES_MOST,
                     compress=0,
-                    ssl=self._trust.context(),
+                    ssl=self.trust.context(),
                 )
         except aiohttp.WSServerHandshakeError as refused:
             raise _refusal(refused) from refused
@@ -261,9 +280,15 @@ class Client:
             self._session = aiohttp.ClientSession(connector=connector, auto_decompress=True)
         return self._session
 
-    def _headers(self, more: dict[str, str]) -> dict[str, str]:
+    def _headers(self, url: str, more: dict[str, str], token: str | None = None) -> dict[str, str]:
+        shown = self.token if token is None else token
+        check_private(url, shown or more.get(SESSION_HEADER, ""))
         more = {**more, **trace_headers(), VERSION_HEADER: __version__}
-        return {**more, "authorization": f"Bearer {self.token}"} if self.token else more
+        return {**more, "authorization": f"Bearer {shown}"} if shown else more
+
+    async def authority(self, fingerprint: str) -> str:
+        """The authority with this fingerprint (PEM), as a server tells it; nothing secret is sent."""
+        return await asyncio.to_thread(fetch_authority, self._in_turn(), fingerprint)
 
     def _in_turn(self) -> list[str]:
         return self._servers[self._at :] + self._servers[: self._at]

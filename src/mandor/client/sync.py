@@ -1,6 +1,7 @@
 """The HTTP API for programs that wait for their answers: thin, over http.client, one request a connection."""
 
 import json
+import os
 import socket
 import ssl
 import time
@@ -9,11 +10,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from mandor import __version__
 from mandor.client.problem import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, STALL_SECONDS, STALLED, error_of, pause_before
+from mandor.client.trust import check_private, fetch_authority, has_fingerprint, pinned_context, split_fingerprint
 from mandor.errors import Invalid, MandorError, Unavailable
 
 JSON = "application/json"
@@ -70,6 +73,8 @@ class Examined:
     """Its clock, as HTTP says it; empty: it did not say."""
     certificate_until: str
     """When its certificate ends, as OpenSSL says it; empty: there is none."""
+    certificate_from: str = ""
+    """When it begins."""
 
 
 Waits = Callable[[str], AbstractContextManager[None]]
@@ -110,7 +115,7 @@ class Client:
         if not servers:
             raise Invalid("no server is named", hint="give --server URL")
         self.servers = [parse_server(each) for each in servers]
-        self.token = token
+        self.token, self._fingerprint = split_fingerprint(token)
         self.ca_file = ca_file
         self._connect_seconds = connect_seconds
         self._answer_seconds = answer_seconds
@@ -172,9 +177,9 @@ class Client:
             seconds = time.monotonic() - began
             if answer.status >= 400:
                 raise _problem(answer)
-            end = _certificate_end(connection)
+            begins, ends = _certificate_times(connection)
             body = _json(_read(answer), answer)
-            return Examined(body, seconds, answer.headers.get("Date", ""), end)
+            return Examined(body, seconds, answer.headers.get("Date", ""), ends, begins)
         except _Passed as why:
             raise Unavailable(str(why)) from None
         finally:
@@ -234,7 +239,7 @@ class Client:
         server = self._living()
         url = str(server).replace("http", "ws", 1) + path + _encoded_query(query)
         context = self._context() if server.scheme == "https" else None
-        return url, self._headers(), context
+        return url, self._headers(server), context
 
     def _living(self) -> Server:
         return next((server for server in self.servers[:-1] if self._trouble(server) is None), self.servers[-1])
@@ -354,6 +359,7 @@ class Client:
         headers: dict[str, str],
         patience: _Patience,
     ) -> HTTPResponse:
+        own = self._headers(server)
         try:
             connection.connect()
         except OSError as error:
@@ -361,7 +367,7 @@ class Client:
         try:
             wire: socket.socket = connection.sock  # which the connection forgets if this is its last answer
             wire.settimeout(patience.head)
-            connection.request(method, server.prefix + target, data, self._headers() | headers)
+            connection.request(method, server.prefix + target, data, own | headers)
             answer = connection.getresponse()
             wire.settimeout(patience.piece)
         except (OSError, HTTPException) as error:
@@ -383,19 +389,42 @@ class Client:
         return HTTPConnection(server.host, server.port, timeout=seconds)
 
     def _context(self) -> ssl.SSLContext:
+        if self._fingerprint and not self.ca_file:
+            return pinned_context(self._pinned(self._fingerprint))
         try:
             return ssl.create_default_context(cafile=self.ca_file or None)
         except OSError as error:
             raise Invalid(f"cannot use the certificates in {self.ca_file}: {error}") from error
 
-    def _headers(self) -> dict[str, str]:
+    def _pinned(self, fingerprint: str) -> Path:
+        """The file with the authority that the token names: fetched once, then compared with the fingerprint."""
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mandor"
+        file = folder / f"{fingerprint[:64]}.pem"
+        with suppress(OSError):
+            if has_fingerprint(file.read_text(), fingerprint):
+                return file
+        found = fetch_authority([str(each) for each in self.servers if each.scheme == "https"], fingerprint)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            partial = file.with_suffix(f".{os.getpid()}")
+            partial.write_text(found)
+            partial.replace(file)
+        except OSError as error:
+            raise Invalid(
+                f"the authority of the cluster cannot be kept in {folder}: {error.strerror}",
+                hint="XDG_CACHE_HOME names another folder; --ca FILE names the authority",
+            ) from error
+        return file
+
+    def _headers(self, server: Server) -> dict[str, str]:
+        check_private(str(server), self.token)
         said = {"X-Mandor-Version": __version__}
         return said | {"Authorization": f"Bearer {self.token}"} if self.token else said
 
 
-def _certificate_end(connection: HTTPConnection) -> str:
+def _certificate_times(connection: HTTPConnection) -> tuple[str, str]:
     found = connection.sock.getpeercert() if isinstance(connection.sock, ssl.SSLSocket) else None
-    return str(found["notAfter"]) if found else ""
+    return (str(found["notBefore"]), str(found["notAfter"])) if found else ("", "")
 
 
 def _problem(answer: HTTPResponse) -> MandorError:

@@ -1,42 +1,187 @@
-"""Whom a client trusts: the certificates in a file, taken up anew when somebody changes it."""
+"""Which servers a client trusts, and what it shows them: files that are read again when they change.
 
+A token may carry the fingerprint of the cluster's authority behind a dot: `mdr_NAME_SECRET.FINGERPRINT`. A client that
+has no certificate to trust fetches the authority from the server, compares it with the fingerprint, and trusts it from
+then on; nothing secret is sent before.
+"""
+
+import hashlib
+import http.client
+import json
 import logging
 import ssl
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from mandor.errors import Invalid
+from mandor.errors import Invalid, Unavailable
+from mandor.lib.loopback import is_loopback
+
+PLAIN = "http"
+PREFIX = "mdr_"
+"""Begins the tokens that servers make."""
+FETCH_SECONDS = 10.0
+AUTHORITY_BYTES_MOST = 256 * 1024
+AUTHORITY_PATH = "/v1/ca"
 
 log = logging.getLogger(__name__)
 
 
-class Trust:
-    """Old and new authorities may stand in the file together, so that servers can change theirs one by one."""
+def check_private(url: str, token: str) -> None:
+    """Raise `Invalid` for a token that would go over plain HTTP to another machine: others could read it."""
+    parts = urlsplit(url)
+    if token and parts.scheme == PLAIN and not is_loopback(parts.hostname or ""):
+        raise Invalid(
+            f"no token is sent to {parts.netloc} over plain HTTP, where others could read it",
+            hint="name the server with https://",
+        )
 
-    def __init__(self, ca_file: str = "") -> None:
+
+def split_fingerprint(token: str) -> tuple[str, str]:
+    """The token as servers take it, and the fingerprint behind it; empty: it has none."""
+    if not token.startswith(PREFIX):
+        return token, ""  # An ID token has dots of its own.
+    head, _, secret = token.rpartition("_")
+    secret, _, fingerprint = secret.partition(".")
+    return f"{head}_{secret}", fingerprint.lower()
+
+
+def fetch_authority(servers: Sequence[str], fingerprint: str) -> str:
+    """The authority with this fingerprint (PEM), from the first server that answers; nothing secret is sent.
+
+    Raise `Invalid` if a server has another one: then it is another cluster, or somebody stands between.
+    """
+    failures: list[str] = []
+    for server in servers:
+        try:
+            answer = _get_unverified(server)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            failures.append(f"{server}: {str(error) or type(error).__name__}")
+            continue
+        return _chosen(answer, fingerprint, server)
+    raise Unavailable(f"no server tells which authority it has: {'; '.join(failures)}")
+
+
+def _get_unverified(server: str) -> bytes:
+    parts = urlsplit(server)
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    connection = http.client.HTTPSConnection(
+        parts.hostname or "", parts.port or 443, timeout=FETCH_SECONDS, context=context
+    )
+    try:
+        connection.request("GET", parts.path.rstrip("/") + AUTHORITY_PATH)
+        answer = connection.getresponse()
+        body = answer.read(AUTHORITY_BYTES_MOST)
+        if answer.status != 200:
+            raise ValueError(f"it answered {answer.status}")
+        return body
+    finally:
+        connection.close()
+
+
+def _chosen(answer: bytes, fingerprint: str, server: str) -> str:
+    """Of what a server told, the one certificate that is known to be right."""
+    try:
+        found = [str(each["certificate"]) for each in json.loads(answer)["certificates"]]
+    except (ValueError, TypeError, KeyError):
+        found = []
+    for each in found:
+        if has_fingerprint(each, fingerprint):
+            return each
+    raise Invalid(
+        f"the authority of {server} is not the one that the token names",
+        hint="the token is of another cluster, the authority was rotated since (make a new token), "
+        "or somebody stands between you and the server; nothing secret was sent",
+    )
+
+
+def has_fingerprint(certificate: str, fingerprint: str) -> bool:
+    try:
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.strip())).hexdigest() == fingerprint
+    except ValueError:
+        return False
+
+
+def pinned_context(file: Path) -> ssl.SSLContext:
+    """Trusts the authorities in the file and no others."""
+    context = ssl.create_default_context(cafile=file)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # It may be an authority that another one signed.
+    return context
+
+
+class Trust:
+    """Old and new authorities may stand in a file together, so that servers can change theirs one by one."""
+
+    def __init__(self, ca_file: str = "", *, pinned: Path | None = None, identity: Path | None = None) -> None:
+        """`pinned`: the authority that this client was told of, where no file is given; it may come later. `identity`:
+        a file with a key and its certificate, shown to servers while it is good; it may come later."""
         self._file = Path(ca_file) if ca_file else None
-        self._context: ssl.SSLContext | bool = True
-        self._written_at = 0
+        self._pinned, self._identity = pinned, identity
+        self._bare: ssl.SSLContext | bool = True
+        self._shown: ssl.SSLContext | bool = True
+        self._ends_at = 0.0
+        self._seen: tuple[int, int] = (0, 0)
         if self._file is not None:
             try:
-                self._written_at = self._file.stat().st_mtime_ns
-                self._context = ssl.create_default_context(cafile=self._file)
+                self._bare = self._shown = ssl.create_default_context(cafile=self._file)
+                self._seen = (self._file.stat().st_mtime_ns, 0)
             except OSError as error:
                 raise Invalid(f"cannot use the certificates in {self._file}: {error}") from error
 
-    def context(self) -> ssl.SSLContext | bool:
-        """For the connections to come; True: whom this machine trusts."""
-        if self._file is not None:
-            self._look(self._file)
-        return self._context
+    def context(self, *, bare: bool = False) -> ssl.SSLContext | bool:
+        """For the connections to come; True: whom this machine trusts. `bare`: without showing a certificate."""
+        if self._file is not None or self._pinned is not None or self._identity is not None:
+            self._look()
+        return self._bare if bare or time.time() >= self._ends_at else self._shown
 
-    def _look(self, file: Path) -> None:
+    @property
+    def shows(self) -> bool:
+        """Whether there is a certificate to show that is good."""
+        self.context()
+        return time.time() < self._ends_at
+
+    def _look(self) -> None:
+        seen = (_written_at(self._file or self._pinned), _written_at(self._identity))
+        if seen == self._seen:
+            return
+        trusted_before, self._seen = self._seen[0], seen
         try:
-            written_at = file.stat().st_mtime_ns
-            if written_at == self._written_at:
-                return
-            self._written_at = written_at
-            self._context = ssl.create_default_context(cafile=file)
-        except OSError as error:
-            log.warning("the certificates in %s are not taken up: %s", file, error)
+            self._bare = self._made()
+            self._shown, self._ends_at = self._with_identity()
+        except (OSError, ValueError) as error:
+            log.warning("the certificates in %s are not taken up: %s", self._file or self._pinned, error)
         else:
-            log.info("the certificates in %s are trusted from now on", file)
+            if seen[0] != trusted_before:
+                log.info("the certificates in %s are trusted from now on", self._file or self._pinned)
+
+    def _made(self) -> ssl.SSLContext | bool:
+        named = self._file is not None or (self._pinned is not None and self._pinned.exists())
+        return self._read() if named else self._bare  # A pinned file that was deleted is trusted as it was.
+
+    def _read(self) -> ssl.SSLContext:
+        if self._file is None and self._pinned is not None and self._pinned.exists():
+            return pinned_context(self._pinned)
+        return ssl.create_default_context(cafile=self._file)
+
+    def _with_identity(self) -> tuple[ssl.SSLContext | bool, float]:
+        if self._identity is None or not self._identity.exists():
+            return self._bare, 0.0
+        if self._pinned is not None and not self._pinned.exists() and self._bare is not True:
+            return self._shown, self._ends_at
+        from mandor.lib.x509 import read, split_bundle
+
+        # Not the one without a certificate: connections are kept apart by their contexts.
+        context = self._read()
+        context.load_cert_chain(self._identity)
+        return context, read(split_bundle(self._identity.read_text())[0]).ends_at
+
+
+def _written_at(file: Path | None) -> int:
+    """0: there is no such file."""
+    try:
+        return file.stat().st_mtime_ns if file is not None else 0
+    except OSError:
+        return 0

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import uvloop
 from mandor.agent.agent import Agent
 from mandor.agent.fingerprint import capacity
 from mandor.agent.http_link import HttpLink
-from mandor.agent.journal import Journal
+from mandor.agent.journal import SECRET_FILES, Journal
 from mandor.agent.ports import somebody_holds
 from mandor.agent.pressure import USUAL, Threshold
 from mandor.agent.settings import AgentSettings
@@ -24,22 +24,26 @@ from mandor.agent.shipping.own import OwnLogs
 from mandor.client.aio import Client
 from mandor.engines.base import Engine
 from mandor.engines.registry import known_engines, make_engine
-from mandor.errors import Conflict, Invalid, Unavailable
+from mandor.errors import Conflict, Invalid
 from mandor.lib import logs
 from mandor.lib.clock import BootClock
 from mandor.lib.lock import Held, hold
-from mandor.lib.metrics import CONTENT_TYPE, Metrics
+from mandor.lib.metrics import Family
 from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import Cpu, Size
 from mandor.lib.words import did_you_mean
 from mandor.model.node import PortRange
 from mandor.model.resources import Resources, device_amounts
 from mandor.roots.guard import GuardPost, Job
-from mandor.roots.settings import AgentRootSettings, default_name, load, split_address
+from mandor.roots.private_files import check_private_files
+from mandor.roots.settings import AgentRootSettings, default_name, load
 from mandor.roots.tracing import target_of, tracing
 from mandor.store.remote import RemoteStore
 
-FAKE = "fake"
+ALL_ENGINES = "all"
+"""As the name of an engine: every one that is installed, `process` too."""
+ONLY_BY_NAME = frozenset({"fake", "process"})
+"""Engines that an agent has only if it names them: `fake` runs nothing, `process` runs tasks on the node itself."""
 _PARTS: dict[str, tuple[str, Callable[[str], int]]] = {
     "cpu": ("cpu_milli", Cpu.parse),
     "memory": ("memory_bytes", Size.parse),
@@ -49,12 +53,14 @@ _PARTS: dict[str, tuple[str, Callable[[str], int]]] = {
 log = logging.getLogger(__name__)
 
 
-def run(settings: AgentRootSettings) -> None:
-    """Serve this node until a signal; its work goes on afterwards."""
+def run(settings: AgentRootSettings, *, dev: bool = False) -> None:
+    """Serve this node until a signal; its work goes on afterwards. `dev`: other users of the machine are trusted."""
     name = settings.name or default_name()
     own = OwnLogs(name)
     logs.set_up(settings.log_style, settings.log_level, also=own, node=name)
     target_of(settings)  # a mistake is told before anything runs
+    if not dev:
+        check_private_files(settings.directory, SECRET_FILES)
     try:
         with hold(settings.directory / "agent.lock"):
             uvloop.run(serve(settings, own))
@@ -66,13 +72,23 @@ async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) ->
     known = agent_settings(settings)
     journal = Journal(known.data)
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(settings.server, ca_file=settings.server_ca))
+        pins = not settings.server_ca
+        client = await stack.enter_async_context(
+            Client(
+                settings.server,
+                ca_file=settings.server_ca,
+                pinned=journal.authorities if pins else None,
+                identity=journal.identity,
+            )
+        )
         engines = make_engines(settings.engine, settings.directory, settings.engine_option)
         for engine in engines.values():
             await stack.enter_async_context(engine)
         tracer = await stack.enter_async_context(tracing(target_of(settings), "mandor-agent", known.name))
         clock = BootClock()
-        link = HttpLink(client, known, journal, join_token=partial(_join_token, settings), monotonic=clock.monotonic)
+        link = HttpLink(
+            client, known, journal, join_token=partial(_join_token, settings), monotonic=clock.monotonic, pins=pins
+        )
         agent = Agent(
             known,
             RemoteStore(client),
@@ -87,34 +103,14 @@ async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) ->
             sentry=GuardPost(_guard_job(settings)),
         )
         if settings.metrics:
-            await stack.enter_async_context(_metrics_at(settings.metrics, agent))
+            from mandor.roots.metrics_page import metrics_at  # an agent without it keeps no server in memory
+
+            await stack.enter_async_context(metrics_at(settings.metrics, partial(_families, agent)))
         await _until_told(agent)
 
 
-@contextlib.asynccontextmanager
-async def _metrics_at(address: str, agent: Agent) -> AsyncIterator[None]:
-    from aiohttp import web  # An agent that is asked for nothing keeps no server in memory.
-
-    async def answer(request: web.Request) -> web.Response:
-        found = [*process_families(), *await agent.metrics()]
-        metrics = Metrics()
-        metrics.add(lambda: found)
-        return web.Response(body=await metrics.text(), headers={"Content-Type": CONTENT_TYPE})
-
-    app = web.Application(client_max_size=1024)
-    app.router.add_get("/metrics", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    host, port = split_address(address)
-    try:
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            raise Unavailable(f"no metrics at {address}: {error.strerror or error}") from error
-        log.info("metrics at http://%s:%d/metrics", *runner.addresses[0][:2])
-        yield
-    finally:
-        await runner.cleanup()
+async def _families(agent: Agent) -> list[Family]:
+    return [*process_families(), *await agent.metrics()]
 
 
 async def _until_told(agent: Agent) -> None:
@@ -133,11 +129,13 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
         servers=settings.server,
         join_token=_join_token(settings),
         labels=_labels(settings.label),
-        pool=settings.pool,
+        pool=settings.pool or None,
         address=settings.address,
         capacity=_capacity(settings),
         devices=_devices(settings.device),
         host_paths=settings.allow_host_path,
+        egress_allow=settings.egress_allow,
+        secret_files=settings.secret_files,
         names=settings.names,
         otlp=settings.otlp,
         ports=PortRange.parse(settings.port_range),
@@ -147,9 +145,11 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
 
 
 def make_engines(wanted: tuple[str, ...], directory: Path, options: tuple[str, ...] = ()) -> dict[str, Engine]:
-    """The engines asked for, or every real one that is installed; `fake` only by name."""
+    """The engines asked for, or every one that is installed; `fake` only by name, `process` by name or with `all`."""
+    every, wanted = ALL_ENGINES in wanted, _named(wanted)
     settings = _engine_settings(options, wanted or tuple(known_engines()))
-    names = wanted or tuple(name for name in known_engines() if name != FAKE)
+    left_out = ONLY_BY_NAME - {"process"} if every else ONLY_BY_NAME
+    names = wanted or tuple(name for name in known_engines() if name not in left_out)
     made = {}
     for name in names:
         try:
@@ -165,10 +165,14 @@ def _guard_job(settings: AgentRootSettings) -> Job:
     return Job(
         data=str(settings.directory.absolute()),
         agent=os.getpid(),
-        engines=_engine_settings(settings.engine_option, settings.engine or tuple(known_engines())),
+        engines=_engine_settings(settings.engine_option, _named(settings.engine) or tuple(known_engines())),
         log_style=settings.log_style,
         log_level=settings.log_level,
     )
+
+
+def _named(engines: tuple[str, ...]) -> tuple[str, ...]:
+    return () if ALL_ENGINES in engines else engines
 
 
 def _engine_settings(options: tuple[str, ...], known: tuple[str, ...]) -> dict[str, dict[str, str]]:
@@ -251,9 +255,17 @@ def main() -> None:
     for option in ("--data", "--name", "--join-token-file", "--port-range", "--otlp", "--otlp-traces", "--trace-share"):
         parser.add_argument(option)
     parser.add_argument("--server", type=lambda text: tuple(text.split(",")))
-    for option in ("--engine", "--engine-option", "--capacity", "--device", "--allow-host-path", "--pressure"):
+    for option in (
+        "--engine",
+        "--engine-option",
+        "--capacity",
+        "--device",
+        "--allow-host-path",
+        "--pressure",
+        "--egress-allow",
+    ):
         parser.add_argument(option, action="append")
-    run(load(AgentRootSettings, "agent", environ=os.environ, flags=vars(parser.parse_args())))
+    run(load(AgentRootSettings, "agent", environ=os.environ, flags=vars(parser.parse_args())), dev=True)
 
 
 if __name__ == "__main__":

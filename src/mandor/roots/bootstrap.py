@@ -1,64 +1,61 @@
-"""What a new store needs: who the cluster is, and the first keys to it."""
+"""What a new store needs: the cluster's id and epoch, a namespace, and the key that seals secrets."""
 
-import os
+import asyncio
+import time
 from contextlib import suppress
-from pathlib import Path
 
-from mandor.api.auth import make_token, split_token
 from mandor.api.cluster import KEY, read_cluster
+from mandor.api.sealed_values import SEALED, key_ids
+from mandor.api.secret_keys import new_key
+from mandor.api.user_range import with_users
 from mandor.errors import Conflict, Invalid
 from mandor.lib.ids import new_uid
-from mandor.lib.sealing import KEY_BYTES, Sealer
-from mandor.model.meta import Key, Meta
-from mandor.model.record import Cluster, ClusterSpec, Namespace, Role
+from mandor.lib.sealing import KeyRing, key_id_of
+from mandor.model.level import Level
+from mandor.model.manifest import DEFAULT_NAMESPACE
+from mandor.model.meta import Meta
+from mandor.model.record import Cluster, ClusterSpec, ClusterStatus, Namespace, NamespaceSpec
+from mandor.model.secret import Secret
+from mandor.roots.master_key import make_master, read_master
+from mandor.roots.settings import ServerSettings
 from mandor.store.base import Put, Store
 
 
-async def ensure_cluster(store: Store) -> ClusterSpec:
-    """The cluster's id and epoch; an empty store becomes a new cluster with one namespace."""
-    for value in (Cluster(meta=Meta(name=KEY.name), spec=ClusterSpec(new_uid())), Namespace(meta=Meta(name="default"))):
-        if await store.get(value.key) is None:
-            with suppress(Conflict):  # another server was first
-                await store.commit(Put(value))
+async def ensure_cluster(store: Store, level: Level = "restricted", master: KeyRing | None = None) -> ClusterSpec:
+    """The cluster's id and epoch. An empty store becomes a new cluster with one namespace, `default`, of this level,
+    and a data key under this master key."""
+    spec = ClusterSpec(new_uid())
+    keys = (new_key(master, spec.id, time.time()),) if master is not None else ()
+    cluster = Cluster(meta=Meta(name=KEY.name), spec=spec, status=ClusterStatus(keys=keys))
+    if await store.get(cluster.key) is None:
+        with suppress(Conflict):  # another server was first
+            await store.commit(Put(cluster))
+    default = Namespace(meta=Meta(name=DEFAULT_NAMESPACE), spec=NamespaceSpec(level=level))
+    while await store.get(default.key) is None:
+        with suppress(Conflict):
+            writes, along = await with_users(store, [Put(default)])
+            await store.commit(*writes, *along)
     return await read_cluster(store)
 
 
-async def ensure_key_file(store: Store, path: Path, *, role: Role, identity: str) -> None:
-    """A token in a file; a new one when the file or the token is gone."""
-    if (known := _token_name(path)) and await store.get(Key("token", "", known)) is not None:
-        return
-    token, text = make_token(role, identity)
-    await store.commit(Put(token))
-    _write_secret(path, text)
-
-
-def ensure_sealer(path: Path, *, given: bool) -> Sealer:
-    """The key in the file; `given`: an administrator named it, so it is there. A new one otherwise."""
-    try:
-        text = path.read_text().strip()
-    except FileNotFoundError:
-        if given:
-            raise Invalid(f"there is no key for secrets at {path}", hint="`openssl rand -hex 32` makes one") from None
-        text = os.urandom(KEY_BYTES).hex()
-        _write_secret(path, text)
-    try:
-        return Sealer(bytes.fromhex(text))
-    except ValueError:
-        raise Invalid(f"{path} is no key for secrets", hint="`openssl rand -hex 32` makes one") from None
-
-
-def _token_name(path: Path) -> str:
-    """The public half of the token in the file; empty: no such file, or no token in it."""
-    try:
-        parts = split_token(path.read_text().strip())
-    except FileNotFoundError:
-        return ""
-    return parts[0] if parts else ""
-
-
-def _write_secret(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".new")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text + "\n")
-    partial.replace(path)
+async def ensure_master(store: Store, settings: ServerSettings) -> KeyRing:
+    """This server's master keys; a new one only if no secret in the store was sealed with another."""
+    path = settings.secrets_key_file
+    master = await asyncio.to_thread(
+        read_master, path, given=bool(settings.secrets_key), command=settings.secrets_key_command
+    )
+    if master is not None:
+        return master
+    found = await store.get(KEY)
+    keys = found.status.keys if isinstance(found, Cluster) else ()
+    sealed = [each for kind in SEALED for each in (await store.list(kind)).items if key_ids(each)]
+    needed = {key_id_of(each.sealed) for each in keys} or {key_id for each in sealed for key_id in key_ids(each)}
+    if needed:
+        count = sum(each.kind == Secret.kind for each in sealed)
+        raise Invalid(
+            f"the key for secrets {path} is missing, and the store holds {count} secrets sealed under the key "
+            f"{min(needed) or '?'}",
+            hint="put the key back, or copy `secrets.key` of another server of the cluster; "
+            "`mandor recover --forget-secrets` gives up secrets whose key is lost",
+        )
+    return await asyncio.to_thread(make_master, path)

@@ -17,9 +17,11 @@ from pathlib import Path
 
 from mandor.engines.base import Engine, UnitPhase
 from mandor.errors import Conflict, EngineDown, Invalid, NotFound, Unavailable
+from mandor.lib.egress import EVERYWHERE, LOOPBACK
 from mandor.lib.lock import Held, hold
+from mandor.lib.loopback import is_loopback
 from mandor.model.node import USUAL_PORTS, PortRange
-from mandor.roots.settings import Settings, default_name, loopback, split_address
+from mandor.roots.settings import Settings, default_name, split_address
 from mandor.roots.tracing import target_of
 
 QUICK_DEATH_SECONDS = 5.0
@@ -116,7 +118,7 @@ def run(
     """Run a cluster until a signal."""
     directory = Path(data).absolute()
     host, port = split_address(listen)
-    if not loopback(host):
+    if not is_loopback(host):
         raise Invalid(
             f"`mandor dev` listens on loopback only, not on {host}",
             hint="`mandor server` listens elsewhere, with TLS and tokens",
@@ -151,7 +153,7 @@ def run(
 
 def stop(*, data: str = ".mandor", say: Say) -> None:
     """End and remove everything that a dev cluster in `data` left running."""
-    from mandor.roots.agent import make_engines
+    from mandor.roots.agent import ALL_ENGINES, make_engines
     from mandor.roots.guard import dismiss
 
     directory = Path(data).absolute()
@@ -159,7 +161,7 @@ def stop(*, data: str = ".mandor", say: Say) -> None:
         homes = sorted(path for path in (directory / "nodes").glob("*") if path.is_dir())
         for home in homes:
             dismiss(home)
-        count = sum(asyncio.run(stop_units(make_engines((), home))) for home in homes)
+        count = sum(asyncio.run(stop_units(make_engines((ALL_ENGINES,), home))) for home in homes)
     say(f"ended {count} unit{'' if count == 1 else 's'}")
 
 
@@ -190,7 +192,9 @@ def _children(directory: Path, listen: str, url: str, nodes: int, record: str, t
         name = f"{default_name()}-{number}" if nodes > 1 else default_name()
         home = directory / "nodes" / name
         command = [*python, "mandor.roots.agent", "--data", str(home), "--server", url, "--name", name]
+        command += ["--engine", "all"]
         command += ["--join-token-file", str(directory / "join.token"), "--port-range", _port_range(number, nodes)]
+        command += [option for each in (EVERYWHERE, *LOOPBACK) for option in ("--egress-allow", each)]
         command += [*traces.options, *(("--otlp", traces.url) if traces.url else ())]
         children.append(Child(f"the agent of {name}", command, home / "agent.log"))
     return children

@@ -1,16 +1,20 @@
 """Where machines come from, put together: provisioners by their settings, and keys with which new machines join."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from mandor.api.audit import SERVER, Auditor
 from mandor.api.auth import make_token
 from mandor.errors import Invalid
 from mandor.lib.clock import Clock
+from mandor.lib.egress import STRICT, Egress
+from mandor.lib.secret_files import NO_FILES, SecretFiles
+from mandor.model.features import FEATURES
 from mandor.model.machine import NodeAutoscale
 from mandor.model.meta import Key
-from mandor.model.record import Token
+from mandor.model.record import JoinTerms, Token
 from mandor.provision.base import JoinInfo, Provisioner
 from mandor.provision.registry import make_provisioner
 from mandor.store.base import Delete, Put, Store
@@ -19,7 +23,21 @@ from mandor.store.base import Delete, Put, Store
 class Machines:
     """Provisioners are kept, one for each name and settings, and closed in the end."""
 
-    def __init__(self, store: Store, clock: Clock, servers: tuple[str, ...], ca_file: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        servers: tuple[str, ...],
+        ca_file: str = "",
+        everywhere: Callable[[], frozenset[str]] = lambda: frozenset(FEATURES),
+        fingerprint: Callable[[], str] = lambda: "",
+        egress: Egress = STRICT,
+        files: SecretFiles = NO_FILES,
+    ) -> None:
+        """`everywhere`: the features that all servers have. `fingerprint`: of the authority that servers have their
+        certificates from; empty: they have them from elsewhere."""
+        self._everywhere, self._fingerprint = everywhere, fingerprint
+        self._egress, self._files = egress, files
         self._store, self._clock, self._servers, self._ca = store, clock, servers, _read(ca_file)
         self._made: dict[tuple[str, tuple[tuple[str, str], ...]], Provisioner] = {}
 
@@ -36,17 +54,22 @@ class Machines:
         settings: Mapping[str, str] = scaling.settings
         key = (scaling.provisioner, tuple(sorted(settings.items())))
         if key not in self._made:
-            self._made[key] = make_provisioner(scaling.provisioner, settings)
+            self._made[key] = make_provisioner(scaling.provisioner, settings, self._egress, self._files)
         return self._made[key]
 
-    async def join(self, machine: str, seconds: float) -> JoinInfo:
-        """A key for this machine alone to be used with; one that it was given before is worth nothing any more."""
-        name = f"machine-{machine}"
-        made, text = make_token("join", f"join:{machine}", name=name, expires_at=self._clock.now() + seconds)
+    async def join(self, machine: str, pool: str, seconds: float) -> JoinInfo:
+        """Make a join token for one use by this machine, in its pool; an earlier one of the machine is deleted."""
+        name, ends = f"machine-{machine}", self._clock.now() + seconds
+        # A server of an older version would not write these limits back.
+        terms = JoinTerms(uses=1, pool=pool, node=machine) if "join-terms" in self._everywhere() else None
+        made, text = make_token("join", f"join:{machine}", name=name, expires_at=ends, join=terms)
         before = await self._store.get(Key(Token.kind, "", name))
         if before is not None:
             await self._store.commit(Delete(before.key, before.meta.version))
-        await self._store.commit(Put(made))
+        record = Auditor(self._clock, self._everywhere).of_commit(SERVER, "create", "", [(Put(made), None)])
+        await self._store.commit(Put(made), *record)
+        if fingerprint := self._fingerprint():
+            text = f"{text}.{fingerprint}"
         return JoinInfo(servers=self._servers, token=text, ca=self._ca)
 
 

@@ -3,7 +3,9 @@
 from mandor.api.cluster import read_cluster
 from mandor.api.secret import opened
 from mandor.lib.clock import Clock
+from mandor.lib.egress import STRICT, Egress
 from mandor.lib.sealing import Sealer
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.model.receiver import Receiver
 from mandor.notify.courier import Courier, try_out
 from mandor.notify.secrets import Secrets
@@ -14,9 +16,11 @@ from mandor.store.recorder import Recorder
 
 
 class Messages:
-    def __init__(self, store: Store, clock: Clock, sealer: Sealer | None) -> None:
-        self._store, self._clock = store, clock
-        self._secrets = Secrets(store, lambda secret: opened(sealer, secret))
+    def __init__(
+        self, store: Store, clock: Clock, sealer: Sealer | None, egress: Egress = STRICT, files: SecretFiles = NO_FILES
+    ) -> None:
+        self._store, self._clock, self._egress, self._files = store, clock, egress, files
+        self._secrets = Secrets(store, lambda secret: opened(sealer, secret), files)
 
     async def run(self, recorder: Recorder) -> None:
         """For ever, in the leader."""
@@ -28,4 +32,4 @@ class Messages:
         return await try_out(receiver, self._sink, cluster.id, self._clock)
 
     def _sink(self, receiver: Receiver) -> Sink:
-        return open_sink(receiver, self._secrets.read)
+        return open_sink(receiver, self._secrets.read, self._egress, self._files)

@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 
 from mandor.errors import Unavailable
+from mandor.lib.egress import LOOPBACK, Egress, Refused, host_of
 from mandor.model.autoscale import Metric
 
 ANSWER_MOST = 256 * 1024
@@ -17,10 +18,12 @@ AT_ONCE = 8
 
 
 class Prometheus:
-    """One session for all questions. `allowed`: the only servers that are asked, the first by default; none: any."""
+    """One session for all questions. `allowed`: the only servers that are asked, the first by default. `loopback`:
+    servers on this machine are asked, too, as `mandor dev` does."""
 
-    def __init__(self, allowed: Sequence[str] = ()) -> None:
+    def __init__(self, allowed: Sequence[str] = (), *, loopback: bool = False) -> None:
         self._allowed = tuple(each.rstrip("/") for each in allowed)
+        self._loopback = Egress(LOOPBACK) if loopback else None
         self._session: aiohttp.ClientSession | None = None
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -58,10 +61,18 @@ class Prometheus:
     def _url(self, metric: Metric) -> str:
         url = metric.url.rstrip("/") or next(iter(self._allowed), "")
         if not url:
-            raise Unavailable("nobody said where Prometheus is: give `url`, or start the server with --prometheus")
-        if self._allowed and url not in self._allowed:
-            raise Unavailable(f"{url} is none of the Prometheus servers that are asked: {', '.join(self._allowed)}")
+            raise Unavailable("no Prometheus server is configured: start the server with --prometheus URL")
+        if url not in self._allowed and not self._is_here(url):
+            known = ", ".join(self._allowed) or "there are none: start the server with --prometheus URL"
+            raise Unavailable(f"{url} is none of the Prometheus servers that are asked: {known}")
         return url
+
+    def _is_here(self, url: str) -> bool:
+        """Whether `mandor dev` may ask it: the host is written as an address of this machine, or as localhost."""
+        try:
+            return self._loopback is not None and self._loopback.lists(*host_of(url))
+        except Refused:
+            return False
 
 
 def number_in(body: bytes, url: str, status: int) -> float:

@@ -5,8 +5,10 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,30 +19,39 @@ import uvloop
 
 from mandor import __version__
 from mandor.api.app import build_app
+from mandor.api.auth import Auth
+from mandor.api.certificates import CertificateAuthority
 from mandor.api.cluster import KEY
 from mandor.api.gauges import ClusterGauges
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.issuers import Issuers
 from mandor.api.measures import Measures
 from mandor.api.parts import ApiParts
+from mandor.api.secret_keys import FEATURE, Keys
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
+from mandor.api.user_range import ensure_users
 from mandor.baremetal.queue import TaskQueue
 from mandor.baremetal.targets import read_targets
+from mandor.controllers.audit import AuditKeeper
+from mandor.controllers.audit_export import AuditExporter
+from mandor.controllers.audit_plan import KeepAudits
 from mandor.controllers.measures import Measures as ControllerMeasures
 from mandor.controllers.node_autoscale import MachineSource
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.roster import make_controllers
 from mandor.controllers.runner import run_all
-from mandor.errors import Invalid
+from mandor.errors import Invalid, MandorError
 from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
+from mandor.lib.egress import LOOPBACK, STRICT, Egress
 from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
 from mandor.lib.loop_watch import LoopWatch
 from mandor.lib.metrics import Metrics
 from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import NEVER
-from mandor.lib.sealing import Sealer
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.lib.tasks import Background
 from mandor.model.features import FEATURES, features_of
 from mandor.model.record import ServerSpec
@@ -49,14 +60,19 @@ from mandor.model.workload import Workload
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
 from mandor.roots import tasks
-from mandor.roots.bootstrap import ensure_cluster, ensure_key_file, ensure_sealer
+from mandor.roots.audit import AuditSinks
+from mandor.roots.certificates import ServerCertificates, advertised_host, host_names, own_authority
 from mandor.roots.forecast import make_scheduling
 from mandor.roots.inquiry import HttpInquiry
+from mandor.roots.key_files import KeyFiles
 from mandor.roots.machines import Machines
 from mandor.roots.messages import Messages
+from mandor.roots.oidc import HttpFetch, default_issuer
+from mandor.roots.preparation import check_store, prepare, remembered_of
+from mandor.roots.private_files import SERVER_FILES, check_private_files
 from mandor.roots.prometheus import Prometheus
 from mandor.roots.recording import start_recording
-from mandor.roots.settings import ServerSettings, load, loopback, split_address
+from mandor.roots.settings import ServerSettings, load, split_address
 from mandor.roots.simulation import Simulations
 from mandor.roots.supervisor import Pulse, supervised
 from mandor.roots.tracing import target_of, tracing
@@ -69,6 +85,8 @@ from mandor.store.backups import Backups
 from mandor.store.base import Store
 from mandor.store.election import Election
 from mandor.store.health import Health
+from mandor.store.marked import MarkedStore
+from mandor.store.marker import Remembered
 from mandor.store.metered import MeteredStore
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
@@ -90,6 +108,10 @@ class Inside:
 
     url: str
     """Where this server is reached."""
+    dev: bool = False
+    """`mandor dev`: everything is on this machine."""
+    egress: Egress = STRICT
+    files: SecretFiles = NO_FILES
     scheduler: Scheduler | None = None
     """While it leads here."""
     backups: Backups | None = None
@@ -102,10 +124,21 @@ class Inside:
     """What the parts of this process count, while they run."""
     measures: Measures = field(default_factory=Measures)
     """What the API of this process counts of itself."""
+    keys: Keys | None = None
+    """Of secrets."""
     everywhere: Callable[[], frozenset[str]] = frozenset
     """The features that all servers have."""
     tracer: Tracer | None = None
     """Keeps spans; None: nobody wants them."""
+    authority: CertificateAuthority | None = None
+    """Issues certificates; None: `mandor dev` needs none."""
+    certificates: ServerCertificates | None = None
+    """Keeps this server's own certificate; None: it talks plain HTTP."""
+
+    def fingerprint(self) -> str:
+        """Of the authority that servers have their certificates from; empty: they have them from elsewhere."""
+        found = self.authority
+        return found.fingerprint if found is not None and found.serves else ""
 
     def crowded(self) -> bool:
         """So many wait for an answer that what nobody waits for comes after them."""
@@ -116,7 +149,10 @@ class Inside:
 
     def troubles(self) -> tuple[str, ...]:
         of_store = () if self.health is None else self.health.ailments
-        return (*of_store, *(each.trouble for each in (self.queue, self.backups) if each is not None and each.trouble))
+        return (
+            *of_store,
+            *(each.trouble for each in (self.queue, self.backups, self.keys) if each is not None and each.trouble),
+        )
 
     async def compare_table(self) -> TableReport | None:
         return await self.scheduler.compare_table() if self.scheduler is not None else None
@@ -128,8 +164,10 @@ Work = Callable[[Store, Clock, ServerSettings, Pulse, Inside], Awaitable[None]]
 def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
     logs.set_up(settings.log_style, settings.log_level, server=settings.address or settings.listen)
-    check_safe(settings)
     target_of(settings)  # a mistake is told before anything runs
+    if not dev:  # `mandor dev` lets in every user of this machine anyway
+        check_private_files(settings.directory, (settings.secrets_key_file.absolute(), *SERVER_FILES))
+    _allow_files()
     if settings.record:
         check_recordable(Path(settings.record))
     pulse = Pulse()
@@ -141,13 +179,11 @@ def run(settings: ServerSettings, *, dev: bool = False) -> None:
         uvloop.run(serve(settings, dev=dev, pulse=pulse))
 
 
-def check_safe(settings: ServerSettings) -> None:
-    host, _ = split_address(settings.listen)
-    if not loopback(host) and not settings.tls_cert:
-        raise Invalid(
-            f"refusing to listen on {host} without TLS",
-            hint="give --tls-cert and --tls-key, or listen on 127.0.0.1",
-        )
+def _allow_files() -> None:
+    """Every connection is an open file: take as many as the system allows this process."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | None = None) -> None:
@@ -155,22 +191,28 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
     told = _told_by_signal()
     clock = SystemClock()
     server_id = new_uid()[:10]
+    remembered = remembered_of(settings)
     with _listener(settings) as listener:
-        url = settings.address or _url(listener, secure=bool(settings.tls_cert))
-        inside = Inside(url)
+        url = settings.address or _url(listener, secure=settings.secure)
+        allowed = (*settings.egress_allow, *LOOPBACK) if dev else settings.egress_allow
+        inside = Inside(url, dev=dev, egress=Egress(allowed), files=SecretFiles(settings.secret_files))
         async with (
             tracing(target_of(settings), "mandor-server", server_id) as inside.tracer,
-            await open_store(settings.store_url, access=store_access(settings)) as opened,
+            await open_store(settings.store_url, access=store_access(settings, remembered)) as opened,
+            MarkedStore(opened) as marked,
         ):
             inside.metrics.add(process_families)
-            store = _observed(opened, settings, clock, inside)
-            await _prepare(store, settings, dev=dev)
+            store = _observed(marked, settings, clock, inside)
+            await check_store(store, settings, remembered)
+            cluster, inside.keys = await prepare(store, settings, marked, dev=dev)
             inside.backups = _backups(settings, store, clock)
-            inside.health = Health(opened, clock)
+            inside.health = Health(marked, clock)
             inside.metrics.add(inside.health.families)
-            register = Register(store, clock, server_id, _entry(settings, url))
+            register = Register(store, clock, server_id, _entry(settings, url, inside.keys))
             await register.enter()
-            inside.everywhere = register.everywhere
+            inside.everywhere, inside.keys.living = register.everywhere, register.living
+            if FEATURE in register.everywhere():
+                await inside.keys.begin(clock.now())
             if "scheduler" in settings.roles:
                 await claim(store, clock, _pools(settings))
             async with tasks.shared_queue(settings) as inside.queue, Background() as background:
@@ -178,6 +220,15 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                 if inside.queue is not None:
                     background.start(tasks.work(store, clock, settings, inside.queue, inside.crowded), "tasks")
                 background.start(register.run(), "register")
+                background.start(marked.run(), "marker")
+                background.start(_ensure_users(store, clock, register), "user ids")
+                background.start(inside.keys.run(), "keys of secrets")
+                if dev:
+                    files = KeyFiles(store, clock, settings.directory, admin=False)
+                    await files.keep()
+                    background.start(files.run(), "token files")
+                else:
+                    await _certify(background, store, clock, settings, inside, cluster.id)
                 background.start(inside.health.run(), "health")
                 loop_watch = LoopWatch()
                 inside.metrics.add(loop_watch.families)
@@ -202,10 +253,12 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
     log.info("ended")
 
 
-def _entry(settings: ServerSettings, url: str) -> ServerSpec:
+def _entry(settings: ServerSettings, url: str, keys: Keys) -> ServerSpec:
     """What this process tells of itself."""
     address = url if "api" in settings.roles else ""
-    return ServerSpec(version=__version__, features=FEATURES, roles=tuple(settings.roles), address=address)
+    return ServerSpec(
+        version=__version__, features=FEATURES, roles=tuple(settings.roles), address=address, keys=keys.master_ids
+    )
 
 
 def _observed(opened: Store, settings: ServerSettings, clock: Clock, inside: Inside) -> Store:
@@ -217,12 +270,49 @@ def _observed(opened: Store, settings: ServerSettings, clock: Clock, inside: Ins
     return TracedStore(metered, settings.store_url.partition(":")[0], clock.now)
 
 
-async def _prepare(store: Store, settings: ServerSettings, *, dev: bool) -> None:
-    cluster = await ensure_cluster(store)
-    await ensure_key_file(store, settings.directory / "join.token", role="join", identity="join:first")
-    if not dev:
-        await ensure_key_file(store, settings.directory / "admin.token", role="admin", identity="user:admin")
-    log.info("cluster %s, epoch %d, in %s", cluster.id, cluster.epoch, _shown(settings.store_url))
+async def _certify(
+    background: Background, store: Store, clock: Clock, settings: ServerSettings, inside: Inside, cluster: str
+) -> None:
+    """The cluster's authority, this server's certificate from it, and the first tokens, which carry its fingerprint."""
+    assert inside.keys is not None
+    authority = CertificateAuthority(
+        store,
+        clock,
+        inside.keys.ring,
+        own=own_authority(settings),
+        node_seconds=float(settings.certificate_life),
+        serves=not settings.tls_cert and (settings.secure or "api" not in settings.roles),
+        everywhere=inside.everywhere,
+    )
+    await authority.ensure(cluster)
+    inside.authority = authority
+    files = KeyFiles(store, clock, settings.directory, admin=True, fingerprint=inside.fingerprint)
+    await files.keep()
+    background.start(files.run(), "token files")
+    if not settings.secure:
+        return
+    if not authority.ready and authority.serves:
+        raise Invalid(
+            "this server cannot issue itself a certificate",
+            hint="upgrade the other servers of the cluster first, give --ca-cert and --ca-key as they have them, "
+            "or give it one: --tls-cert, --tls-key",
+        )
+    inside.certificates = ServerCertificates(authority, clock, settings.directory / "tls", host_names(settings))
+    if authority.ready:
+        inside.certificates.keep()
+    inside.metrics.add(inside.certificates.families)
+    background.start(inside.certificates.run(cluster), "certificates")
+
+
+async def _ensure_users(store: Store, clock: Clock, register: Register) -> None:
+    """Give older namespaces their user ids, once every server knows of them."""
+    while True:
+        if "namespace-levels" in register.everywhere():
+            try:
+                return await ensure_users(store)
+            except MandorError as error:
+                log.warning("namespaces without user ids: %s; tried again", error)
+        await clock.sleep(1.0)
 
 
 async def _serve_api(
@@ -243,15 +333,18 @@ async def _serve_api(
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = api_settings(settings, url, tokens_required=not dev)
     features_of(Workload)  # it takes a while, and is known from then on
-    sealer = _sealer(settings)
+    sealer = inside.keys.ring if inside.keys is not None else None
     gauges = ClusterGauges(store, heartbeats, clock)
 
     async def metrics() -> bytes:
         await gauges.prepare()
         return await inside.metrics.text()
 
-    async with HttpInquiry() as inquire, gauges:
+    async with HttpInquiry() as inquire, HttpFetch() as fetch, gauges:
+        authority = inside.authority if settings.secure else None
+        issuers = Issuers(store, clock, fetch, default_issuer(settings))
         parts = ApiParts(
+            auth=Auth(store, clock, tokens_required=api.tokens_required, issuers=issuers, authority=authority),
             store=store,
             clock=clock,
             heartbeats=heartbeats,
@@ -266,16 +359,20 @@ async def _serve_api(
             metrics=metrics,
             measures=inside.measures,
             tracer=inside.tracer,
+            authority=authority,
             sealer=sealer,
+            keys=inside.keys,
             spare_clusters=frozenset(read_targets(settings.pipelines)),
-            try_receiver=Messages(store, clock, sealer).try_out,
+            egress=inside.egress,
+            files=inside.files,
+            try_receiver=Messages(store, clock, sealer, inside.egress, inside.files).try_out,
             simulate=Simulations(),
         )
         inside.metrics.add(lambda: inside.measures.families(len(parts.streams)))
         inside.metrics.add(parts.turnstile.families)
         inside.metrics.add(gauges.families)
-        tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
-        server = ApiServer(build_app(parts), parts, listener, tls=tls)
+        server = ApiServer(build_app(parts), parts, listener, tls=_tls(settings, inside))
+        inside.metrics.add(server.open_ones.families)
         tasks.start(recorder.run(), "recorder")
         tasks.start(heartbeats.run(), "heartbeats")
         start_recording(tasks, settings, store, clock, lambda: [each.instances for each in heartbeats.all_usage()])
@@ -287,6 +384,14 @@ async def _serve_api(
         await serving
 
 
+def _tls(settings: ServerSettings, inside: Inside) -> ServerTls | None:
+    made = inside.certificates
+    if not settings.tls_cert:
+        return made.tls if made is not None else None
+    authorities = made.authorities_file if made is not None and made.authorities_file.exists() else None
+    return ServerTls(Path(settings.tls_cert), Path(settings.tls_key), authorities)
+
+
 def api_settings(settings: ServerSettings, url: str, *, tokens_required: bool) -> ApiSettings:
     return ApiSettings(
         address=url,
@@ -296,7 +401,14 @@ def api_settings(settings: ServerSettings, url: str, *, tokens_required: bool) -
         requests_burst=settings.requests_each * BURST_SECONDS,
         watches_most=settings.streams_most,
         watches_each=settings.streams_each,
+        connections_most=settings.connections_most,
+        connections_each=settings.connections_each,
+        head_seconds_most=float(settings.head_timeout),
+        body_seconds_most=float(settings.body_timeout),
+        idle_seconds_most=float(settings.idle_timeout),
         credential_age_seconds=float(settings.credential_age),
+        login_scopes=settings.oidc_scopes,
+        identity_issuer=settings.identity_issuer,
     )
 
 
@@ -365,8 +477,18 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     times = NodeTimes(
         suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_fraction
     )
-    prometheus = Prometheus(settings.prometheus)
-    machines = Machines(store, clock, settings.machine_servers or (inside.url,), settings.machine_ca)
+    prometheus = Prometheus(settings.prometheus, loopback=inside.dev)
+    servers = settings.machine_servers or (inside.url,)
+    machines = Machines(
+        store,
+        clock,
+        servers,
+        settings.machine_ca,
+        inside.everywhere,
+        inside.fingerprint,
+        inside.egress,
+        inside.files,
+    )
     controllers = make_controllers(
         store,
         clock,
@@ -383,14 +505,17 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     try:
         async with prometheus, machines, Background() as tasks:
             tasks.start(recorder.run(), "recorder")
-            tasks.start(Messages(store, clock, _sealer(settings)).run(recorder), "messages")
+            sealer = inside.keys.ring if inside.keys else None
+            keeper = AuditKeeper(
+                store, clock, KeepAudits(float(settings.audit_keep), int(settings.audit_most)), inside.everywhere
+            )
+            sinks = AuditSinks(store, sealer, settings.audit_files, inside.egress, inside.files)
+            tasks.start(keeper.run(), "audits")
+            tasks.start(AuditExporter(store, clock, keeper, sinks.open).run(), "audits to log sinks")
+            tasks.start(Messages(store, clock, sealer, inside.egress, inside.files).run(recorder), "messages")
             await run_all(controllers, store, clock, measures=measures, tracer=inside.tracer)
     finally:
         forget()
-
-
-def _sealer(settings: ServerSettings) -> Sealer:
-    return ensure_sealer(settings.secrets_key_file, given=bool(settings.secrets_key))
 
 
 async def _tasks(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
@@ -408,11 +533,12 @@ def _listener(settings: ServerSettings) -> Iterator[socket.socket]:
 
 
 def _url(listener: socket.socket, *, secure: bool) -> str:
-    host, port = listener.getsockname()[:2]
+    listen, port = listener.getsockname()[:2]
+    host = advertised_host(listen)
     return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def store_access(settings: ServerSettings) -> StoreAccess:
+def store_access(settings: ServerSettings, remembered: Remembered | None = None) -> StoreAccess:
     password = Path(settings.store_password_file).read_text().strip() if settings.store_password_file else ""
     return StoreAccess(
         ca=settings.store_ca,
@@ -420,13 +546,9 @@ def store_access(settings: ServerSettings) -> StoreAccess:
         key=settings.store_key,
         user=settings.store_user,
         password=password,
+        remembered=remembered,
+        accept_older=settings.accept_older_store,
     )
-
-
-def _shown(url: str) -> str:
-    """A store's URL without a password, should someone have put one there."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if "@" in rest else url
 
 
 def _told_by_signal() -> asyncio.Event:
@@ -450,7 +572,10 @@ def main() -> None:
     parser.add_argument("--trace-share")
     flags = vars(parser.parse_args())
     dev = bool(flags.pop("dev"))
-    run(load(ServerSettings, "server", environ=os.environ, flags=flags), dev=dev)
+    try:
+        run(load(ServerSettings, "server", environ=os.environ, flags=flags), dev=dev)
+    except MandorError as error:
+        sys.exit(f"error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
 
 
 if __name__ == "__main__":

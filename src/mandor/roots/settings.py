@@ -11,11 +11,15 @@ import msgspec
 from msgspec import Struct
 
 from mandor.errors import Invalid
+from mandor.lib.egress import EVERYWHERE, Egress
+from mandor.lib.loopback import is_loopback
+from mandor.lib.owned_file import read_owned
 from mandor.lib.quantity import Seconds, SecondsOrNever, Size
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import from_plain
 from mandor.model.meta import check_name
 from mandor.model.node import USUAL_PORTS, PortRange
+from mandor.model.role import check_issuer_url
 
 S = TypeVar("S", bound="Settings")
 
@@ -63,8 +67,21 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     store_key: str = ""
     store_user: str = ""
     store_password_file: str = ""
+    accept_older_store: bool = False
+    """Start on a store that holds less than this server saw in it before, and go on from there."""
+    tls: bool = False
+    """TLS with a certificate of the cluster's authority on loopback, too; elsewhere it is always so."""
+    tls_name: tuple[str, ...] = ()
+    """Further host names under which clients reach this server, for its certificate."""
     tls_cert: str = ""
+    """A certificate (PEM) from elsewhere for this server; empty: the cluster's authority issues it."""
     tls_key: str = ""
+    ca_cert: str = ""
+    """The certificate (PEM) of an authority of yours, which issues instead of the cluster's own; the same for all
+    servers."""
+    ca_key: str = ""
+    certificate_life: Seconds = Seconds(24 * 3600)
+    """How long the certificate of a node is good; its agent renews it after two thirds of that."""
     roles: tuple[str, ...] = ROLES
     """What this server does: api, scheduler, controllers, tasks."""
     suspect_after: Seconds = Seconds(20)
@@ -78,6 +95,15 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     secrets_key: str = ""
     """The file with the key that seals secrets in the store, the same for all servers of a cluster; empty: it is
     `secrets.key` in `data`, made at the first start. Without it nobody reads them any more, whatever backups exist."""
+    audit_keep: Seconds = Seconds(90 * 86_400)
+    """How long audit records are kept."""
+    audit_most: Size = Size(128 << 20)
+    """How many bytes of audit records are kept: the oldest go first, and a record says so."""
+    audit_files: str = ""
+    """The folder below which log sinks with `audit: true` may write files on this server; empty: nowhere."""
+    secrets_key_command: str = ""
+    """A program whose output is the key, instead of a file: `vault-client read mandor/key`. It is run once at start,
+    without a shell, for 30 s at most."""
     image_most: Size = Size(32 << 30)
     """How large an image may be that `mandor image load` sends through this server to a node."""
     requests_each: int = 5_000
@@ -86,6 +112,19 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """So many watches, logs and other answers that go on are open at once."""
     streams_each: int = 2_000
     """Of one identity."""
+    connections_most: int = 50_000
+    """At most so many connections are open at once, and never more than this process may have files open. Half of them
+    are reserved for callers that have shown a valid token, and for the addresses that these come from."""
+    connections_each: int = 500
+    """At most so many connections from one address (of IPv6: from one /64 network) that have shown no valid token; a
+    new one closes the oldest. Eight times as many from an address that has shown one. Raise it when all callers come
+    through one proxy."""
+    head_timeout: Seconds = Seconds(10)
+    """A request whose headers are not complete after so long is answered with 408, and a TLS handshake is ended."""
+    body_timeout: Seconds = Seconds(60)
+    """A request whose body is not complete after so long is answered with 408."""
+    idle_timeout: Seconds = Seconds(30)
+    """A connection without a request for so long is closed; agents send a heartbeat every ten seconds."""
     credential_age: SecondsOrNever = SecondsOrNever(30 * 86_400)
     """At this age at the latest an agent renews its node's credential by itself; `never`: only when it is told to, or
     before it ends."""
@@ -95,7 +134,12 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """A `should` rule that was given up can be kept for so long: then its instance moves; `never`: none does."""
     prometheus: tuple[str, ...] = ()
     """The Prometheus servers that counts may follow, as `http://HOST:9090`: the first is asked where a manifest names
-    none, and no other is asked; empty: whichever a manifest names."""
+    none, and no other is asked; empty: none is."""
+    egress_allow: tuple[str, ...] = (EVERYWHERE,)
+    """Which hosts are called for what objects of the API say (webhooks, event buses, machines on demand): `*` (all but
+    loopback and link-local addresses), `HOST`, `HOST:PORT`, `*.DOMAIN`, `10.0.0.0/8`, `unix:/PATH`; no others are."""
+    secret_files: str = ""
+    """The folder with the files that objects of the API may name, by name: `file:NAME`; empty: they may name none."""
     machine_servers: tuple[str, ...] = ()
     """The URLs under which machines that a pool orders reach the API; empty: this server's address."""
     machine_ca: str = ""
@@ -116,6 +160,22 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     plugins: str = ""
     """A folder of scheduler plugins, `.py` files; followed, too. What stands there runs inside the server."""
 
+    identity_issuer: str = ""
+    """The URL that consumers of workload identities know this cluster by (`iss`): one for all servers, where
+    `/.well-known/openid-configuration` is reached; empty: this server's address."""
+    oidc_issuer: str = ""
+    """The URL of the OpenID provider that people log in with (`mandor login`); empty: there is none."""
+    oidc_client_id: str = ""
+    """The client id of Mandor there, a public client; ID tokens must be for it."""
+    oidc_username_claim: str = "sub"
+    """The claim of ID tokens that is the user's name; role bindings name users by it."""
+    oidc_groups_claim: str = "groups"
+    """The claim that lists the user's groups; role bindings name groups by it."""
+    oidc_ca: str = ""
+    """A file with the certificates to trust for the provider; empty: those of this machine."""
+    oidc_scopes: tuple[str, ...] = ("openid", "profile", "email", "offline_access")
+    """What `mandor login` asks for; `offline_access` gets the refresh token with which logins are renewed."""
+
     inventory: str = ""
     """Where machines for virtual machines are listed: the URL of a node API, or a file; empty: the cluster's own
     nodes."""
@@ -133,6 +193,13 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         split_address(self.listen)
+        _check_outward(self)
+        if bool(self.oidc_issuer) != bool(self.oidc_client_id):
+            raise ValueError("`oidc_issuer` and `oidc_client_id` are given together")
+        if self.oidc_issuer:
+            check_issuer_url(self.oidc_issuer)
+        if self.secrets_key and self.secrets_key_command:
+            raise ValueError("give `secrets_key` or `secrets_key_command`, not both")
         if self.task_queue and not self.task_queue.startswith(("amqp://", "amqps://")):
             raise ValueError("`task_queue` is an address as amqp://USER:PASSWORD@HOST/VHOST")
         if self.inventory_every < 1:
@@ -141,6 +208,10 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"task_attempts is {self.task_attempts}; it is 1..100")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("`tls_cert` and `tls_key` come together")
+        if bool(self.ca_cert) != bool(self.ca_key):
+            raise ValueError("`ca_cert` and `ca_key` come together")
+        if self.certificate_life < 10:
+            raise ValueError("`certificate_life` is at least 10s")
         if self.lost_after < self.suspect_after:
             raise ValueError(f"lost_after {self.lost_after} is shorter than suspect_after {self.suspect_after}")
         percent = self.mass_share.removesuffix("%")
@@ -150,9 +221,12 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("`backup_every` is at least 1m")
         if not 1 <= self.backup_keep <= 10_000:
             raise ValueError(f"backup_keep is {self.backup_keep}; it is 1..10000")
-        for name in ("requests_each", "streams_most", "streams_each"):
+        for name in ("requests_each", "streams_most", "streams_each", "connections_most", "connections_each"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is at least 1")
+        for name in ("head_timeout", "body_timeout", "idle_timeout"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` is at least 1s")
         if self.plugin_hang < 1:
             raise ValueError("`plugin_hang` is at least 1s")
         if self.credential_age < 3600:
@@ -171,8 +245,23 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("`roles` names at least one of api, scheduler, controllers, tasks")
 
     @property
+    def secure(self) -> bool:
+        """Whether this server talks TLS."""
+        return bool(self.tls_cert) or self.tls or not is_loopback(split_address(self.listen)[0])
+
+    @property
     def secrets_key_file(self) -> Path:
         return Path(self.secrets_key) if self.secrets_key else self.directory / "secrets.key"
+
+    @property
+    def marker_file(self) -> Path:
+        """Where the store's cluster, epoch and highest revision are remembered."""
+        return self.directory / "cluster.marker"
+
+    @property
+    def durable(self) -> bool:
+        """Return whether the store survives its server."""
+        return not self.store_url.startswith("memory:")
 
     @property
     def mass_fraction(self) -> float:
@@ -192,12 +281,14 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     join_token: str = ""
     join_token_file: str = ""
     engine: tuple[str, ...] = ()
-    """The engines to offer; empty: every one that is found."""
+    """The engines to offer; empty: every one that is found but `process`, which runs tasks on the node itself and is
+    offered only by name; `all`: every one that is found, `process` too."""
     engine_option: tuple[str, ...] = ()
     """`docker.socket=/run/docker.sock`, `incus.url=https://…`: how an engine is reached, where it is not found."""
     label: tuple[str, ...] = ()
     """`key=value`, given to the node when it first joins."""
-    pool: str = "default"
+    pool: str = ""
+    """The node's pool when it first joins; empty: the join token's, or `default`."""
     address: str = ""
     """The address others reach this machine at; empty: found by itself."""
     capacity: tuple[str, ...] = ()
@@ -206,6 +297,11 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`gpu=4` or `nvidia/gpu=4`: devices of this machine that tasks may ask for."""
     allow_host_path: tuple[str, ...] = ()
     """Folders of this machine that tasks may mount, with all below them; empty: none."""
+    egress_allow: tuple[str, ...] = (EVERYWHERE,)
+    """Which hosts are called for what objects of the API say (log sinks): `*` (all but loopback and
+    link-local addresses), `HOST`, `HOST:PORT`, `*.DOMAIN`, `10.0.0.0/8`, `unix:/PATH`; nothing else is called."""
+    secret_files: str = ""
+    """The folder with the files that objects of the API may name, by name: `file:NAME`; empty: they may name none."""
     names: bool = True
     """Instances find others of their namespace by name (hosts files, MANDOR_ADDR_…); without it, less is watched."""
     port_range: str = str(USUAL_PORTS)
@@ -223,6 +319,7 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         PortRange.parse(self.port_range)
+        _check_outward(self)
         if self.otlp and not self.otlp.startswith(("http://", "https://")):
             raise ValueError(f"otlp is {self.otlp!r}; it is an address as http://HOST:4318")
 
@@ -266,7 +363,7 @@ def _from_text(name: str, text: str, wanted: Any) -> Any:
 
 def _from_file(file: str, section: str, known: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        content = tomllib.loads(Path(file).read_text())
+        content = tomllib.loads(read_owned(Path(file)).decode())
     except OSError as error:
         raise Invalid(f"cannot read the settings file {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -281,16 +378,18 @@ def _from_file(file: str, section: str, known: Mapping[str, Any]) -> dict[str, A
     return dict(part)
 
 
+def _check_outward(settings: "ServerSettings | AgentRootSettings") -> None:
+    Egress(settings.egress_allow)
+    if settings.secret_files and not settings.secret_files.startswith("/"):
+        raise ValueError(f"secret_files is {settings.secret_files[:80]!r}; it is the path of a folder, from the root")
+
+
 def split_address(text: str) -> tuple[str, int]:
     """`127.0.0.1:8080` or `[::1]:8080` as host and port."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{text!r} is not an address; write HOST:PORT")
     return host.strip("[]"), int(port)
-
-
-def loopback(host: str) -> bool:
-    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def default_name() -> str:

@@ -1,29 +1,21 @@
 """Simulations for callers of the API: `mandor simulate` in a process of its own, with limits."""
 
-import asyncio
-import os
-import resource
 import shutil
-import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
+from mandor.api.turn_plan import LIMITS, Lane
 from mandor.errors import Invalid, TooLarge, TooMany
+from mandor.lib.limited import Limits, Overran, run_limited
 
-AT_ONCE = 1
-SECONDS_MOST = 120.0
-MEMORY_BYTES_MOST = 2 << 30
-NICENESS = 10
-"""Whatever the server itself does comes first."""
+AT_ONCE = LIMITS[Lane.SIMULATION].seats
+RUN = Limits(seconds=120.0, cpu_seconds=120, memory_bytes=2 << 30, output_bytes=32 << 20, files=256, niceness=10)
 SCENARIO, PAGE = "scenario.yaml", "page.html"
-KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME")
-"""What of the server's environment is no secret, and needed."""
 
 
 class Simulations:
-    """Runs one at a time."""
+    """Runs a few at a time; the API gives each identity one of them."""
 
     def __init__(self) -> None:
         self._running = 0
@@ -31,7 +23,7 @@ class Simulations:
     async def __call__(self, scenario: str, seeds: int) -> tuple[bytes, str]:
         """The report as JSON, and as a page; `Invalid` with what is wrong in the scenario, and where."""
         if self._running >= AT_ONCE:
-            raise TooMany("another simulation runs", hint="try again in a minute, or run `mandor simulate` yourself")
+            raise TooMany(f"{AT_ONCE} simulations run", hint="try again in a minute, or run `mandor simulate` yourself")
         self._running += 1
         folder = Path(mkdtemp(prefix="mandor-simulate-"))
         try:
@@ -44,33 +36,18 @@ class Simulations:
 
 async def _run(folder: Path, seeds: int) -> tuple[bytes, str]:
     words = ["simulate", SCENARIO, "--seeds", str(seeds), "--workers", "1", "--html", PAGE, "-o", "json"]
-    environment = {name: os.environ[name] for name in KEPT if name in os.environ} | {"OPENBLAS_NUM_THREADS": "1"}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mandor.cli.main", *words),
-        cwd=folder,
-        env=environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
+    command = (sys.executable, "-m", "mandor.cli.main", *words)
     try:
-        with suppress(ProcessLookupError):
-            resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES_MOST, MEMORY_BYTES_MOST))
-            os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
-        async with asyncio.timeout(SECONDS_MOST):
-            report, told = await process.communicate()
-    except TimeoutError:
-        message = f"the simulation took more than {SECONDS_MOST:.0f} s"
-        raise TooLarge(message, hint="fewer seeds, less time, or `mandor simulate` on a machine of yours") from None
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode not in {0, 1} or not report:
-        raise _mistake(told.decode(errors="replace"), process.returncode)
-    return report, (folder / PAGE).read_text(encoding="utf-8")
+        ended = await run_limited(command, RUN, folder=folder)
+    except Overran as error:
+        hint = "fewer seeds, less time, or `mandor simulate` on a machine of yours"
+        raise TooLarge(f"the simulation was ended: {error}", hint=hint) from None
+    page = folder / PAGE
+    if ended.status not in {0, 1} or not ended.output or not page.is_file():
+        raise _mistake(ended.errors.decode(errors="replace"), ended.status)
+    if page.stat().st_size > RUN.output_bytes:
+        raise TooLarge(f"the page of the simulation has more than {RUN.output_bytes} bytes", hint="use fewer seeds")
+    return ended.output, page.read_text(encoding="utf-8")
 
 
 def _mistake(told: str, status: int | None) -> Invalid:

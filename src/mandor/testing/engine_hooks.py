@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from mandor.engines.base import Engine, Launch, Unit
 from mandor.model.image import ImageFile
+from mandor.model.level import Level
 from mandor.testing.traces import find_traces
 
 MIB = 1024 * 1024
@@ -42,6 +43,8 @@ class EngineHooks:
     memory_limit_bytes: ClassVar[int] = 48 * MIB
     mount_path: ClassVar[str] = "/mnt"
     """Where the suite has its volumes mounted."""
+    level: ClassVar[Level] = "baseline"
+    """The level of the namespace of the suite's launches; an engine keeps its promises at each."""
 
     def make_engine(self, directory: Path) -> Engine:
         """A new engine object; called again with the same directory, it is the same engine after a restart."""
@@ -96,7 +99,7 @@ class EngineHooks:
     # Launches, by what they do.
 
     def launch(self, **parts: Any) -> Launch:
-        return Launch(**{"name": "suite", "image": self.image} | parts)
+        return Launch(**{"name": "suite", "image": self.image, "level": self.level} | parts)
 
     def shell(self, script: str, **parts: Any) -> Launch:
         return self.launch(**{"command": ("sh", "-c"), "args": (script,)} | parts)

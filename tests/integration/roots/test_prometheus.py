@@ -42,7 +42,7 @@ def vector(*values: str) -> bytes:
 
 
 async def test_a_query_is_asked_as_it_stands_and_answered_with_its_number() -> None:
-    async with answering(vector("42.5")) as (url, asked), Prometheus() as prometheus:
+    async with answering(vector("42.5")) as (url, asked), Prometheus([url]) as prometheus:
         query = 'sum(rate(http_requests_total{job="a b"}[1m]))'
         assert await prometheus.ask(Metric(query=query, target=1, url=f"{url}/")) == 42.5
         assert asked == [query]
@@ -55,7 +55,7 @@ async def test_the_first_of_the_settings_is_asked_where_none_is_named_and_no_oth
             await prometheus.ask(Metric(query="up", target=1, url="http://127.0.0.1:1"))
         assert asked == ["up"]
     async with Prometheus() as nowhere:
-        with pytest.raises(Unavailable, match="nobody said where Prometheus is"):
+        with pytest.raises(Unavailable, match="no Prometheus server is configured"):
             await nowhere.ask(Metric(query="up", target=1))
 
 
@@ -75,13 +75,13 @@ async def test_the_first_of_the_settings_is_asked_where_none_is_named_and_no_oth
     ],
 )
 async def test_any_other_answer_is_told_in_a_sentence(body: bytes, status: int, says: str) -> None:
-    async with answering(body, status) as (url, _), Prometheus() as prometheus:
+    async with answering(body, status) as (url, _), Prometheus([url]) as prometheus:
         with pytest.raises(Unavailable, match=says):
             await prometheus.ask(Metric(query="up", target=1, url=url))
 
 
 async def test_nobody_there_is_told_too() -> None:
-    async with Prometheus() as prometheus:
+    async with Prometheus(loopback=True) as prometheus:
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
             await prometheus.ask(Metric(query="up", target=1, url="http://127.0.0.1:1"))
 

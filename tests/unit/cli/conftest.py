@@ -14,11 +14,13 @@ import pytest
 
 from mandor.api.settings import ApiSettings
 from mandor.cli.main import run
+from mandor.lib.egress import LOOPBACK, Egress
+from mandor.lib.secret_files import SecretFiles
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.record import Cluster, ClusterSpec
 from mandor.store.base import Put, Store
 from mandor.store.memory import MemoryStore
-from tests.api.conftest import Api, running_api
+from tests.api.conftest import Api, default_namespace, running_api
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -40,9 +42,13 @@ class LiveApi:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         async with MemoryStore() as store:
-            await store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1"))))
+            await store.commit(
+                Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1"))), Put(default_namespace())
+            )
             while True:
                 async with running_api(store, self._settings) as self.api:
+                    object.__setattr__(self.api.parts, "egress", Egress(["*", *LOOPBACK]))
+                    object.__setattr__(self.api.parts, "files", SecretFiles("/etc/mandor"))
                     self._ready.set()
                     await self._over.wait()
                 if self._away_seconds is None:
@@ -143,7 +149,7 @@ def api(_api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> LiveApi:
         from mandor.store.base import Delete
 
         for item in (await api.store.list(None)).items:
-            if item.kind != "cluster":
+            if item.kind != "cluster" and item.key != default_namespace().key:
                 await api.store.commit(Delete(item.key, item.meta.version))
 
     _api.do(clear)

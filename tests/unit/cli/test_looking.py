@@ -326,6 +326,30 @@ def test_a_volume_tells_where_it_is_who_has_it_and_what_becomes_of_it(api: LiveA
     assert "if lost:    waits for its node" in told
 
 
+def test_a_release_and_its_workload_show_the_digests_that_their_images_are_pinned_to(
+    api: LiveApi, mandor: Mandor
+) -> None:
+    text = """
+name: web
+groups:
+  main:
+    tasks:
+      front: {image: "nginx:1.27"}
+      cache: {image: "redis:7", role: sidecar}
+    alternatives:
+      - tasks: {front: {image: "nginx:alpine"}}
+"""
+    made = workload(text, release="web.1")
+    release = make_release(made, 1)
+    digest = "sha256:" + "ab" * 32
+    status = msgspec.structs.replace(release.status, images={"nginx:1.27": digest})
+    api.put(made, release.changed(status=status))
+    told = mandor("describe", "release", "web.1").out
+    assert f"images:      nginx:1.27 is {digest}" in told
+    assert "not pinned:  nginx:alpine, redis:7" in told
+    assert f"nginx:1.27 is {digest}" in mandor("describe", "workload", "web").out
+
+
 def test_other_kinds_show_their_spec(api: LiveApi, mandor: Mandor) -> None:
     made = workload("name: web\nimage: x")
     api.put(make_release(made, 1))

@@ -148,7 +148,8 @@ def _tell_workload(client: "Client", item: Object) -> Told:
         ("type", kind + detail),
         ("schedule", _schedule(spec.get("schedule"))),
         ("run of", spec.get("run_of", "")),
-        ("release", item["status"].get("release", "")),
+        ("release", release := item["status"].get("release", "")),
+        *_images(_release(client, release, meta.get("namespace")), "images"),
         ("indices", _indices(item)),
         ("roll-out", "" if _first(item) else rollout_line(item)),
         ("healthy", ", ".join((item["status"].get("rollout") or {}).get("proven", ())[-3:])),
@@ -170,6 +171,41 @@ def _tell_workload(client: "Client", item: Object) -> Told:
         if len(own) > INSTANCES_SHOWN:
             lines.append(f"  … and {len(own) - INSTANCES_SHOWN} more")
     return Told(facts, lines, advice.of_workload(item, own), [each["meta"]["name"] for each in own])
+
+
+def _release(client: "Client", name: str, namespace: str | None) -> Object:
+    """The release; empty: there is none, or the caller may not read it."""
+    from mandor.errors import Forbidden, NotFound
+
+    try:
+        return client.get("releases", name, namespace) if name else {}
+    except (Forbidden, NotFound):
+        return {}
+
+
+def _images(item: Object, word: str) -> Facts:
+    """The digests that images of a release or of an instance are pinned to."""
+    found = (item.get("status") or {}).get("images") or {}
+    return [(word, ", ".join(f"{image} is {digest}" for image, digest in found.items()))]
+
+
+def _tell_release(client: "Client", item: Object) -> Told:
+    spec = item["spec"]
+    named = {
+        task["image"]
+        for group in spec["groups"].values()
+        for form in (group, *group.get("alternatives", ()))
+        for task in (form, *form.get("tasks", {}).values())
+        if task.get("image")
+    }
+    pinned = (item.get("status") or {}).get("images") or {}
+    by_tag = sorted(image for image in named if image not in pinned and "@" not in image)
+    facts = [
+        ("workload", f"{spec['workload']}, release {spec['sequence']}"),
+        *_images(item, "images"),
+        ("not pinned", ", ".join(by_tag)),
+    ]
+    return Told(facts, _spec(item))
 
 
 def _first(item: Object) -> bool:
@@ -324,6 +360,7 @@ def _tell_instance(client: "Client", item: Object) -> Told:
     facts = [
         ("workload", f"{spec['workload']}, group {spec.get('group', 'main')}, release {spec['release']}"),
         ("engine", status.get("engine", "")),
+        *_images(item, "images"),
         ("address", status.get("address", "")),
         ("ports", tables.ports(item).removeprefix("-")),
         ("volumes", ", ".join(spec.get("volumes", ()))),
@@ -480,6 +517,7 @@ def _tell_log_sink(client: "Client", item: Object) -> Told:
 _STORIES: dict[str, Callable[["Client", Object], Told]] = {
     find_kind("workload").name: _tell_workload,
     find_kind("instance").name: _tell_instance,
+    find_kind("release").name: _tell_release,
     find_kind("node").name: _tell_node,
     find_kind("volume").name: _tell_volume,
     find_kind("node-pool").name: _tell_pool,

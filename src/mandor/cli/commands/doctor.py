@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,6 +70,8 @@ def _examine(client: "Client") -> Iterator[Finding]:
         ("event-buses", lambda items: checkup.of_receivers("event-bus", items)),
         ("inventories", checkup.of_inventories),
     ]
+    with suppress(NotFound):  # Plain HTTP on loopback, or a server of an earlier version.
+        yield from checkup.of_authority(client.read("/v1/ca")["certificates"], time.time())
     for plural, look in looks:
         try:
             items, _ = client.list(plural)

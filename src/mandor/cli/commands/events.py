@@ -43,11 +43,16 @@ def events_command(
         _watch(client, kind.name, wanted, query, output)
         return
     items, _ = client.list(kind.plural, query)
-    items = [item for item in items if wanted in {None, item["spec"]["about"]}]
+    items = [item for item in items if (wanted is None or wanted in _named(item)) and not item["spec"].get("seal")]
     if not audit and not all_namespaces and wanted is None:
         items += _of_the_cluster(client)
     items.sort(key=when)
     show(items[-last:] if last else items, kind, output, namespaces=all_namespaces and not audit)
+
+
+def _named(item: dict[str, Any]) -> set[str]:
+    """The objects that an event or an audit record is about."""
+    return {item["spec"]["about"], *(each["about"] for each in item["spec"].get("entries", ()))}
 
 
 def _of_the_cluster(client: "Client") -> list[dict[str, Any]]:
@@ -82,7 +87,7 @@ def _watch(client: "Client", kind: str, wanted: str | None, query: dict[str, Any
 
     for change in changes(client, find_kind(kind), query):
         item = change["after"]
-        if item is None or wanted not in {None, item["spec"]["about"]}:
+        if item is None or (wanted is not None and wanted not in _named(item)) or item["spec"].get("seal"):
             continue
         spec = item["spec"]
         if output == "json":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mandor.cli.importing import Choice, as_manifests, import_options
+from mandor.cli.importing import AS_MANIFESTS, Choice, as_manifests, import_options
 from mandor.cli.kinds import split_names
 from mandor.cli.options import (
     complete_kind_or_name,
@@ -64,6 +64,7 @@ def apply_command(
     """
     patience = seconds(timeout)
     query = {"namespace": namespace, "dry_run": dry_run or None, "prune": prune or None, "labels": labels}
+    query["format"] = AS_MANIFESTS
     answer = client.post("/v1/apply", {"files": as_manifests(read_files(files), choice)}, query)
     _show(answer, output, would=dry_run)
     if wait and not dry_run:
@@ -96,6 +97,7 @@ def diff_command(
     The exit status is 0 with and without differences; --exit-code makes it 1 if there are any.
     """
     query: dict[str, Any] = {"namespace": namespace, "dry_run": True, "prune": prune or None, "labels": labels}
+    query["format"] = AS_MANIFESTS
     answer = client.post("/v1/apply", {"files": as_manifests(read_files(files), choice)}, query)
     _show(answer, output, would=True, all_changes=True)
     return 1 if exit_code and any(each["action"] != "unchanged" for each in answer["results"]) else 0
@@ -151,11 +153,12 @@ def delete_command(
 
 def _delete(client: "Client", files: list[dict[str, str]], namespace: str, patience: float) -> dict[str, Any]:
     """What others need goes last, such as their namespace: so long is waited for those who are still there."""
+    query = {"namespace": namespace, "format": AS_MANIFESTS}
     deadline = time.monotonic() + patience
     done: dict[tuple[str, str, str], dict[str, Any]] = {}
     while True:
         try:
-            answer: dict[str, Any] = client.post("/v1/delete", {"files": files}, {"namespace": namespace})
+            answer: dict[str, Any] = client.post("/v1/delete", {"files": files}, query)
         except Conflict as error:
             if "left" not in error.facts or time.monotonic() > deadline:
                 raise

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mandor.cli.commands.manifest import file_option, read_files, show_results
-from mandor.cli.importing import Choice, as_manifests, import_options
+from mandor.cli.importing import AS_MANIFESTS, Choice, as_manifests, import_options
 from mandor.cli.options import connected, namespace_option, output_option
 from mandor.cli.output import show_data, show_table
 from mandor.cli.tables import amount, cores
@@ -53,7 +53,7 @@ def plan_command(
     The exit status is 0 if everything fits, and 1 if something would stay pending, or a reservation would not hold all
     its places.
     """
-    query: dict[str, Any] = {"namespace": namespace, **_nodes(words)}
+    query: dict[str, Any] = {"namespace": namespace, "format": AS_MANIFESTS, **_nodes(words)}
     if not files and not words and not profile:
         raise click.UsageError("say what to plan: -f FILE, drain NODE, without NODE or --profile FILE")
     body: dict[str, Any] = {"files": as_manifests(read_files(files), choice) if files else []}

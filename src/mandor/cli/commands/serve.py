@@ -78,8 +78,14 @@ def dev_command(
 @click.option("--store-key", metavar="FILE", help="Our key for the store.")
 @click.option("--store-user", metavar="NAME", help="Our name at the store.")
 @click.option("--store-password-file", metavar="FILE", help="Our password at the store.")
-@click.option("--tls-cert", metavar="FILE", help="Our certificate for callers.")
+@click.option("--accept-older-store", is_flag=True, default=None, help="Start on a store that holds less than before.")
+@click.option("--tls", is_flag=True, default=None, help="TLS on loopback, too; elsewhere it is always so.")
+@click.option("--tls-name", metavar="HOST", multiple=True, help="Another name of this server, for its certificate.")
+@click.option("--tls-cert", metavar="FILE", help="Our certificate for callers.  [default: the authority issues it]")
 @click.option("--tls-key", metavar="FILE", help="Our key for callers.")
+@click.option("--ca-cert", metavar="FILE", help="An authority of yours.  [default: the cluster has its own]")
+@click.option("--ca-key", metavar="FILE", help="Its key.")
+@click.option("--certificate-life", metavar="DURATION", help="Of the certificates of nodes.  [default: 24h]")
 @click.option(
     "--roles", metavar="ROLE[,ROLE]", multiple=True, help="Of api, scheduler, controllers, tasks.  [default: all]"
 )
@@ -88,18 +94,36 @@ def dev_command(
 @click.option("--mass-share", metavar="PERCENT", help="More of a pool silent is a broken network.  [default: 50%]")
 @click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
 @click.option("--secrets-key", metavar="FILE", help="The key that seals secrets, shared by all servers.")
+@click.option("--secrets-key-command", metavar="COMMAND", help="A program that writes that key to its output.")
+@click.option("--audit-keep", metavar="DURATION", help="How long audit records are kept.  [default: 90d]")
+@click.option("--audit-most", metavar="SIZE", help="How many bytes of audit records are kept.  [default: 128Mi]")
+@click.option("--audit-files", metavar="DIR", help="Where log sinks may write audit records on this server.")
 @click.option("--image-most", metavar="SIZE", help="How large an image to be loaded may be.  [default: 32Gi]")
 @click.option("--requests-each", type=int, metavar="COUNT", help="Requests of one identity a second.  [default: 5000]")
 @click.option("--streams-most", type=int, metavar="COUNT", help="Watches and logs open at once.  [default: 20000]")
 @click.option("--streams-each", type=int, metavar="COUNT", help="Of one identity.  [default: 2000]")
+@click.option("--connections-most", type=int, metavar="COUNT", help="Connections open at once.  [default: 50000]")
+@click.option("--connections-each", type=int, metavar="COUNT", help="Of one address, without a token.  [default: 500]")
+@click.option("--head-timeout", metavar="DURATION", help="For the headers of a request.  [default: 10s]")
+@click.option("--body-timeout", metavar="DURATION", help="For the body of a request.  [default: 60s]")
+@click.option("--idle-timeout", metavar="DURATION", help="For a connection without a request.  [default: 30s]")
 @click.option("--pools", metavar="POOL[,POOL]", multiple=True, help="What this scheduler owns.  [default: all]")
 @click.option("--credential-age", metavar="DURATION", help="When agents renew their credentials.  [default: 30d]")
 @click.option(
     "--restore-after", metavar="DURATION", help="How long a rule is keepable before its work moves.  [default: 60s]"
 )
 @click.option("--prometheus", metavar="URL[,URL]", multiple=True, help="The only ones asked for metrics.")
+@click.option("--egress-allow", metavar="HOST[,HOST]", multiple=True, help="Hosts that objects may name.  [default: *]")
+@click.option("--secret-files", metavar="DIR", help="The folder of the files that objects may name.")
 @click.option("--machine-servers", metavar="URL[,URL]", multiple=True, help="Where ordered machines find the API.")
 @click.option("--machine-ca", metavar="FILE", help="Certificates that ordered machines trust.")
+@click.option("--identity-issuer", metavar="URL", help="The issuer of workload identities.  [default: --address]")
+@click.option("--oidc-issuer", metavar="URL", help="The OpenID provider that people log in with.")
+@click.option("--oidc-client-id", metavar="ID", help="Our client id there; ID tokens must be for it.")
+@click.option("--oidc-username-claim", metavar="CLAIM", help="The claim that names a user.  [default: sub]")
+@click.option("--oidc-groups-claim", metavar="CLAIM", help="The claim that lists groups.  [default: groups]")
+@click.option("--oidc-ca", metavar="FILE", help="Certificates to trust for the provider.")
+@click.option("--oidc-scopes", metavar="SCOPE[,SCOPE]", multiple=True, help="What `mandor login` asks for.")
 @click.option("--inventory", metavar="URL|FILE", help="Lists machines for virtual machines.  [default: own nodes]")
 @click.option("--inventory-every", metavar="DURATION", help="How often it is asked.  [default: 30s]")
 @click.option("--pipelines", metavar="FILE", help="How spare machines are made, for each cluster.")
@@ -122,6 +146,9 @@ def server_command(
     pools: tuple[str, ...],
     prometheus: tuple[str, ...],
     machine_servers: tuple[str, ...],
+    oidc_scopes: tuple[str, ...],
+    tls_name: tuple[str, ...],
+    egress_allow: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Run a server of the control plane.
@@ -133,7 +160,9 @@ def server_command(
     from mandor.roots.settings import ServerSettings, load
 
     flags |= {"roles": _split(roles), "pools": _split(pools), "prometheus": _split(prometheus)}
-    flags["machine_servers"] = _split(machine_servers)
+    flags |= {"machine_servers": _split(machine_servers), "oidc_scopes": _split(oidc_scopes)}
+    flags["tls_name"] = _split(tls_name)
+    flags["egress_allow"] = _split(egress_allow)
     server.run(load(ServerSettings, "server", file=config, environ=os.environ, flags=flags))
 
 
@@ -153,9 +182,13 @@ def server_command(
     help="How an engine is reached: docker.socket=PATH, incus.url=URL …, several times.",
 )
 @click.option("--label", metavar="KEY=VALUE", multiple=True, help="For the node when it first joins, several times.")
-@click.option("--pool", metavar="NAME", help="The node's pool, when it first joins.  [default: default]")
+@click.option("--pool", metavar="NAME", help="The node's pool, when it first joins.  [default: the token's]")
 @click.option("--address", metavar="HOST", help="Where others reach this machine.  [default: found by itself]")
 @click.option("--allow-host-path", metavar="DIR", multiple=True, help="A folder that tasks may mount, several times.")
+@click.option(
+    "--egress-allow", metavar="HOST", multiple=True, help="A host for log sinks, several times.  [default: *]"
+)
+@click.option("--secret-files", metavar="DIR", help="The folder of the files that log sinks may name.")
 @click.option("--capacity", metavar="WHAT=AMOUNT", multiple=True, help="cpu=2, memory=4Gi …: part of the machine.")
 @click.option("--device", metavar="KIND=COUNT", multiple=True, help="gpu=4, nvidia/gpu=4 …: what tasks may ask for.")
 @click.option("--port-range", metavar="FIRST-LAST", help="Ports to choose from, for tasks.  [default: 20000-32000]")
@@ -181,6 +214,7 @@ def agent_command(
     capacity: tuple[str, ...],
     device: tuple[str, ...],
     pressure: tuple[str, ...],
+    egress_allow: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Run the agent of this node.
@@ -193,7 +227,11 @@ def agent_command(
 
     shared = (click.get_current_context().find_root().obj or {}).get("server")
     flags |= {"server": _split(server or ((shared,) if shared else ())), "engine": _split(engine), "label": list(label)}
-    flags |= {"allow_host_path": list(allow_host_path), "engine_option": list(engine_option)}
+    flags |= {
+        "egress_allow": _split(egress_allow),
+        "allow_host_path": list(allow_host_path),
+        "engine_option": list(engine_option),
+    }
     flags |= {"capacity": _split(capacity), "device": _split(device), "pressure": _split(pressure)}
     agent.run(load(AgentRootSettings, "agent", file=config, environ=os.environ, flags=flags))
 

@@ -26,9 +26,14 @@ def token_command() -> None:
 
 @token_command.command("create")
 @click.argument("identity")
-@click.option("--role", type=click.Choice(ROLES), required=True, help="What its bearer may do.")
+@click.option("--role", required=True, help=f"What its bearer may do: {', '.join(ROLES)}, or a `kind: role`.")
 @click.option("-n", "--namespace", "namespaces", multiple=True, help="Only there; may be given several times.")
-@click.option("--expires", metavar="DURATION", help="How long it is good: 12h, 30d; absent: for ever.")
+@click.option(
+    "--expires", metavar="DURATION", help="How long it is good: 12h, 30d.  [default: join 24h, others no end]"
+)
+@click.option("--uses", type=int, metavar="COUNT", help="Nodes that can join with a join token.  [default: any number]")
+@click.option("--pool", metavar="NAME", help="The pool of nodes that join with a join token.")
+@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Their labels, several times.")
 @click.option(
     "--overlap", default="1h", show_default=True, help="How long the credential that a node has is still good."
 )
@@ -40,6 +45,9 @@ def create(
     role: str,
     namespaces: tuple[str, ...],
     expires: str | None,
+    uses: int | None,
+    pool: str | None,
+    labels: tuple[str, ...],
     overlap: str,
     output: str,
 ) -> None:
@@ -47,7 +55,7 @@ def create(
 
     \b
     mandor token create ani --role operator -n team-a --expires 30d
-    mandor token create nodes --role join
+    mandor token create rack7 --role join --uses 12 --expires 1h --pool gpu --label rack=7
     """
     body: dict[str, object] = {"role": role, "identity": identity}
     if role == "node":
@@ -56,6 +64,9 @@ def create(
         body["namespaces"] = list(namespaces)
     if expires is not None:
         body["expires_seconds"] = seconds(expires, "--expires")
+    body |= {"uses": uses} if uses is not None else {}
+    body |= {"pool": pool} if pool else {}
+    body |= {"labels": dict(_label(each) for each in labels)} if labels else {}
     made = client.post("/v1/tokens", body)
     if output != "text":
         show_data(made, output)
@@ -64,6 +75,13 @@ def create(
     click.echo(f"the token {made['name']} is for {made['identity']} ({role}); it is not shown again", err=True)
     if made.get("former_until"):
         click.echo(f"its agent has another one, which ends in {overlap} at the latest: give it this one", err=True)
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--label")
+    return key, value
 
 
 @token_command.command("list")

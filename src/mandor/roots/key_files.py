@@ -1,0 +1,99 @@
+"""Writes the first tokens of a cluster into the server's data directory, and keeps `join.token` valid."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from mandor.api.audit import SERVER, Auditor
+from mandor.api.auth import make_token, split_token
+from mandor.api.routes.tokens import JOIN_SECONDS
+from mandor.errors import Conflict, MandorError
+from mandor.lib.clock import Clock
+from mandor.model.meta import Key
+from mandor.model.record import RENEWAL_SHARE, Role, Token
+from mandor.roots.master_key import write_secret
+from mandor.store.base import Delete, Put, Store, Write
+
+log = logging.getLogger("mandor.server")
+
+CHECK_SECONDS = 5.0
+JOIN = "join:first"
+"""Identity of the tokens in `join.token`."""
+
+
+class KeyFiles:
+    """`admin.token` has no end. `join.token` ends after 24 hours, and is replaced after two thirds of them."""
+
+    def __init__(
+        self, store: Store, clock: Clock, folder: Path, *, admin: bool, fingerprint: Callable[[], str] = lambda: ""
+    ) -> None:
+        """`admin`: write `admin.token`, too. `fingerprint`: of the authority that servers have their certificates from;
+        it stands behind the tokens."""
+        self._fingerprint = fingerprint
+        self._store, self._clock, self._folder, self._admin = store, clock, folder, admin
+
+    async def keep(self) -> None:
+        """Write each file whose token is missing, revoked or near its end."""
+        if self._admin:
+            await self._keep("admin.token", "admin", "user:admin")
+        await self._keep("join.token", "join", JOIN)
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(CHECK_SECONDS)
+            try:
+                await self.keep()
+            except (MandorError, OSError) as error:
+                log.warning("the token files in %s are not up to date: %s", self._folder, error)
+
+    async def _keep(self, file: str, role: Role, identity: str) -> None:
+        path, now = self._folder / file, self._clock.now()
+        found = await self._store.get(Key(Token.kind, "", _token_name(path)))
+        if isinstance(found, Token) and (role != "join" or _fresh(found, now)):
+            self._write(path, path.read_text().strip().partition(".")[0])
+            return
+        token, text = make_token(role, identity, expires_at=now + JOIN_SECONDS if role == "join" else 0.0)
+        made = Put(token)
+        record = Auditor(self._clock).of_commit(SERVER, "create", "", [(made, None)])
+        await self._store.commit(made, *_ending(found, now), *record)
+        self._write(path, text)
+        if role == "join":
+            await self._forget_ended(now)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write the token with the fingerprint that it has now, if that is not what the file says."""
+        fingerprint = self._fingerprint()
+        wanted = f"{text}.{fingerprint}" if fingerprint else text
+        if not path.exists() or path.read_text().strip() != wanted:
+            write_secret(path, wanted)
+
+    async def _forget_ended(self, now: float) -> None:
+        """Delete tokens that earlier versions of `join.token` held and that have ended."""
+        for each in (await self._store.list(Token.kind)).items:
+            if isinstance(each, Token) and each.spec.identity == JOIN and each.ends_at < now:
+                try:
+                    await self._store.commit(Delete(each.key, each.meta.version))
+                except Conflict:
+                    continue  # Another server deleted it.
+
+
+def _fresh(token: Token, now: float) -> bool:
+    return now < token.ends_at - (1 - RENEWAL_SHARE) * JOIN_SECONDS < float("inf")
+
+
+def _ending(replaced: object, now: float) -> list[Write]:
+    """A replaced token stays good until its end; one without an end, from an older version, gets one."""
+    if not isinstance(replaced, Token) or replaced.spec.expires_at:
+        return []
+    return [Put(replaced.changed(spec=msgspec.structs.replace(replaced.spec, expires_at=now + JOIN_SECONDS)))]
+
+
+def _token_name(path: Path) -> str:
+    """The public half of the token in the file; `-`: no such file, or no token in it."""
+    try:
+        parts = split_token(path.read_text().strip())
+    except FileNotFoundError:
+        return "-"
+    return parts[0] if parts else "-"

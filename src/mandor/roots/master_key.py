@@ -1,0 +1,80 @@
+"""The master keys of a server: from a file, or from the output of a program."""
+
+import os
+import shlex
+import subprocess
+import threading
+from pathlib import Path
+
+from mandor.errors import Invalid, Unavailable
+from mandor.lib.sealing import KEY_BYTES, KeyRing, Sealer, parse_keys
+
+COMMAND_SECONDS = 30.0
+OUTPUT_BYTES = 64 << 10
+HOW = "`openssl rand -hex 32` makes one"
+
+
+def read_master(path: Path, *, given: bool, command: str = "") -> KeyRing | None:
+    """The keys; None: no file was named and there is none yet. `given`: an administrator named the file."""
+    if command:
+        return _ring(_run(command), f"the output of `{shlex.split(command)[0]}`")
+    try:
+        return _ring(path.read_text(), str(path))
+    except FileNotFoundError:
+        if given:
+            raise Invalid(f"there is no key for secrets at {path}", hint=HOW) from None
+        return None
+
+
+def make_master(path: Path) -> KeyRing:
+    """Write a new key to the file, for the first server of a new cluster."""
+    text = os.urandom(KEY_BYTES).hex()
+    write_secret(path, text)
+    return _ring(text, str(path))
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Replace the file, durably, by one that only this user reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".new")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _ring(text: str, source: str) -> KeyRing:
+    try:
+        return KeyRing([Sealer(key) for key in parse_keys(text)])
+    except ValueError:
+        raise Invalid(f"{source} is no key for secrets: 64 hexadecimal digits a line", hint=HOW) from None
+
+
+def _run(command: str) -> str:
+    """Run the program without a shell; its output is bounded in time and size, and never logged."""
+    words = shlex.split(command)
+    if not words:
+        raise Invalid("--secrets-key-command names no program")
+    try:
+        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    except OSError as error:
+        raise Unavailable(f"cannot run `{words[0]}` for the key for secrets: {error.strerror}") from error
+    late = threading.Timer(COMMAND_SECONDS, child.kill)
+    late.start()
+    try:
+        assert child.stdout is not None
+        output = child.stdout.read(OUTPUT_BYTES + 1)
+        if len(output) > OUTPUT_BYTES:
+            raise Invalid(f"`{words[0]}` wrote more than {OUTPUT_BYTES} bytes; a key has 64 hexadecimal digits")
+        status = child.wait()
+    finally:
+        late.cancel()
+        child.kill()
+        child.communicate()
+    if status:
+        raise Unavailable(
+            f"`{words[0]}` gave no key for secrets: it ended with status {status}",
+            hint=f"it has {COMMAND_SECONDS:.0f} s; its messages are in this log",
+        )
+    return output.decode(errors="replace")

@@ -1,0 +1,49 @@
+"""Checks and prepares the store before a server uses it: the marker, the cluster object, the keys of secrets."""
+
+import asyncio
+import logging
+
+from mandor.api.cluster import KEY
+from mandor.api.secret_keys import Keys
+from mandor.model.record import Cluster, ClusterSpec
+from mandor.roots.bootstrap import ensure_cluster, ensure_master
+from mandor.roots.settings import ServerSettings
+from mandor.store.base import Store
+from mandor.store.marked import MarkedStore, check_remembered
+from mandor.store.marker import Marker, Remembered, read_marker
+
+log = logging.getLogger("mandor.server")
+
+
+def remembered_of(settings: ServerSettings) -> Remembered | None:
+    return read_marker(settings.marker_file) if settings.durable else None
+
+
+async def check_store(store: Store, settings: ServerSettings, remembered: Remembered | None) -> None:
+    """Refuse a store that is not the one this server used before; nothing has been written yet."""
+    if remembered is not None:
+        found, listing = await store.get(KEY), await store.list(Cluster.kind)
+        spec = found.spec if isinstance(found, Cluster) else None
+        check_remembered(spec, listing.revision, remembered, accept_older=settings.accept_older_store)
+
+
+async def prepare(
+    store: Store, settings: ServerSettings, marked: MarkedStore, *, dev: bool
+) -> tuple[ClusterSpec, Keys]:
+    """The cluster of the store and the keys of its secrets; `Invalid` if they cannot be opened."""
+    master = await ensure_master(store, settings)
+    cluster = await ensure_cluster(store, "privileged" if dev else "restricted", master)
+    keys = Keys(store, master)
+    await keys.load()
+    if settings.durable:
+        revision = (await store.list(Cluster.kind)).revision
+        known = Remembered(cluster=cluster.id, epoch=cluster.epoch, revision=revision)
+        marked.use(await asyncio.to_thread(Marker, settings.marker_file, known))
+    log.info("cluster %s, epoch %d, in %s", cluster.id, cluster.epoch, shown(settings.store_url))
+    return cluster, keys
+
+
+def shown(url: str) -> str:
+    """A store's URL without a password, should someone have put one there."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if "@" in rest else url
