@@ -79,8 +79,8 @@ def image_files() -> list[tuple[ImageFile, bytes]]:
     return found
 
 
-def busybox_layer() -> bytes:
-    return _layer({})
+def busybox_layer(files: Mapping[str, bytes] | None = None) -> bytes:
+    return _layer(files or {})
 
 
 def _layer(files: Mapping[str, bytes]) -> bytes:

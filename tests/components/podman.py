@@ -13,7 +13,7 @@ import psutil
 
 from scripts.components import environment
 from tests.components.cgroups import remove_empty
-from tests.components.daemon import Daemon
+from tests.components.daemon import STOP_SECONDS, Daemon
 from tests.components.image import busybox_image
 
 USER, USER_ID = "mandor-test", 64_321
@@ -114,6 +114,15 @@ network_config_dir = "{self.folder}/net"
         """Without root, the first one begins another one in a user namespace and waits for it."""
         [first] = super().selves()
         return [first, *(each for each in first.children(recursive=True) if each.name() == self.program)]
+
+    def stop(self) -> None:
+        """The process in the user namespace answers for a moment longer than the one that waits for it."""
+        inner = self.selves()[1:] if self.running else []
+        super().stop()
+        for each in psutil.wait_procs(inner, timeout=1)[1]:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        psutil.wait_procs(inner, STOP_SECONDS)
 
     def furnish(self) -> None:
         self.cli("load", data=busybox_image())

@@ -23,7 +23,7 @@ PIECE_BYTES = 65536
 
 
 def write_image(folder: Path, layer: bytes) -> None:
-    """The blobs and the manifest of an image of one layer."""
+    """The blobs and the manifest of an image of one layer; the tag moves to it, and others stay by their digests."""
     (folder / "blobs").mkdir(parents=True, exist_ok=True)
     packed = gzip.compress(layer, 1)
     config = json.dumps(
@@ -43,7 +43,10 @@ def write_image(folder: Path, layer: bytes) -> None:
         "config": {"mediaType": f"{kind}.container.image.v1+json", "size": len(config), "digest": _digest(config)},
         "layers": [{"mediaType": f"{kind}.image.rootfs.diff.tar.gzip", "size": len(packed), "digest": _digest(packed)}],
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    text = json.dumps(manifest)
+    (folder / "manifest.json").write_text(text)
+    (folder / "manifests").mkdir(exist_ok=True)
+    (folder / "manifests" / _digest(text.encode())).write_text(text)
 
 
 def _digest(blob: bytes) -> str:
@@ -95,9 +98,10 @@ def serve(folder: Path, login: str, pause: float) -> None:
                 self._send(200, path.read_bytes(), body) if path.exists() else self._send(404, b"{}", body)
 
         def _manifest(self, body: bool) -> None:
-            data = (folder / "manifest.json").read_bytes()
             reference = self.path.rpartition("/")[2]
-            if not self.path.startswith("/v2/test/busybox/") or reference not in {"1", _digest(data)}:
+            file = folder / "manifest.json" if reference == "1" else folder / "manifests" / reference
+            data = file.read_bytes() if file.exists() else b""
+            if not self.path.startswith("/v2/test/busybox/") or not data:
                 self._send(404, b'{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}', body)
                 return
             with (folder / "asked").open("a") as log:

@@ -46,6 +46,19 @@ def test_restarting_the_agent_ends_only_the_agent() -> None:
     assert "KillMode=process" in (ROOT / "deploy" / "systemd" / "mandor-agent.service").read_text()
 
 
+def test_the_units_give_their_programs_only_what_they_need() -> None:
+    units = {path.stem: path.read_text().splitlines() for path in UNITS}
+    server, agent = units["mandor-server"], units["mandor-agent"]
+    for line in ("User=mandor", "NoNewPrivileges=true", "ProtectSystem=strict", "CapabilityBoundingSet=", "UMask=0077"):
+        assert line in server
+    assert any(line.startswith("SystemCallFilter=") for line in server)
+    (bounding,) = (line.partition("=")[2].split() for line in agent if line.startswith("CapabilityBoundingSet="))
+    assert not {"CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SETUID", "CAP_NET_ADMIN"} & set(bounding)
+    assert "NoNewPrivileges=true" in agent
+    drop_in = (ROOT / "deploy" / "systemd" / "process.conf").read_text()
+    assert "--engine all" in drop_in, "an agent offers the process engine only by name"
+
+
 @pytest.mark.parametrize("text", SETTINGS, ids=lambda text: text.splitlines()[0].strip("[]"))
 def test_the_settings_are_understood(text: str, tmp_path: Path) -> None:
     (section,) = tomllib.loads(text)

@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,10 +140,13 @@ class Cluster:
 
     # Programs.
 
-    def start_server(self, **environ: str) -> Program:
+    def start_server(self, *, share_key: bool = True, **environ: str) -> Program:
+        """`share_key`: it gets the first server's key for secrets, as all servers of a cluster do."""
         number = len(self.servers)
         home = self.directory / f"server{number}"
         home.mkdir(parents=True)
+        if number and share_key:
+            shutil.copy(self.directory / "server0" / "secrets.key", home)
         port = free_port()
         command = [sys.executable, "-m", "mandor.roots.server", "--dev", "--data", str(home)]
         env = self.settings | ({"MANDOR_STORE": self.store} if self.store else {}) | environ

@@ -29,7 +29,7 @@ def test_a_process_that_burns_its_cpu_gets_company_and_loses_it_again(tmp_path: 
         load.touch()
         eventually("the load makes it three", lambda: len(cluster.instances("busy", phase="Running")) == 3)
         told = _busy(cluster)["status"]["autoscale"]["main"]
-        assert "cpu is" in told["last"]
+        assert "target 50%" in told["last"]
         load.unlink()
         eventually(
             "without the load it is one again",

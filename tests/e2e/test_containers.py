@@ -50,7 +50,7 @@ def cluster(own_docker: Docker, tmp_path: Path) -> Iterator[Cluster]:
     """One server and one agent, `n1`, with every engine that is there."""
     with Cluster(tmp_path / "cluster") as running:
         running.start_server()
-        running.start_agent("n1", engines=(), environ={"DOCKER_HOST": f"unix://{own_docker.socket}"})
+        running.start_agent("n1", engines=("all",), environ={"DOCKER_HOST": f"unix://{own_docker.socket}"})
         running.wait_nodes("n1")
         yield running
 
@@ -271,3 +271,23 @@ def test_containers_find_each_other_by_name_and_their_hosts_file_follows(cluster
     (same,) = cluster.instances("client")
     assert same["meta"]["uid"] == client["meta"]["uid"]
     assert not same["status"].get("restarts")
+
+
+@pytest.mark.parametrize("user", ["1000", "null"])
+def test_a_container_finds_the_token_of_its_identity(cluster: Cluster, own_docker: Docker, user: str) -> None:
+    script = "id -u; cut -d. -f1 < $MANDOR_IDENTITY_TOKEN_FILE; ls -l $MANDOR_IDENTITY_TOKEN_FILE; sleep 1000"
+    cluster.apply(
+        "kind: namespace\nname: default\nlevel: baseline\n---\n"
+        f"name: named\nengine: docker\nimage: {NAME}\ncommand: [sh, -c, {script!r}]\n"
+        f"identity: {{audience: [bank]}}\nsecurity: {{user: {user}}}\n"
+    )
+    cluster.wait_running("named", 1)
+    printed = eventually("it has read its token", lambda: _printed(cluster, "named-0"))
+    assert "\neyJ" in printed, printed
+    mode = "-r--------" if user == "1000" else "-r--r--r--"
+    assert mode in printed, printed
+
+
+def _printed(cluster: Cluster, instance: str) -> str:
+    text = cluster.mandor("logs", instance).stdout
+    return text if text.count("\n") >= 3 else ""

@@ -44,7 +44,7 @@ def cluster(site: Path, tmp_path: Path) -> Iterator[Cluster]:
         path = ":".join([str(site), *sys.path[1:]])
         option = f"bubblewrap.program={find('bubblewrap')}"
         environ = {"PYTHONPATH": path, "MANDOR_ENGINE_OPTION": option}
-        running.start_agent("n1", engines=(), environ=environ)
+        running.start_agent("n1", engines=("all",), environ=environ)
         running.wait_nodes("n1")
         yield running
 

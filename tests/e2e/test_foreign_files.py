@@ -142,7 +142,7 @@ exec sleep 1000
 def docker_cluster(new_docker: Callable[..., Docker], tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path / "cluster") as running:
         running.start_server()
-        running.start_agent("n1", engines=(), environ={"DOCKER_HOST": f"unix://{new_docker().socket}"})
+        running.start_agent("n1", engines=("all",), environ={"DOCKER_HOST": f"unix://{new_docker().socket}"})
         running.wait_nodes("n1")
         yield running
 

@@ -167,7 +167,7 @@ def real(own_docker: Docker, tmp_path: Path) -> Iterator[Cluster]:
     """One node, `n1`, with every engine that is there."""
     with Cluster(tmp_path / "real") as running:
         running.start_server()
-        running.start_agent("n1", engines=(), environ={"DOCKER_HOST": f"unix://{own_docker.socket}"})
+        running.start_agent("n1", engines=("all",), environ={"DOCKER_HOST": f"unix://{own_docker.socket}"})
         running.wait_nodes("n1")
         yield running
 

@@ -61,7 +61,7 @@ class Pipeline:
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
     with Cluster(tmp_path / "cluster") as cluster:
-        cluster.start_server()
+        cluster.start_server(MANDOR_SECRET_FILES=str(tmp_path))
         made = Pipeline(cluster, tmp_path)
         thread = threading.Thread(target=made.server.serve_forever)
         thread.start()
@@ -84,7 +84,7 @@ def test_a_pipeline_is_asked_for_a_machine_that_joins_and_to_take_it_away_when_i
     cluster = pipeline.cluster
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
-    text = EXAMPLE.replace("9099", str(pipeline.port)).replace("/etc/mandor/pipeline.secret", str(secret))
+    text = EXAMPLE.replace("9099", str(pipeline.port)).replace("pipeline.secret", secret.name)
     text = text.replace("idle_after: 10m", "idle_after: 5s")
     cluster.apply(text)
     (running,) = cluster.wait_running("reports", 1)

@@ -49,7 +49,11 @@ def cluster(incus: Incus, tmp_path: Path) -> Iterator[Cluster]:
     listener = incus.enclosure.listen(BRIDGE)
     with Cluster(tmp_path / "cluster", settings={"MANDOR_LOST_AFTER": "30s"}) as made:
         url = f"https://{BRIDGE}:{listener.getsockname()[1]}"
-        made.start_server(MANDOR_MACHINE_SERVERS=url, MANDOR_MACHINE_CA=str(tls.ca_file))
+        made.start_server(
+            MANDOR_MACHINE_SERVERS=url,
+            MANDOR_MACHINE_CA=str(tls.ca_file),
+            MANDOR_EGRESS_ALLOW=f"*,unix:{incus.url.removeprefix('unix://')}",
+        )
         port = int(made.urls[0].rpartition(":")[2])
         with gateway(listener, tls, port):
             try:

@@ -28,7 +28,7 @@ def test_the_important_one_gets_the_place_and_the_other_is_back_when_there_is_ro
         assert waiting["meta"]["uid"] != report["meta"]["uid"]
         told = {event["spec"]["reason"]: event["spec"]["message"] for event in cluster.items("events")}
         assert told["Preempts"] == "takes the place of report-0 on n1"
-        assert "default/shop-0" in told["Preempted"]
+        assert "shop-0" in told["Preempted"]
 
         server.kill()
         server.start()

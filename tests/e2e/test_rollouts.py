@@ -52,7 +52,7 @@ def test_the_rolling_example_goes_on_fails_and_comes_back(mandor: Mandor, tmp_pa
     bad = example(tmp_path, "rolling", ("while :; do sleep 1; done", "exit 3"), ("deadline: 1m", "deadline: 4s"))
     mandor("apply", "-f", bad)
     told = mandor("rollout", "status", "roller", code=1)
-    assert "roller.3 failed, and all is back at roller.2" in told.stderr
+    assert "roller.3 failed, rolled back to roller.2" in told.stderr
     assert "exit code 3" in told.stderr
     assert of_releases(mandor) == ["roller.2"] * 4
     assert "back at roller.2" in mandor("get", "workloads").stdout
@@ -72,7 +72,7 @@ def test_the_canary_example_waits_and_is_promoted_or_given_up(mandor: Mandor, tm
     assert of_releases(mandor) == ["bird.1"] * 3 + ["bird.2"]
     mandor("rollout", "abort", "bird")
     told = mandor("rollout", "status", "bird", code=1)
-    assert "given up by hand" in told.stderr
+    assert "aborted by a user" in told.stderr
     assert of_releases(mandor) == ["bird.1"] * 3
 
     mandor("apply", "-f", example(tmp_path, "canary", ('VERSION: "1"', 'VERSION: "3"')))

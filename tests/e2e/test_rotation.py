@@ -22,6 +22,7 @@ from tests.components.ports import free_port
 from tests.e2e.cluster import Cluster, Program, end_units, eventually
 
 WORK = "name: {name}\nengine: process\ncommand: [sleep, '1000']\n"
+SPACE = "kind: namespace\nname: default\nlevel: privileged\n---\n"
 MANDOR = [sys.executable, "-m", "mandor.cli.main"]
 
 
@@ -102,7 +103,7 @@ def test_certificates_authority_and_tokens_are_rotated_and_no_request_fails(tmp_
         return any(each["spec"]["workload"] == name and each["status"].get("phase") == "Running" for each in found)
 
     def run(name: str) -> None:
-        (tmp_path / f"{name}.yaml").write_text(WORK.format(name=name))
+        (tmp_path / f"{name}.yaml").write_text(SPACE + WORK.format(name=name))
         mandor("apply", "-f", str(tmp_path / f"{name}.yaml"))
         eventually(f"{name} runs", lambda: runs(name))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import ssl
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from mandor.client.sync import Client
+from mandor.errors import MandorError
 from tests.components.etcd import Etcd
 from tests.components.ports import free_port
 from tests.e2e.cluster import Cluster, Program, eventually
@@ -123,26 +126,32 @@ def test_two_schedulers_place_the_work_of_their_own_pools_and_one_may_die(tmp_pa
 
 
 @pytest.mark.req("S0-4")
-def test_a_server_on_another_address_needs_tls_or_does_not_start(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mandor.cli.main",
-            "server",
-            "--data",
-            str(tmp_path),
-            "--listen",
-            f"0.0.0.0:{free_port()}",
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    assert "without TLS" in done.stderr
-    assert "--tls-cert" in done.stderr
+def test_a_server_on_another_address_has_tls_without_further_settings(tmp_path: Path) -> None:
+    """Its certificate comes from the cluster's own authority; plain HTTP is not spoken there."""
+    port = free_port()
+    command = [sys.executable, "-m", "mandor.cli.main", "server", "--data", str(tmp_path / "data")]
+    server = Program("server", [*command, "--listen", f"0.0.0.0:{port}"], tmp_path / "log")
+    server.start()
+    try:
+        token = eventually("the token is written", lambda: _text_of(tmp_path / "data" / "admin.token"))
+        asking = Client([f"https://127.0.0.1:{port}"], token=token)
+        eventually("it answers over TLS", lambda: _answers(asking))
+        with pytest.raises((OSError, http.client.HTTPException)):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10)
+    finally:
+        server.end()
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _answers(client: Client) -> bool:
+    try:
+        client.list("nodes")
+    except MandorError:
+        return False
+    return True
 
 
 @pytest.fixture

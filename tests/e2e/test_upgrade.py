@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -222,6 +223,7 @@ def test_versions_too_far_apart_refuse_each_other(tmp_path: Path, etcd: Etcd) ->
         command = [*cluster.servers[0].command[:-4], "--data", str(home), "--listen", "127.0.0.1:0"]
         far = Program("far", command, tmp_path / "far.log", {**cluster.servers[0].env, "PYTHONPATH": str(new)})
         home.mkdir()
+        shutil.copy(tmp_path / "server0" / "secrets.key", home)
         far.start()
         assert far.process is not None
         assert far.process.wait(60) != 0

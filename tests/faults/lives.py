@@ -47,7 +47,8 @@ def read_diary(node: str, folder: Path) -> list[Life]:
         record = msgspec.json.decode(data, type=Record)
         ended = record.ends_at if record.ends_at is not None and record.ends_at <= now else None
         if what == "goes":
-            at = (day - _EPOCH_DAY) * 86400 - ahead
+            # SQLite truncates its clock to milliseconds, so a short life would end before it began.
+            at = max(record.begun_at, (day - _EPOCH_DAY) * 86400 - ahead)
             ended = at if ended is None else min(ended, at)
         name = record.launch.name.partition("/")[0]
         life = Life(node, *record.unit, name=name, begun=record.begun_at, ended=ended)

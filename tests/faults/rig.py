@@ -146,6 +146,10 @@ class Rig:
 
     def _make_server(self, name: str) -> Placed:
         machine = self.network.machines[name]
+        key = self.home(name) / "secrets.key"
+        key.parent.mkdir(parents=True, exist_ok=True)
+        key.write_text("5e" * 32)
+        key.chmod(0o600)
         return self._make(
             *(name, "mandor.roots.server", "--data", str(self.home(name))),
             *("--listen", f"{machine.address}:{machine.port(8080)}"),

@@ -29,7 +29,8 @@ async def test_a_diary_has_every_fake_unit_also_those_that_were_removed(tmp_path
         ("u2", "web-0", True),
         ("u1", "web-0", True),
     ]
-    assert lives[0].begun <= (lives[0].ended or 0.0) <= lives[2].begun
+    assert lives[0].ended is not None
+    assert lives[0].begun <= lives[0].ended <= lives[2].begun
 
 
 def test_a_process_is_on_the_roll_from_its_start_to_its_end(tmp_path: Path) -> None:
