@@ -91,6 +91,10 @@ bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)
 chaos: setup ## Put a whole cluster of real processes through every fault: bench/results/faults.json
 	@$(BIN)/python bench/run.py faults
 
+.PHONY: attack
+attack: setup ## Attack a real server for ten minutes (ARGS="--minutes 60 --seed 7"): bench/results/attack.json
+	@$(BIN)/python bench/attack.py --json bench/results/attack.json $(ARGS)
+
 .PHONY: soak
 soak: setup ## Kill, restart and compare for a long time: runs bench/run.py soak (ARGS="--minutes 60", "--seeds 5000")
 	@$(BIN)/python bench/run.py soak $(ARGS)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NOT_A_BENCH = {"run", "soak", "machine", "scheduler_perf", "traces"}
+NOT_A_BENCH = {"run", "soak", "attack", "machine", "scheduler_perf", "traces"}
 
 
 def benches() -> list[str]:
