@@ -65,7 +65,7 @@ _ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Devic
           "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart",
           "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Update", "Autoscale",
           "ScalePace", "Metric", "Gang", "Batch", "Schedule", "Window",
-          "NodeAutoscale", "MachineKind")  # fmt: skip
+          "NodeAutoscale", "MachineKind", "RoleRule", "Identity")  # fmt: skip
 
 
 # The manifest.
@@ -101,6 +101,9 @@ def manifest_page() -> str:
         "webhook",
         "event-bus",
         "log-sink",
+        "role",
+        "role-binding",
+        "issuer",
     ):
         lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]
         lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))
