@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import tempfile
@@ -106,6 +107,35 @@ def no_process_is_left_over(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     left = end_left_over(mark, tmp_path_factory.getbasetemp())
     if left:
         pytest.fail("processes left over:\n  " + "\n  ".join(str(each) for each in left), pytrace=False)
+
+
+# No test changes what later tests log.
+
+
+@pytest.fixture(autouse=True)
+def logging_is_restored() -> Iterator[None]:
+    """A test that leaves loggers with another level, or disabled, fails; they are reset for the next test."""
+    before = _logger_settings()
+    yield
+    after = _logger_settings()
+    changed = {name: state for name, state in after.items() if state != before.get(name, _NEW_LOGGER)}
+    for name in changed:
+        level, logging.getLogger(name).disabled, logging.getLogger(name).propagate = before.get(name, _NEW_LOGGER)
+        logging.getLogger(name).setLevel(level)
+    if changed:
+        pytest.fail(f"loggers were left changed (level, disabled, propagate): {changed}", pytrace=False)
+
+
+_NEW_LOGGER = (logging.NOTSET, False, True)
+
+
+def _logger_settings() -> dict[str, tuple[int, bool, bool]]:
+    found = {
+        name: (logger.level, logger.disabled, logger.propagate)
+        for name, logger in logging.root.manager.loggerDict.items()
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "mandor"
+    }
+    return found | {"": (logging.root.level, logging.root.disabled, True)}
 
 
 # etcd.
