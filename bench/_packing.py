@@ -9,7 +9,7 @@ from mandor.model.meta import Meta
 from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus
 from mandor.model.resources import Resources
 from mandor.model.vm_task import MIB, VmTask, VmTaskSpec
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.cycle import decide
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.profiles import made_with
@@ -54,7 +54,7 @@ def _placed(where: list[str]) -> int:
 
 def _by_profile(machines: list[Machine], asks: list[Size]) -> list[str]:
     profile = made_with(None, DETACHED)["baremetal"]
-    board, found = Board(map(_node, machines)), []
+    board, found = ClusterModel(map(_node, machines)), []
     for number, size in enumerate(asks):
         spec = VmTaskSpec(cpu=size.cpu, memory_mib=size.memory)
         claim = VmTask(meta=Meta(name=f"t{number}", namespace="default"), spec=spec).claim

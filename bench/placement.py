@@ -164,7 +164,7 @@ def _place(queue: SchedulingQueue, table: Table, profile: Profile, count: int) -
         decision = decide(profile, ask, table.snapshot())
         if not decision.node:
             raise SystemExit(decision.message)
-        table.set_charge(ask.key, decision.node, ask.shape, ask.who)
+        table.set_allocation(ask.key, decision.node, ask.shape, ask.who)
 
 
 def preempt(priorities: int) -> dict[str, float]:
@@ -175,7 +175,7 @@ def preempt(priorities: int) -> dict[str, float]:
     lowly, lofty = Identity("default", "low", "main"), Identity("default", "high", "main")
     for index in range(4 * NODES):
         tenure = Tenure(Rank(priority=index % priorities), born=float(index))
-        table.set_charge(Key(Instance.kind, "default", f"low-{index}"), f"node-{index // 4}", low, lowly, tenure)
+        table.set_allocation(Key(Instance.kind, "default", f"low-{index}"), f"node-{index // 4}", low, lowly, tenure)
     count = PREEMPTION_COUNT + BATCH
     asks = iter([Ask(Key(Instance.kind, "default", f"high-{index}"), high, 1000, who=lofty) for index in range(count)])
 
@@ -192,11 +192,11 @@ def _preempt(table: Table, profile: Profile, ask: Ask) -> None:
     if not made.victims:
         raise SystemExit(made.message)
     for key in made.victims:
-        table.drop_charge(key)
+        table.drop_allocation(key)
     decision = decide(profile, ask, table.snapshot(), nominated=made.nominated)
     if decision.node != made.nominated:
         raise SystemExit(decision.message)
-    table.set_charge(ask.key, decision.node, ask.shape, ask.who, Tenure(Rank(ask.priority)))
+    table.set_allocation(ask.key, decision.node, ask.shape, ask.who, Tenure(Rank(ask.priority)))
 
 
 def memory() -> dict[str, float]:
@@ -210,7 +210,7 @@ def memory() -> dict[str, float]:
     before = tracemalloc.get_traced_memory()[0]
     for index, key in enumerate(keys):
         who, wanted = made[index % len(made)]
-        table.set_charge(key, f"node-{index % NODES}", wanted, who)
+        table.set_allocation(key, f"node-{index % NODES}", wanted, who)
     loaded = tracemalloc.get_traced_memory()[0]
     objects = list(table.snapshot().nodes)
     del table, keys

@@ -50,9 +50,9 @@ from mandor.placement.framework.points import FilterPlugin
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.plugin_source import find_plugins
+from mandor.placement.profile_factory import ProfileFactory
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
-from mandor.placement.workshop import Workshop
 
 WHOLE = 1000
 MOST_PERCENT = 130
@@ -189,7 +189,7 @@ def make_profile(path: Path | None, table: Table, cards: Cards) -> Profile:
     else:
         registry = find_plugins()
         config = read_config(path.read_text(encoding="utf-8"), registry, filename=str(path))
-        made = next(iter(Workshop(Detached(table.snapshot)).profiles(config, registry).values()))
+        made = next(iter(ProfileFactory(Detached(table.snapshot)).profiles(config, registry).values()))
     extra = Enabled(cards)
     points = {point: [*some, extra] if point == "filter" else some for point, some in made._points.items()}
     return Profile(made.name, (*made.enabled, extra), points=points)
@@ -231,7 +231,7 @@ def run(machines: list[Machine], pods: list[Pod], profile_file: Path | None, see
         decision = decide(profile, ask, table.snapshot())
         arrived += pod.asked
         if decision.node:
-            table.set_charge(ask.key, decision.node, ask.shape, ask.who)
+            table.set_allocation(ask.key, decision.node, ask.shape, ask.who)
             cards.take(decision.node, pod)
             given += pod.asked
         else:

@@ -17,8 +17,8 @@ from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.points import POINTS, Happened, Happening, Hint
 from mandor.placement.plugin_source import find_plugins
+from mandor.placement.profile_factory import ProfileFactory
 from mandor.placement.table import Table
-from mandor.placement.workshop import Workshop
 from tests.docs.text import ROOT, Block, blocks
 from tests.scenarios.make import make_node, make_template
 
@@ -53,7 +53,7 @@ def enabled(name: str, folder: Path, *, weight: int = 100, **args: Any) -> Any:
     registry = find_plugins(folder, points=[])
     chosen = {"multiPoint": {"enabled": [{"name": name, "weight": weight}]}}
     text = json.dumps({"profiles": [{"plugins": chosen, "pluginConfig": [{"name": name, "args": args}]}]})
-    return Workshop(DETACHED).profiles(read_config(text, registry), registry)["default"]
+    return ProfileFactory(DETACHED).profiles(read_config(text, registry), registry)["default"]
 
 
 def asked(namespace: str = "default", cpu: str = "1") -> Ask:
@@ -64,7 +64,7 @@ def asked(namespace: str = "default", cpu: str = "1") -> Ask:
 def test_every_configuration_in_a_guide_is_one(page: Path, folder: Path) -> None:
     registry = find_plugins(folder, points=[])
     for block in marked(page, "config"):
-        profiles = Workshop(DETACHED).profiles(read_config(block.text, registry), registry)
+        profiles = ProfileFactory(DETACHED).profiles(read_config(block.text, registry), registry)
         assert "default" in profiles
 
 

@@ -34,8 +34,8 @@ def build(found: Iterable[Node], placed: Iterable[tuple[Any, ...]]) -> Table:
     table = Table()
     for node in found:
         table.set_node(node)
-    for index, charge in enumerate(placed):
-        table.set_charge(key(index), *charge)
+    for index, allocation in enumerate(placed):
+        table.set_allocation(key(index), *allocation)
     return table
 
 
@@ -72,7 +72,7 @@ class Told:
     def __init__(self) -> None:
         self.table = Table()
         self.nodes: dict[str, Node] = {}
-        self._charges: dict[int, tuple[Any, ...]] = {}
+        self._allocations: dict[int, tuple[Any, ...]] = {}
 
     def tell(self, what: str, *said: Any) -> None:
         if what == "node":
@@ -81,12 +81,12 @@ class Told:
         elif what == "gone":
             self.table.remove_node(said[0])
             self.nodes.pop(said[0], None)
-        elif what == "charge":
-            self.table.set_charge(key(said[0]), *said[1:])
-            self._charges[said[0]] = said[1:]
+        elif what == "allocation":
+            self.table.set_allocation(key(said[0]), *said[1:])
+            self._allocations[said[0]] = said[1:]
         elif what == "drop":
-            self.table.drop_charge(key(said[0]))
-            self._charges.pop(said[0], None)
+            self.table.drop_allocation(key(said[0]))
+            self._allocations.pop(said[0], None)
         else:
             assert what == "relabel"
             self._relabel(*said)
@@ -94,14 +94,14 @@ class Told:
     def _relabel(self, before: Identity, labels: dict[str, str]) -> None:
         after = Identity(before.namespace, before.workload, before.group, labels)
         at_once(self.table.relabel(before, after))
-        for index, (name, shape, who) in list(self._charges.items()):
+        for index, (name, shape, who) in list(self._allocations.items()):
             # Only those on known nodes; the others are counted when their node comes.
             if who == before and name in self.nodes:
-                self._charges[index] = (name, shape, after)
+                self._allocations[index] = (name, shape, after)
 
     def anew(self) -> Table:
         """One that is told at once what holds now."""
         fresh = build(self.nodes.values(), ())
-        for index, charge in self._charges.items():
-            fresh.set_charge(key(index), *charge)
+        for index, allocation in self._allocations.items():
+            fresh.set_allocation(key(index), *allocation)
         return fresh

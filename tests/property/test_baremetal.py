@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mandor.model.vm_task import VmTask
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.config import read_config
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.profile import Profile
 from mandor.placement.plugin_source import find_plugins
-from mandor.placement.workshop import Workshop
+from mandor.placement.profile_factory import ProfileFactory
 from tests.property.plain_best_fit import Fleet, Machine, Size, Weights
 from tests.unit.placement.test_claims import PROFILE, machine, place, task
 
@@ -61,7 +61,7 @@ def profile_with(weighed: Weights) -> Profile:
         args: {{cpu: {weighed.cpu}, memory: {weighed.memory}, machines: {weighed.machines}}}
     """
     known = find_plugins(points=())
-    return Workshop(DETACHED).profiles(read_config(text, known), known)["baremetal"]
+    return ProfileFactory(DETACHED).profiles(read_config(text, known), known)["baremetal"]
 
 
 @pytest.mark.req("S4-11", "S4-12", "S4-47")
@@ -71,7 +71,7 @@ def test_in_any_order_the_same_machines_come_out_as_of_the_plain_best_fit(
     inventory: list[Machine], wanted: list[tuple[Size, str] | int], weighed: Weights | None
 ) -> None:
     profile = PROFILE if weighed is None else profile_with(weighed)
-    board = Board(
+    board = ClusterModel(
         machine(
             each.name,
             cpu=each.cpu,

@@ -20,7 +20,7 @@ from mandor.model.node import Drain, Node, NodePhase, Taint
 from mandor.model.phase import Phase
 from mandor.model.rollout import RolloutOrders
 from mandor.model.workload import Group, Release, Workload
-from mandor.placement.home import Site
+from mandor.placement.daemon_nodes import DaemonNodes
 from mandor.store.base import Change
 from tests.property.both_ways import stands
 from tests.property.test_rollout import BAD, TIMES, RollingCluster, give, orders
@@ -109,7 +109,7 @@ class DaemonCluster(RollingCluster):
         if rollout is None:
             return
         target = next(each for each in self.releases if each.meta.name == rollout.target)
-        homes = self.homes.site(target, "main").homes
+        homes = self.homes.site(target, "main").eligible
         at_home = [each for each in before if each.spec.home in homes]
         crowded = [
             each for each in at_home if each.status.reason == UNSCHEDULABLE and each.spec.release != rollout.target
@@ -188,8 +188,11 @@ def test_homes_kept_by_changes_are_those_of_all_nodes_asked_anew(seed: int, rule
     release: Release = cluster.releases[0]
     for _ in range(30):
         cluster.trouble(cluster.chance.choice(NODES))
-        anew, kept = Site.of(release.spec.groups["main"], cluster.nodes.values()), cluster.homes.site(release, "main")
-        assert (kept.homes, kept.kept, kept.refusals) == (anew.homes, anew.kept, anew.refusals)
+        anew, kept = (
+            DaemonNodes.of(release.spec.groups["main"], cluster.nodes.values()),
+            cluster.homes.site(release, "main"),
+        )
+        assert (kept.eligible, kept.retained, kept.refusals) == (anew.eligible, anew.retained, anew.refusals)
 
 
 @settings(max_examples=100, deadline=None)

@@ -40,7 +40,7 @@ def _table(cluster: list[tuple[int, str, bool, int]]) -> Table:
         labels = {"zone": zone, "disk": "ssd" if ssd else "hdd"}
         table.set_node(make_node(f"n{index}", cpu=cpu, memory=8 * GI, labels=labels))
         for each in range(min(taken, cpu)):
-            table.set_charge(Key(Instance.kind, "default", f"x{index}-{each}"), f"n{index}", other)
+            table.set_allocation(Key(Instance.kind, "default", f"x{index}-{each}"), f"n{index}", other)
     return table
 
 
@@ -84,7 +84,7 @@ def test_a_gang_is_placed_whole_within_capacity_and_by_no_order_of_arrival(
     assert _decide(GangTrial(profile, asks, table, least=least), most) == found
     assert len({each.relaxed for each in found.placed}) <= 1
     for each in found.placed:
-        table.set_charge(each.key, each.node, shape, who)
+        table.set_allocation(each.key, each.node, shape, who)
     assert all(amount >= 0 for name in table.snapshot().slots for amount in table.free(name).values())
 
 

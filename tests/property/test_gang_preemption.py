@@ -118,8 +118,8 @@ def test_those_have_to_go_for_a_gang_who_must_and_nobody_else(gang: Gang) -> Non
         return
     ways = every_way(gang, table)
     lower = any(
-        charge.tenure.settled and charge.tenure.rank.priority < gang.cluster.priority
-        for charge in table.charges.values()
+        allocation.tenure.settled and allocation.tenure.rank.priority < gang.cluster.priority
+        for allocation in table.allocations.values()
     )
     if not ways or not lower:
         assert not found.nominated, "nobody has to go for a part of it"
@@ -139,7 +139,7 @@ def check(gang: Gang, table: Table, found: GangDecision, ways: list[tuple[int, i
     assert gang.fits(table, anyway | keys)
     for each in keys:
         assert not gang.fits(table, anyway | keys - {each}), f"{each} need not go"
-    assert {charge.node for key, charge in table.charges.items() if key in keys} <= nodes
+    assert {allocation.node for key, allocation in table.allocations.items() if key in keys} <= nodes
     broken, highest = violations(gang.cluster, victims), max((each.priority for each in victims), default=-1)
     if min(ways)[0] == 0:
         assert broken == 0, "a budget is broken where none need be"
@@ -180,19 +180,19 @@ def test_when_they_are_gone_all_members_get_the_places_that_were_held(gang: Gang
     if not made.nominated:
         return
     for each, ask in zip(made.nominated, gang.asks, strict=True):
-        table.set_charge(ask.key, each.nominated, ask.shape, ask.who, Tenure(Rank(ask.priority), held=True))
+        table.set_allocation(ask.key, each.nominated, ask.shape, ask.who, Tenure(Rank(ask.priority), held=True))
     victims = [key for each in made.nominated for key in each.victims]
     for key in victims:
-        charge = table.charge(key)
-        assert charge is not None
-        tenure = Tenure(charge.tenure.rank, charge.tenure.born, until=SOON)
-        table.set_charge(key, charge.node, charge.shape, charge.who, tenure)
+        allocation = table.allocation(key)
+        assert allocation is not None
+        tenure = Tenure(allocation.tenure.rank, allocation.tenure.born, until=SOON)
+        table.set_allocation(key, allocation.node, allocation.shape, allocation.who, tenure)
     waits = gang.decide(table)
     assert not waits.placed
     assert [(each.nominated, each.victims) for each in waits.nominated] == [
         (each.nominated, ()) for each in made.nominated
     ], "nobody else has to go while they are still there"
     for key in [*victims, *(key for node in table.nodes for key in going(table, node.meta.name))]:
-        table.drop_charge(key)
+        table.drop_allocation(key)
     placed = {each.key: each.node for each in gang.decide(table).placed}
     assert placed == {each.key: each.nominated for each in made.nominated}

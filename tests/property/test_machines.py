@@ -22,7 +22,7 @@ from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import DrainStatus, Node
 from mandor.model.phase import Phase
 from mandor.model.pool import NodePool, NodePoolSpec
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.profiles import default_profile
 from mandor.store.base import Delete, Put
 from tests.scenarios.make import NOW, make_instance, make_node, make_stored_release, make_workload
@@ -222,13 +222,13 @@ def offers(small: int, large: int) -> list[Offer]:
 
 
 def grown(objects: list[Object], rooms: tuple[int, int], underway: list[Node]) -> list[Order]:
-    board = Board(objects)
+    board = ClusterModel(objects)
     asks = [each.ask for each in board.waiting()]
     before = {name: board.table.free(name) for name in board.nodes}
     orders = Growth(board, {"default": default_profile()}).plan(asks, offers(*rooms), underway)
     assert {name: board.table.free(name) for name in board.nodes} == before, "nothing of it stays on the board"
     assert [each.ask for each in board.waiting()] == asks
-    assert not board.table.charges
+    assert not board.table.allocations
     return orders
 
 
@@ -273,7 +273,7 @@ def test_a_machine_is_not_needed_only_if_all_its_work_fits_elsewhere_and_looking
         for each in objects
         if isinstance(each, Instance)
     ]
-    board = Board([leaving, *(each for each in objects if not isinstance(each, Instance)), *residents])
+    board = ClusterModel([leaving, *(each for each in objects if not isinstance(each, Instance)), *residents])
     names = [f"n{number}" for number in range(nodes)]
     before = {name: board.table.free(name) for name in [*names, "leaving"]}
     assert {each.key for each in movers(board, "leaving")} == {each.key for each in residents}

@@ -317,12 +317,12 @@ def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     shapes = [Shape.of(draw(templates())) for _ in range(3)]
     steps: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(0, 25))):
-        what = draw(st.sampled_from(["node", "node", "gone", "charge", "charge", "drop"]))
+        what = draw(st.sampled_from(["node", "node", "gone", "allocation", "allocation", "drop"]))
         if what == "node":
             steps.append((what, draw(nodes(draw(st.sampled_from(NAMES))))))
         elif what == "gone":
             steps.append((what, draw(st.sampled_from(NAMES))))
-        elif what == "charge":
+        elif what == "allocation":
             steps.append((what, draw(st.integers(0, 5)), draw(st.sampled_from(NAMES)), draw(st.sampled_from(shapes))))
         else:
             steps.append((what, draw(st.integers(0, 5))))
@@ -395,7 +395,7 @@ def test_whichever_forms_are_chosen_no_node_is_ever_over_its_capacity(data: st.D
         decision = decide(PROFILE, Ask(key(index), shape), table.snapshot())
         if decision.node:
             assert decision.ask is not None
-            table.set_charge(key(index), decision.node, decision.ask.shape)
+            table.set_allocation(key(index), decision.node, decision.ask.shape)
     for name in (node.meta.name for node in found):
         assert all(amount >= 0 for amount in table.free(name).values())
 
@@ -409,6 +409,6 @@ def test_no_node_is_ever_over_its_capacity(cluster: Any, count: int) -> None:
         one = Ask(key(index), ask.shape)
         decision = decide(PROFILE, one, table.snapshot())
         if decision.node:
-            table.set_charge(one.key, decision.node, one.shape)
+            table.set_allocation(one.key, decision.node, one.shape)
     for name in (node.meta.name for node in found):
         assert all(amount >= 0 for amount in table.free(name).values())

@@ -52,12 +52,16 @@ def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     known = [draw(shapes()) for _ in range(3)]
     steps: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(0, 30))):
-        what = draw(st.sampled_from(["node", "node", "gone", "charge", "charge", "charge", "drop", "look", "relabel"]))
+        what = draw(
+            st.sampled_from(
+                ["node", "node", "gone", "allocation", "allocation", "allocation", "drop", "look", "relabel"]
+            )
+        )
         if what == "node":
             steps.append((what, draw(nodes(draw(st.sampled_from(NAMES))))))
         elif what == "gone":
             steps.append((what, draw(st.sampled_from(NAMES))))
-        elif what == "charge":
+        elif what == "allocation":
             who = draw(identities)
             steps.append(
                 (what, draw(st.integers(0, 7)), draw(st.sampled_from(NAMES)), draw(st.sampled_from(known)), who)
@@ -130,7 +134,7 @@ def test_the_same_cluster_gives_the_same_placement_whatever_the_order_it_was_tol
         if isinstance(each, Node):
             table.set_node(each)
         else:
-            table.set_charge(key(each[0]), *each[1])
+            table.set_allocation(key(each[0]), *each[1])
     again = decide(PROFILE, ask, table.snapshot())
     assert (again.node, again.relaxed, again.message) == (first.node, first.relaxed, first.message)
 
@@ -180,8 +184,8 @@ def test_the_quick_way_and_the_long_way_lead_to_the_same_nodes(data: st.DataObje
             table.set_node(data.draw(nodes(data.draw(st.sampled_from(NAMES)))))
         elif what == 1 and len(table) > 1:
             table.remove_node(table.snapshot().nodes[0].meta.name)
-        elif what in {2, 3} and table.charges:
-            table.drop_charge(next(iter(table.charges)))
+        elif what in {2, 3} and table.allocations:
+            table.drop_allocation(next(iter(table.allocations)))
         else:
             shape = known[data.draw(st.sampled_from([0, 0, 0, 0, 0, 1, 1, 2]))]
             ask = Ask(key(index), shape, who=usual, avoid=frozenset({"n1"} if what == 4 else ()))
@@ -193,4 +197,4 @@ def test_the_quick_way_and_the_long_way_lead_to_the_same_nodes(data: st.DataObje
                 "",
             )
             if found.node:
-                table.set_charge(ask.key, found.node, shape, usual)
+                table.set_allocation(ask.key, found.node, shape, usual)

@@ -13,14 +13,14 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.config import read_config
 from mandor.placement.forecast import Forecast, Outcome
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.profile import Profile
 from mandor.placement.plugin_source import find_plugins
+from mandor.placement.profile_factory import ProfileFactory
 from mandor.placement.table import Table
-from mandor.placement.workshop import Workshop
 from mandor.roots.forecast import controls
 from mandor.sim.scripted import ScriptedNode
 from tests.scenarios.make import GI, make_node, make_workload
@@ -67,12 +67,12 @@ wanted = st.fixed_dictionaries(
 
 def profiles_of(text: str) -> dict[str, Profile]:
     registry = find_plugins(points=())
-    return Workshop(DETACHED).profiles(read_config(text.encode(), registry), registry)
+    return ProfileFactory(DETACHED).profiles(read_config(text.encode(), registry), registry)
 
 
-def board_of(world: World) -> Board:
+def board_of(world: World) -> ClusterModel:
     kinds = (Node, Workload, Release, Instance)
-    return Board(each for kind in kinds for each in world.all(kind))
+    return ClusterModel(each for kind in kinds for each in world.all(kind))
 
 
 def forecast_of(world: World, text: str) -> Forecast:
@@ -87,7 +87,7 @@ def workload_of(name: str, fields: dict[str, Any]) -> Workload:
 def counted(table: Table) -> dict[str, Any]:
     """What decisions go by."""
     rooms: dict[str, Any] = {node.meta.name: table.free(node.meta.name) for node in table.snapshot().nodes}
-    return rooms | {str(key): (charge.node, charge.who) for key, charge in table.charges.items()}
+    return rooms | {str(key): (allocation.node, allocation.who) for key, allocation in table.allocations.items()}
 
 
 def told(outcome: Outcome) -> dict[str, str]:

@@ -53,23 +53,23 @@ def shapes(draw: st.DrawFn) -> Shape:
     return Shape.of(make_template(cpu="1", ports=ports))
 
 
-def numbers_of(charge: Any) -> list[tuple[int, str]]:
-    return [*((each.port, each.protocol) for each in charge.shape.host_ports), *charge.chosen]
+def numbers_of(allocation: Any) -> list[tuple[int, str]]:
+    return [*((each.port, each.protocol) for each in allocation.shape.host_ports), *allocation.chosen]
 
 
 def left_on(table: Table, node: Node, *, beside: Shape | None = None) -> int:
     """Counted anew, one number at a time."""
     ports = node.status.ports
-    charges = [table.charges[key] for key in table.keys_on(node.meta.name)]
-    taken = {number for charge in charges for number, _ in numbers_of(charge)} | set(ports.taken)
+    allocations = [table.allocations[key] for key in table.keys_on(node.meta.name)]
+    taken = {number for allocation in allocations for number, _ in numbers_of(allocation)} | set(ports.taken)
     taken |= {each.port for each in beside.host_ports} if beside is not None else set()
-    owed = sum(len(charge.shape.any_ports) - len(charge.ports) for charge in charges)
+    owed = sum(len(allocation.shape.any_ports) - len(allocation.ports) for allocation in allocations)
     return sum(number not in taken for number in range(ports.first, ports.last + 1)) - owed
 
 
 def plain_fits(table: Table, node: Node, shape: Shape) -> bool:
-    charges = [table.charges[key] for key in table.keys_on(node.meta.name)]
-    taken = {each for charge in charges for each in numbers_of(charge)}
+    allocations = [table.allocations[key] for key in table.keys_on(node.meta.name)]
+    taken = {each for allocation in allocations for each in numbers_of(allocation)}
     if any(tuple(port) in taken or port.port in node.status.ports.taken for port in shape.host_ports):
         return False
     return not shape.any_ports or left_on(table, node, beside=shape) >= len(shape.any_ports)
@@ -103,33 +103,33 @@ def test_no_two_instances_of_a_node_have_the_same_port_whatever_happens(data: st
             table.set_node(data.draw(nodes(data.draw(st.sampled_from(NAMES)))))
         elif what == 1:
             table.remove_node(data.draw(st.sampled_from(NAMES)))
-        elif what == 2 and table.charges:
-            table.drop_charge(data.draw(st.sampled_from(sorted(table.charges))))
+        elif what == 2 and table.allocations:
+            table.drop_allocation(data.draw(st.sampled_from(sorted(table.allocations))))
         elif what == 3:
             held = Tenure(held=True)
-            table.set_charge(
+            table.set_allocation(
                 key(index), data.draw(st.sampled_from(NAMES)), data.draw(st.sampled_from(known)), tenure=held
             )
         else:
             shape = data.draw(st.sampled_from(known))
             tried = data.draw(st.booleans())
-            version = dict(table.charges)
+            version = dict(table.allocations)
             with table.trial() if tried else nullcontext():
                 found = decide(PROFILE, Ask(key(index), shape), table.snapshot())
                 if found.node:
                     node = table.node(found.node)
                     assert node is not None
-                    table.set_charge(key(index), found.node, shape)
-                    charge = table.charges[key(index)]
-                    assert len(charge.ports) == len(shape.any_ports), "who is placed has all its ports"
-                    assert all(node.status.ports.first <= port <= node.status.ports.last for port in charge.ports)
-                    assert not set(charge.ports) & set(node.status.ports.taken)
-                    others = [table.charges[each] for each in table.keys_on(found.node) if each != key(index)]
+                    table.set_allocation(key(index), found.node, shape)
+                    allocation = table.allocations[key(index)]
+                    assert len(allocation.ports) == len(shape.any_ports), "who is placed has all its ports"
+                    assert all(node.status.ports.first <= port <= node.status.ports.last for port in allocation.ports)
+                    assert not set(allocation.ports) & set(node.status.ports.taken)
+                    others = [table.allocations[each] for each in table.keys_on(found.node) if each != key(index)]
                     used = {number for other in others for number, _ in numbers_of(other)}
-                    assert not set(charge.ports) & used
-                    assert len({number for number, _ in charge.chosen}) == len(charge.ports)
+                    assert not set(allocation.ports) & used
+                    assert len({number for number, _ in allocation.chosen}) == len(allocation.ports)
             if tried:
-                assert dict(table.charges) == version
+                assert dict(table.allocations) == version
         check(table, data.draw(st.sampled_from(known)))
 
 
@@ -142,16 +142,16 @@ def test_the_same_input_gives_the_same_ports_and_a_restart_finds_them_again(name
         table = Table()
         table.set_node(make_node("n0"))
         for index in names:
-            table.set_charge(key(index), "n0", shape)
-        tables.append({each: table.charges[each].ports for each in table.charges})
+            table.set_allocation(key(index), "n0", shape)
+        tables.append({each: table.allocations[each].ports for each in table.allocations})
     assert tables[0] == tables[1]
     again = Table()
     again.set_node(make_node("n0"))
     shuffled = list(names)
     order.shuffle(shuffled)
     for index in shuffled:  # as the store tells it, in any order
-        again.set_charge(key(index), "n0", shape, ports=tables[0][key(index)])
-    assert {each: again.charges[each].ports for each in again.charges} == tables[0]
+        again.set_allocation(key(index), "n0", shape, ports=tables[0][key(index)])
+    assert {each: again.allocations[each].ports for each in again.allocations} == tables[0]
 
 
 def test_a_record_that_is_not_whole_is_no_record() -> None:

@@ -82,7 +82,7 @@ class Case:
                 ports.add(node)
             tenure = Tenure(rank, born=float(number), until=until)
             key = Key(Instance.kind, "default", f"i{number}")
-            table.set_charge(key, f"n{node}", SHAPES[cpu, port], GROUPS[group], tenure)
+            table.set_allocation(key, f"n{node}", SHAPES[cpu, port], GROUPS[group], tenure)
         for who, allowed in zip(GROUPS, self.budgets, strict=True):
             table.lodgings.allow((who.namespace, who.workload, who.group), allowed)
         return table
@@ -157,7 +157,7 @@ def every_way(case: Case, table: Table) -> list[tuple[int, int]]:
 
 
 def stand(table: Table) -> tuple[object, ...]:
-    return dict(table.charges), {each.meta.name: table.free(each.meta.name) for each in table.nodes}, table.version
+    return dict(table.allocations), {each.meta.name: table.free(each.meta.name) for each in table.nodes}, table.version
 
 
 @settings(max_examples=300, deadline=None)
@@ -174,7 +174,8 @@ def test_those_have_to_go_who_must_and_nobody_else(case: Case) -> None:
     assert not decision.node
     ways = every_way(case, table)
     lower = any(
-        charge.tenure.settled and charge.tenure.rank.priority < case.priority for charge in table.charges.values()
+        allocation.tenure.settled and allocation.tenure.rank.priority < case.priority
+        for allocation in table.allocations.values()
     )
     if not ways or not lower:
         assert not decision.nominated
@@ -236,22 +237,22 @@ def test_when_they_are_gone_it_gets_the_place_that_was_held(case: Case) -> None:
     made = decide(QUICK, ask, table.snapshot(), moment=MOMENT)
     if not made.nominated:
         return
-    table.set_charge(ask.key, made.nominated, ask.shape, ask.who, Tenure(Rank(ask.priority), held=True))
+    table.set_allocation(ask.key, made.nominated, ask.shape, ask.who, Tenure(Rank(ask.priority), held=True))
     for key in made.victims:
-        charge = table.charge(key)
-        assert charge is not None
-        tenure = Tenure(charge.tenure.rank, charge.tenure.born, until=SOON)
-        table.set_charge(key, charge.node, charge.shape, charge.who, tenure)
+        allocation = table.allocation(key)
+        assert allocation is not None
+        tenure = Tenure(allocation.tenure.rank, allocation.tenure.born, until=SOON)
+        table.set_allocation(key, allocation.node, allocation.shape, allocation.who, tenure)
     waits = decide(QUICK, ask, table.snapshot(), nominated=made.nominated, moment=MOMENT)
     assert (waits.node, waits.victims) == ("", ()), "nobody else has to go while they are still there"
     assert waits.nominated == made.nominated
     for key in [*made.victims, *going(table, made.nominated)]:
-        table.drop_charge(key)
+        table.drop_allocation(key)
     # Somebody of the same priority comes in between.
     other = Ask(Key(Instance.kind, "default", "other-0"), ask.shape, ask.priority, who=ask.who, preempts=False)
     taken = decide(QUICK, other, table.snapshot(), moment=MOMENT)
     if taken.node:
-        table.set_charge(other.key, taken.node, other.shape, other.who, Tenure(Rank(other.priority)))
+        table.set_allocation(other.key, taken.node, other.shape, other.who, Tenure(Rank(other.priority)))
     assert decide(QUICK, ask, table.snapshot(), nominated=made.nominated, moment=MOMENT).node == made.nominated
 
 
@@ -264,10 +265,10 @@ def test_levels_kept_up_are_levels_made_anew(
     for drop, number, (where, cpu, port, rank, group, until) in more:
         key = Key(Instance.kind, "default", f"i{number}")
         if drop:
-            table.drop_charge(key)
+            table.drop_allocation(key)
         else:
             node = f"n{where % len(case.rooms)}"
-            table.set_charge(key, node, SHAPES[cpu, port], GROUPS[group], Tenure(rank, until=until))
+            table.set_allocation(key, node, SHAPES[cpu, port], GROUPS[group], Tenure(rank, until=until))
         for level in table.lodgings.levels(below=10):
             expected = np.zeros_like(level.taken)
             for slot, known in enumerate(table.nodes):
@@ -277,7 +278,7 @@ def test_levels_kept_up_are_levels_made_anew(
                         expected[-1, slot] += 1
             np.testing.assert_array_equal(level.taken, expected)
         going = table.lodgings.going()
-        stopping = [(table.charges[each.key].node, each) for _, each in table.lodgings.stopping()]
+        stopping = [(table.allocations[each.key].node, each) for _, each in table.lodgings.stopping()]
         for slot, known in enumerate(table.nodes):
             here = [each for node, each in stopping if node == known.meta.name]
             taken = sum(dict(each.shape.wanted)["cpu"] for each in here)

@@ -37,7 +37,7 @@ def test_no_quota_is_ever_exceeded_and_none_refuses_what_it_has_room_for(
     for number, (step, shape, priority_class, own) in enumerate(steps):
         if step == END:
             if placed:
-                table.drop_charge(placed.pop(0).key)
+                table.drop_allocation(placed.pop(0).key)
             continue
         namespace = "own" if own else "other"
         who = Identity(namespace, f"w{shape}{priority_class}", "main", {}, CLASSES[priority_class])
@@ -54,7 +54,7 @@ def test_no_quota_is_ever_exceeded_and_none_refuses_what_it_has_room_for(
         )
         assert bool(decision.node) == fits, decision.message
         if decision.node:
-            table.set_charge(ask.key, decision.node, ask.shape, ask.who)
+            table.set_allocation(ask.key, decision.node, ask.shape, ask.who)
             placed.append(ask)
 
 

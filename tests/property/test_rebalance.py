@@ -15,14 +15,14 @@ from mandor.model.meta import Object
 from mandor.model.rebalance import PlannedMove, RebalanceSpec
 from mandor.model.rollout import Rollout
 from mandor.model.workload import Release, Workload, WorkloadStatus
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.config import read_config
 from mandor.placement.framework.handle import Detached
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.watch import Unwatched
 from mandor.placement.plugin_source import find_plugins
-from mandor.placement.rebalance import Search
-from mandor.placement.workshop import Workshop
+from mandor.placement.profile_factory import ProfileFactory
+from mandor.placement.rebalance import MoveSearch
 from tests.scenarios.make import NOW, make_instance, make_node, make_stored_release, make_workload
 
 NODES = ["n0", "n1", "n2", "n3"]
@@ -38,9 +38,9 @@ SPREAD = (
 CONFIGS = {"default": LEAST, "packed": PACKED, "least": SPREAD}
 
 
-def profiles_of(board: Board, config: str) -> dict[str, Profile]:
+def profiles_of(board: ClusterModel, config: str) -> dict[str, Profile]:
     registry = find_plugins()
-    return Workshop(Detached(board.table.snapshot)).profiles(read_config(CONFIGS[config], registry), registry)
+    return ProfileFactory(Detached(board.table.snapshot)).profiles(read_config(CONFIGS[config], registry), registry)
 
 
 RULES = st.sampled_from(
@@ -93,9 +93,9 @@ def cluster(groups: list[tuple[float, dict[str, object], list[int]]]) -> list[Ob
 
 
 def plan(objects: list[Object], config: str = "default", **fields: object) -> list[PlannedMove]:
-    board = Board(objects)
+    board = ClusterModel(objects)
     spec = RebalanceSpec(**fields)  # type: ignore[arg-type]
-    search = Search(board, profiles_of(board, config), spec, now=NOW, watch=Unwatched())
+    search = MoveSearch(board, profiles_of(board, config), spec, now=NOW, watch=Unwatched())
     for _ in search.steps():
         pass
     return search.found
@@ -112,7 +112,7 @@ def carried_out(objects: list[Object], moves: list[PlannedMove]) -> list[Object]
 
 
 def free(objects: list[Object]) -> dict[str, int]:
-    table = Board(objects).table
+    table = ClusterModel(objects).table
     return {node: table.free(node)["cpu"] for node in NODES}
 
 

@@ -59,7 +59,7 @@ def table_of(nodes: list[dict[str, Any]]) -> Table:
             )
         )
         for number in range(min(each["taken"], each["cpu"] * 2, each["memory"])):
-            table.set_charge(key(f"old-{index}-{number}"), f"n{index}", small)
+            table.set_allocation(key(f"old-{index}-{number}"), f"n{index}", small)
     return table
 
 
@@ -71,7 +71,7 @@ def ask_of(fields: dict[str, Any]) -> Ask:
 def counted(table: Table) -> dict[str, Any]:
     nodes = table.snapshot().nodes
     return {each.meta.name: (each, table.free(each.meta.name)) for each in nodes} | {
-        str(each): charge for each, charge in table.charges.items()
+        str(each): allocation for each, allocation in table.allocations.items()
     }
 
 
@@ -83,7 +83,7 @@ def carried_out(table: Table, ask: Ask, remedy: Remedy) -> Ask:
         assert found is not None
         table.set_node(make_node(**_fields(found)))
     elif remedy.kind == "end":
-        assert table.drop_charge(key(words[1]))
+        assert table.drop_allocation(key(words[1]))
     elif remedy.kind == "less":
         amounts = dict(ask.shape.wanted)
         for resource, unit in (("cpu", "cpu"), ("memory", "memory")):

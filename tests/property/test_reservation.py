@@ -13,10 +13,10 @@ from mandor.model.meta import Meta, Misfit
 from mandor.model.phase import Phase
 from mandor.model.reservation import Reservation, ReservationSpec, ReservationStatus
 from mandor.model.resources import Resources, TaskResources
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.cycle import decide
-from mandor.placement.holding import NodeRoom
 from mandor.placement.profiles import default_profile
+from mandor.placement.reserved_room import ReservableNode
 from mandor.store.base import Put
 from tests.scenarios.make import make_instance, make_node, make_stored_release, make_workload
 
@@ -31,7 +31,7 @@ def reservation(count: int, cpu: int, held: dict[str, int] | None = None) -> Res
     return Reservation(meta=Meta(name="kept", namespace="default", uid="u", version=1), spec=spec, status=status)
 
 
-def planned(value: Reservation, rooms: list[NodeRoom], now: float = DURING) -> Reservation:
+def planned(value: Reservation, rooms: list[ReservableNode], now: float = DURING) -> Reservation:
     for write in at_once(plan_reservation(value, rooms, now)).writes:
         assert isinstance(write, Put)
         assert isinstance(write.value, Reservation)
@@ -41,14 +41,15 @@ def planned(value: Reservation, rooms: list[NodeRoom], now: float = DURING) -> R
 
 ROOMS = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 4000)), min_size=0, max_size=4).map(
     lambda found: [
-        NodeRoom(f"n{index}", Resources(min(free, most)), Resources(most)) for index, (free, most) in enumerate(found)
+        ReservableNode(f"n{index}", Resources(min(free, most)), Resources(most))
+        for index, (free, most) in enumerate(found)
     ]
 )
 
 
 @given(st.integers(1, 8), st.integers(100, 2000), ROOMS)
 def test_places_fit_into_their_nodes_and_are_never_more_than_wanted(
-    count: int, cpu: int, rooms: list[NodeRoom]
+    count: int, cpu: int, rooms: list[ReservableNode]
 ) -> None:
     made = planned(reservation(count, cpu), rooms)
     held = made.status.held
@@ -62,14 +63,14 @@ def test_places_fit_into_their_nodes_and_are_never_more_than_wanted(
 
 
 @given(st.integers(1, 8), ROOMS)
-def test_room_that_is_free_is_held_before_room_that_others_have(count: int, rooms: list[NodeRoom]) -> None:
+def test_room_that_is_free_is_held_before_room_that_others_have(count: int, rooms: list[ReservableNode]) -> None:
     held = planned(reservation(count, 500), rooms).status.held
     if count <= sum(room.free.cpu_milli // 500 for room in rooms):
         assert all(held.get(room.name, 0) * 500 <= room.free.cpu_milli for room in rooms)
 
 
 def test_it_holds_from_its_start_to_its_end_and_no_longer() -> None:
-    rooms = [NodeRoom("n0", Resources(4000), Resources(4000))]
+    rooms = [ReservableNode("n0", Resources(4000), Resources(4000))]
     before = planned(reservation(2, 500), rooms, DURING - 7200)
     assert (before.status.phase, before.status.held) == ("Waiting", {})
     during = planned(before, rooms)
@@ -99,7 +100,7 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, object], said: str) ->
     st.lists(st.sampled_from(["owner", "other"]), min_size=1, max_size=20),
 )
 def test_others_never_get_what_is_held_and_whom_it_is_for_does(held: dict[str, int], asking: list[str]) -> None:
-    board = Board([*(make_node(name, cpu=2) for name in NODES), reservation(sum(held.values()), 500, held)])
+    board = ClusterModel([*(make_node(name, cpu=2) for name in NODES), reservation(sum(held.values()), 500, held)])
     profile = default_profile()
     workloads = {name: make_workload(name, replicas=20, cpu="500m", memory="1Mi") for name in ("owner", "other")}
     for each in workloads.values():
@@ -137,7 +138,7 @@ def test_others_never_get_what_is_held_and_whom_it_is_for_does(held: dict[str, i
 def test_nobody_is_put_out_for_room_that_is_held_for_others(held: int, lowly: int, halves: int) -> None:
     """One node of four halves: some are held, some have work of low priority; somebody important wants some."""
     lowly = min(lowly, 4 - held)
-    board = Board([make_node("n0", cpu=2)])
+    board = ClusterModel([make_node("n0", cpu=2)])
     if held:
         board.put(reservation(held, 500, {"n0": held}))
     owners = (

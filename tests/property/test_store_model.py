@@ -23,7 +23,7 @@ NAMES = [Key("instance", space, name) for space in ("a", "a-b") for name in ("we
 NODES = ("", "n1", "n2")
 FILTERS = [Filter(), Filter(namespace="a"), Filter(node="n1"), Filter(node=""), Filter(namespace="a-b", node="n2")]
 
-Row = tuple[int, str]
+ScoreRow = tuple[int, str]
 """The model of an object: its version and node."""
 keys = st.sampled_from(NAMES)
 off_by = st.sampled_from([0, 0, 0, 0, 0, -1, 1, 7])
@@ -36,8 +36,8 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.folder = Path(tempfile.mkdtemp())
-        self.model: dict[Key, Row] = {}
-        self.log: list[tuple[int, Key, Row | None, Row | None]] = []
+        self.model: dict[Key, ScoreRow] = {}
+        self.log: list[tuple[int, Key, ScoreRow | None, ScoreRow | None]] = []
         self.revision = 0
         self.floor = 0
 
@@ -144,14 +144,14 @@ class StoreMachine(RuleBasedStateMachine):
         raise AssertionError
 
     @staticmethod
-    def _short(change: Change) -> tuple[int, Key, Row | None, Row | None]:
+    def _short(change: Change) -> tuple[int, Key, ScoreRow | None, ScoreRow | None]:
         before, after = (
             (value.meta.version, value.node) if value is not None else None for value in (change.before, change.after)
         )
         return change.revision, change.key, before, after
 
-    def _expected(self, since: int, where: Filter) -> list[tuple[int, Key, Row | None, Row | None]]:
-        def matches(key: Key, row: Row | None) -> bool:
+    def _expected(self, since: int, where: Filter) -> list[tuple[int, Key, ScoreRow | None, ScoreRow | None]]:
+        def matches(key: Key, row: ScoreRow | None) -> bool:
             return (
                 row is not None
                 and where.namespace in {None, key.namespace}

@@ -46,16 +46,16 @@ def _who(number: int) -> Identity:
 def _do(table: Table, todo: list[tuple[int, str, Shape]]) -> None:
     for number, node, shape in todo:
         if node:
-            table.set_charge(_key(number), node, shape, _who(number))
+            table.set_allocation(_key(number), node, shape, _who(number))
         else:
-            table.drop_charge(_key(number))
+            table.drop_allocation(_key(number))
 
 
 def _seen(table: Table) -> object:
     nodes = table.snapshot()
     profile = default_profile()
     return (
-        dict(table.charges),
+        dict(table.allocations),
         nodes.free.tolist(),
         nodes.counted.tolist(),
         nodes.instances.tolist(),
@@ -110,10 +110,10 @@ def test_an_error_in_a_trial_undoes_it_even_when_it_was_to_be_kept() -> None:
 
     def fail() -> None:
         with table.trial() as trial:
-            table.set_charge(_key(1), "n1", SHAPES[0])
+            table.set_allocation(_key(1), "n1", SHAPES[0])
             trial.keep()
             raise KeyError("somewhere")
 
     with pytest.raises(KeyError):
         fail()
-    assert not table.charges
+    assert not table.allocations

@@ -53,12 +53,12 @@ class Cluster:
             SHAPES[workload],
             who=Identity("default", workload, "main"),
         )
-        if self.table.charge(ask.key) is not None:
+        if self.table.allocation(ask.key) is not None:
             return
         node = decide(PROFILE, ask, self.table.snapshot()).node
         if not node:
             return
-        self.table.set_charge(ask.key, node, ask.shape, ask.who)
+        self.table.set_allocation(ask.key, node, ask.shape, ask.who)
         for wanted in ask.local_volumes:
             assert self.homes.setdefault(wanted.key, node) == node, "its data is elsewhere"
             known = KnownVolume(size=int(wanted.spec.size), node=node, made=True, workload=workload)
@@ -88,7 +88,7 @@ def test_no_volume_is_on_two_nodes_and_no_disk_is_given_away_twice(steps: list[t
         if what == "place":
             cluster.place(name, number)
         elif what == "end":
-            cluster.table.drop_charge(Key("instance", "default", f"{name}-{number}"))
+            cluster.table.drop_allocation(Key("instance", "default", f"{name}-{number}"))
         elif what == "node":
             cluster.table.set_node(make_node(name, disk=50 * GI, cordoned=number))
         else:
@@ -107,11 +107,13 @@ def test_a_successor_goes_to_the_volume_of_its_name(workloads: list[str], chance
     people = sorted({(workload, number % 3) for number, workload in enumerate(workloads)})
     for workload, index in people:
         cluster.place(workload, index)
-    first = {key: charge.node for key, charge in cluster.table.charges.items() if charge.shape.volumes}
-    for key in list(cluster.table.charges):
-        cluster.table.drop_charge(key)
+    first = {key: allocation.node for key, allocation in cluster.table.allocations.items() if allocation.shape.volumes}
+    for key in list(cluster.table.allocations):
+        cluster.table.drop_allocation(key)
     chance.shuffle(people)
     for workload, index in people:
         cluster.place(workload, index)
-    assert {key: charge.node for key, charge in cluster.table.charges.items() if charge.shape.volumes} == first
+    assert {
+        key: allocation.node for key, allocation in cluster.table.allocations.items() if allocation.shape.volumes
+    } == first
     assert all(key.kind == Volume.kind for key in cluster.homes)

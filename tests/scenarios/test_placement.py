@@ -82,7 +82,7 @@ class Board:
             name = ask.key.name
             decision = decide(self.profile, ask, self.table.snapshot())
             if decision.node:
-                self.table.set_charge(ask.key, decision.node, ask.shape, ask.who)
+                self.table.set_allocation(ask.key, decision.node, ask.shape, ask.who)
                 without = "".join(f", without `{rule}`" for rule in decision.relaxed)
                 said.append(f"{name} -> {decision.node}{without}")
             else:
@@ -112,7 +112,7 @@ class Board:
         return "\n".join(said) or "none fits"
 
     def do_end(self, step: Step) -> str:
-        return "ok" if self.table.drop_charge(Key(Instance.kind, "default", step.words[0])) else "it had no place"
+        return "ok" if self.table.drop_allocation(Key(Instance.kind, "default", step.words[0])) else "it had no place"
 
     def do_free(self, step: Step) -> str:
         names = step.words or sorted(node.meta.name for node in self.table.snapshot().nodes)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mandor.model.decision import KeptDecision
-from mandor.scheduler import journal
+from mandor.scheduler import decision_log
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
 
@@ -82,7 +82,7 @@ async def test_of_thousands_a_few_are_kept_and_the_remarkable_ones_before_the_ot
     await world.run(3)
     names = [each.meta.name for each in world.all(KeptDecision)]
     assert {"odd-0", "odd-1", "odd-2"} <= set(names)
-    assert journal.ORDINARY_MOST <= len(names) - 3 < 200
+    assert decision_log.ORDINARY_MOST <= len(names) - 3 < 200
 
 
 async def test_the_decision_about_another_one_of_that_name_takes_the_place_of_the_old_one(world: World) -> None:

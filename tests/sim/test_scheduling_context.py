@@ -131,7 +131,7 @@ async def test_a_reserve_that_fails_is_undone_by_all_in_reverse_order_and_tried_
     assert web(world).status.reason == "PluginFault"
     assert web(world).status.message == "the plugin Second raised RuntimeError: no reserve"
     assert world.scheduler is not None
-    assert world.scheduler.view.table.charges == {}, "its room is free again"
+    assert world.scheduler.view.table.allocations == {}, "its room is free again"
 
     await world.until(lambda: world.serving_count("web") == 1, seconds=20)
     assert log.of("web-0")[-1] == "Second.post_bind"
@@ -212,7 +212,7 @@ async def test_who_is_told_to_stop_while_it_waits_leaves_the_waiting_room(make_w
     assert world.scheduler is not None
     assert world.scheduler.handle.waiting() == []
     assert plugin.log.of("web-0") == ["Everywhere.reserve", "Everywhere.permit", "Everywhere.unreserve"]
-    assert world.scheduler.view.table.charges == {}
+    assert world.scheduler.view.table.allocations == {}
 
 
 class Crowd(PreBindPlugin, FilterPlugin):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mandor.model.phase import Phase
-from mandor.scheduler.streak import Streak
+from mandor.scheduler.replica_batch import ReplicaBatch
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
 
@@ -32,17 +32,17 @@ async def flooded() -> dict[str, str]:
 
 @pytest.mark.req("S3-20")
 async def test_a_flood_in_one_go_ends_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    follow, together = Streak.follow, 0
+    follow, together = ReplicaBatch.follow, 0
 
-    def counted(self: Streak, *given: object) -> object:
+    def counted(self: ReplicaBatch, *given: object) -> object:
         nonlocal together
         made, others = follow(self, *given)  # type: ignore[arg-type]
         together += len(made)
         return made, others
 
-    monkeypatch.setattr(Streak, "follow", counted)
+    monkeypatch.setattr(ReplicaBatch, "follow", counted)
     found = await flooded()
     assert together > 100
 
-    monkeypatch.setattr(Streak, "follow", lambda *_: ([], []))
+    monkeypatch.setattr(ReplicaBatch, "follow", lambda *_: ([], []))
     assert await flooded() == found

@@ -12,7 +12,7 @@ from mandor.lib.clock import ManualClock, settle
 from mandor.model.meta import Key, Meta
 from mandor.model.record import Lease, LeaseSpec
 from mandor.scheduler.loop import Scheduler
-from mandor.scheduler.territory import Pools, claim, election_of
+from mandor.scheduler.pool_ownership import Pools, claim, election_of
 from mandor.store.base import Check, Put
 from mandor.store.fence import FencedStore
 from mandor.store.memory import MemoryStore
@@ -157,7 +157,7 @@ async def test_work_for_a_pool_that_nobody_owns_says_so_until_somebody_does(worl
     await world.apply(make_workload("vm", replicas=2, placement={"pool": "metal"}))
     await world.run(8)
     told = {(each.status.reason, each.status.message) for each in world.instances("vm")}
-    assert told == {("Unclaimed", "no scheduler takes the pool metal")}
+    assert told == {("UnclaimedPools", "no scheduler takes the pool metal")}
     await claim(world.store, world.clock, frozenset({"metal"}))
     recorder = Recorder(world.store, "scheduler", world.clock)
     world.start("third", Scheduler(world.store, world.clock, recorder, pools=frozenset({"metal"})).run())

@@ -53,8 +53,8 @@ async def test_differences_are_found_and_named() -> None:
         await world.until(lambda: world.serving_count("web") == 2)
         assert world.scheduler is not None
         table = world.scheduler.view.table
-        table.drop_charge(Key(Instance.kind, "default", "web-0"))
-        table.set_charge(Key(Instance.kind, "default", "ghost-0"), "n2", Shape.of(make_template(cpu=1)))
+        table.drop_allocation(Key(Instance.kind, "default", "web-0"))
+        table.set_allocation(Key(Instance.kind, "default", "ghost-0"), "n2", Shape.of(make_template(cpu=1)))
         table.set_node(make_node("n3"))
         report = await compared(world)
         said = {(each.about, each.table, each.store) for each in report.differences}

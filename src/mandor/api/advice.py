@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.workload import Workload
-from mandor.placement.home import Site, has_home
+from mandor.placement.daemon_nodes import DaemonNodes, has_eligible_node
 
 
 def advice(value: Object, nodes: Sequence[Node], secrets: Set[tuple[str, str]] = frozenset()) -> tuple[str, ...]:
@@ -31,8 +31,8 @@ def _homeless(workload: Workload, nodes: Sequence[Node]) -> list[str]:
     if spec.type != "daemon":
         return []
     where = "{}: " if len(spec.groups) > 1 else ""
-    homeless = {name: group for name, group in spec.groups.items() if not has_home(group, nodes)}
-    return [where.format(name) + Site.of(group, nodes).refusal for name, group in homeless.items()]
+    homeless = {name: group for name, group in spec.groups.items() if not has_eligible_node(group, nodes)}
+    return [where.format(name) + DaemonNodes.of(group, nodes).refusal for name, group in homeless.items()]
 
 
 def _counted(workload: Workload) -> list[str]:

@@ -11,7 +11,7 @@ from mandor.api.foreign import ImportReport
 from mandor.api.scheduling import Bench
 from mandor.model.meta import Key, Object
 from mandor.model.resources import Resources
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.config import SchedulerConfig
 from mandor.placement.forecast import Controls, Forecast, Left, Outcome
 from mandor.placement.framework.ask import CPU, MEMORY
@@ -180,7 +180,7 @@ class _Act:
     """One forecast, over."""
 
     outcome: Outcome
-    board: Board
+    board: ClusterModel
     before: Mapping[str, Use]
     after: Mapping[str, Use]
 
@@ -361,7 +361,7 @@ def _totals(act: _Act) -> Totals:
     )
 
 
-def _percent(board: Board, node: str, use: Use) -> int:
+def _percent(board: ClusterModel, node: str, use: Use) -> int:
     room = board.nodes[node].allocatable
     return max(
         use.cpu_milli * 100 // max(room.cpu_milli, 1),
@@ -369,7 +369,7 @@ def _percent(board: Board, node: str, use: Use) -> int:
     )
 
 
-def _owners(board: Board) -> Callable[[Key], str]:
+def _owners(board: ClusterModel) -> Callable[[Key], str]:
     return lambda key: board.instances[key].spec.workload if key in board.instances else ""
 
 

@@ -19,7 +19,7 @@ from mandor.model.quota import Quota
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.config import SchedulerConfig, default_config
 from mandor.placement.consult import Consult, consult
 from mandor.placement.forecast import Controls
@@ -31,7 +31,7 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
 from mandor.placement.plugin_source import Registry, find_plugins
-from mandor.placement.workshop import Workshop
+from mandor.placement.profile_factory import ProfileFactory
 from mandor.store.base import Store
 
 T = TypeVar("T")
@@ -79,18 +79,18 @@ class Bench:
     consult: Consult
     until: float
     """Of `time.monotonic`."""
-    boards: list[Board] = field(default_factory=list)
+    boards: list[ClusterModel] = field(default_factory=list)
     """They are taken apart when the answer is there."""
 
-    def board(self) -> Board:
+    def board(self) -> ClusterModel:
         """The cluster as it is."""
-        made = Board(self.objects)
+        made = ClusterModel(self.objects)
         self.boards.append(made)
         return made
 
-    def profiles(self, board: Board, config: SchedulerConfig | None = None) -> dict[str, Profile]:
+    def profiles(self, board: ClusterModel, config: SchedulerConfig | None = None) -> dict[str, Profile]:
         """With plugins of its own, which know nothing of what the scheduler's have learnt."""
-        return Workshop(Detached(board.table.snapshot)).profiles(config or self.config, self.registry)
+        return ProfileFactory(Detached(board.table.snapshot)).profiles(config or self.config, self.registry)
 
     def enough(self) -> bool:
         return time.monotonic() > self.until

@@ -21,8 +21,8 @@ from mandor.model.workload import Group, Release, Workload
 
 def at_home(release: Release, group: str, members: Sequence[Instance], world: World) -> tuple[int, list[Instance]]:
     """Return the number of matching nodes, and the instances on them."""
-    homes = world.site(release, group).homes
-    return len(homes), [each for each in members if each.spec.home in homes]
+    eligible = world.site(release, group).eligible
+    return len(eligible), [each for each in members if each.spec.home in eligible]
 
 
 def no_room(instance: Instance) -> bool:
@@ -38,22 +38,22 @@ def plan_daemon(
     for piece in pieces(members, FEW):
         for each in piece:
             home = each.spec.home
-            if home in site.homes:
+            if home in site.eligible:
                 here[home] = each
-            elif home not in site.kept:
+            elif home not in site.retained:
                 why = f"{home} does not match any more" if home in site.refusals else f"its node {home} is gone"
                 slot.lose(draft, each, why, world.now)
             elif slot.ended(each) and each.phase is not Phase.LOST:
                 draft.delete(each)
         yield WRITTEN * len(piece)
-    daemons = _Daemons(draft, workload.spec.groups[name], step, world, wanted=len(site.homes))
-    for homes in pieces(sorted(here), FEW):
-        for home in homes:
+    daemons = _Daemons(draft, workload.spec.groups[name], step, world, wanted=len(site.eligible))
+    for eligible in pieces(sorted(here), FEW):
+        for home in eligible:
             daemons.sort(here[home])
-        yield WRITTEN * len(homes)
+        yield WRITTEN * len(eligible)
     daemons.plan_old()
     yield WRITTEN * len(daemons.ended)
-    _fill(workload, name, sorted(site.homes - here.keys()), len(members), daemons)
+    _fill(workload, name, sorted(site.eligible - here.keys()), len(members), daemons)
 
 
 def _fill(workload: Workload, name: str, nodes: Sequence[str], members: int, daemons: "_Daemons") -> None:

@@ -10,14 +10,14 @@ from mandor.model.instance import Instance
 from mandor.model.machine import MachineKind
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus, Taint
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.cycle import Decision, decide
 from mandor.placement.forecast import ask_nobody, kept_out
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Unwatched
-from mandor.placement.together import decide_together
+from mandor.placement.gang_outcome import decide_gang
 
 ASKS_MOST = 200
 """Pending instances that are evaluated together."""
@@ -86,7 +86,7 @@ def _capabilities(engine: str, known: Iterable[Node]) -> Capabilities:
 class Growth:
     """One simulation of growth; it restores the board at the end. Other code must not change the board meanwhile."""
 
-    board: Board
+    board: ClusterModel
     profiles: Mapping[str, Profile]
     count: int = 0
     orders: list[Order] = field(default_factory=list)
@@ -214,14 +214,14 @@ def _without_key(ask: Ask) -> Ask:
     return replace(ask, key=_NOBODY)
 
 
-def place(board: Board, profiles: Mapping[str, Profile], ask: Ask) -> tuple[Decision, ...]:
+def place(board: ClusterModel, profiles: Mapping[str, Profile], ask: Ask) -> tuple[Decision, ...]:
     """Place the instance, or its whole gang, on the board; empty if that is impossible without preemption."""
     profile = profiles.get(ask.profile)
     if profile is None:
         return ()
     try:
         if ask.member is not None:
-            together = decide_together(board, profile, ask, ask_nobody, Unwatched())
+            together = decide_gang(board, profile, ask, ask_nobody, Unwatched())
             decisions = together.placed if together is not None else (_alone(board, profile, ask),)
         else:
             decisions = (_alone(board, profile, ask),)
@@ -231,11 +231,11 @@ def place(board: Board, profiles: Mapping[str, Profile], ask: Ask) -> tuple[Deci
         return ()
     for each in decisions:
         assert each.ask is not None
-        board.table.set_charge(each.key, each.node, each.ask.shape, each.ask.who)
+        board.table.set_allocation(each.key, each.node, each.ask.shape, each.ask.who)
     return decisions
 
 
-def _alone(board: Board, profile: Profile, ask: Ask) -> Decision:
+def _alone(board: ClusterModel, profile: Profile, ask: Ask) -> Decision:
     if profile.consults:
         raise PluginFault(profile.consults[0].name, "cannot be asked about machines that are not there")
     return decide(profile, ask, board.table.snapshot())

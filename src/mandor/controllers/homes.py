@@ -6,7 +6,7 @@ from typing import NamedTuple
 from mandor.lib.steps import Steps, pieces
 from mandor.model.node import Node
 from mandor.model.workload import GroupTemplate, Release
-from mandor.placement.home import Site
+from mandor.placement.daemon_nodes import DaemonNodes
 from mandor.store.base import Change
 
 SOME = 200
@@ -25,24 +25,24 @@ class Homes:
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
-        self._sites: dict[DaemonGroup, tuple[str, Site]] = {}
+        self._sites: dict[DaemonGroup, tuple[str, DaemonNodes]] = {}
         """With the release that it is about: the one that its instances are to have."""
 
-    def site(self, release: Release, group: str) -> Site:
+    def site(self, release: Release, group: str) -> DaemonNodes:
         spec = release.spec
         key = DaemonGroup(release.meta.namespace, spec.workload, group)
         known = self._sites.get(key)
         if known is not None and known[0] == release.meta.name:
             return known[1]
-        made = Site.of(spec.groups[group], self._nodes.values())
+        made = DaemonNodes.of(spec.groups[group], self._nodes.values())
         self._sites[key] = release.meta.name, made
         return made
 
-    def still(self) -> Callable[[Release, str], Site]:
+    def still(self) -> Callable[[Release, str], DaemonNodes]:
         """As `site`; what it has answered once does not change any more."""
-        found: dict[tuple[str, str], Site] = {}
+        found: dict[tuple[str, str], DaemonNodes] = {}
 
-        def site(release: Release, group: str) -> Site:
+        def site(release: Release, group: str) -> DaemonNodes:
             key = (release.meta.name, group)
             if key not in found:
                 found[key] = self.site(release, group).copy()
@@ -59,8 +59,8 @@ class Homes:
                 made = yield from self._made(template)
                 self._sites[key] = release.meta.name, made
 
-    def _made(self, template: GroupTemplate) -> Steps[Site]:
-        made, seen = Site(template), dict[str, Node]()
+    def _made(self, template: GroupTemplate) -> Steps[DaemonNodes]:
+        made, seen = DaemonNodes(template), dict[str, Node]()
         for piece in pieces(list(self._nodes.values()), SOME):
             for node in piece:
                 made.see(node)

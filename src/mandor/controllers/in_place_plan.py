@@ -10,7 +10,7 @@ from mandor.controllers.slot import World
 from mandor.lib.steps import Steps, chosen, pieces
 from mandor.model.instance import Instance
 from mandor.model.workload import Release, Workload
-from mandor.placement.home import Site
+from mandor.placement.daemon_nodes import DaemonNodes
 
 
 def in_place(
@@ -39,17 +39,17 @@ def in_place(
 
 
 def _all_at_home(target: Release, groups: Iterable[str], instances: Sequence[Instance], world: World) -> Steps[bool]:
-    homes: dict[str, list[str]] = {name: [] for name in groups}
+    eligible: dict[str, list[str]] = {name: [] for name in groups}
     for piece in pieces(instances):
         for each in piece:
-            homes[each.spec.group].append(each.spec.home)
+            eligible[each.spec.group].append(each.spec.home)
         yield 3 * len(piece)
-    return all(_at_home(there, world.site(target, name)) for name, there in homes.items())
+    return all(_at_home(there, world.site(target, name)) for name, there in eligible.items())
 
 
-def _at_home(there: Sequence[str], site: Site) -> bool:
+def _at_home(there: Sequence[str], site: DaemonNodes) -> bool:
     """There is one wherever one belongs, and none where none may stay."""
-    return site.homes.issubset(there) and all(each in site.homes or each in site.kept for each in there)
+    return site.eligible.issubset(there) and all(each in site.eligible or each in site.retained for each in there)
 
 
 def stays_in_place(before: Instance, after: Instance, *, settled: bool) -> bool:

@@ -5,7 +5,7 @@ from itertools import chain
 
 from mandor.lib.steps import WRITTEN, Steps, pieces
 from mandor.model.meta import Key
-from mandor.placement.board import STEP, Board
+from mandor.placement.cluster_model import STEP, ClusterModel
 from mandor.store.base import Change
 from mandor.store.mirror import Mirror
 
@@ -16,7 +16,7 @@ class KeptBoard:
     def __init__(self, kinds: Sequence[str]) -> None:
         """`kinds`: in this order; whatever says how much an instance takes before the instances."""
         self._kinds = kinds
-        self.board: Board | None = None
+        self.board: ClusterModel | None = None
         self._changed: dict[str, dict[Key, None]] = {}
 
     def see(self, changes: Sequence[Change]) -> None:
@@ -35,7 +35,7 @@ class KeptBoard:
     def catch_up(self, mirrors: Mapping[str, Mirror]) -> Steps[None]:
         """Until `board` shows what there was when this began, or what came after it."""
         if self.board is None:
-            self.board = Board()
+            self.board = ClusterModel()
             yield from self.board.put_all(list(chain.from_iterable(mirrors[kind].items() for kind in self._kinds)))
             return
         changed, self._changed = self._changed, {}

@@ -9,19 +9,19 @@ from mandor.model.instance import Instance
 from mandor.model.node import Node
 from mandor.model.resources import Resources
 from mandor.model.workload import Workload
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
+from mandor.placement.conversion import PlacementState, placement_state, release_key, workload_key
 from mandor.placement.framework.profile import Profile
-from mandor.placement.standing import Standing, release_key, standing, workload_key
 
 
-def movers(board: Board, node: str) -> list[Instance]:
+def movers(board: ClusterModel, node: str) -> list[Instance]:
     """What is on a node but for daemons, which belong to it."""
     there = (board.instances[key] for key in sorted(board.table.keys_on(node)) if key in board.instances)
-    placed = [each for each in there if standing(each) is Standing.PLACED]
+    placed = [each for each in there if placement_state(each) is PlacementState.PLACED]
     return [each for each in placed if (w := _workload(board, each)) is None or w.spec.type != "daemon"]
 
 
-def cannot_leave(board: Board, node: Node, work: Sequence[Instance], busy_above: float) -> str:
+def cannot_leave(board: ClusterModel, node: Node, work: Sequence[Instance], busy_above: float) -> str:
     """Why a node keeps its work, whatever room there is elsewhere; empty: it may go."""
     if _busy(board, node, work) > busy_above:
         return "it is busy"
@@ -29,7 +29,7 @@ def cannot_leave(board: Board, node: Node, work: Sequence[Instance], busy_above:
 
 
 def fits_elsewhere(
-    board: Board, profiles: Mapping[str, Profile], node: Node, work: Sequence[Instance]
+    board: ClusterModel, profiles: Mapping[str, Profile], node: Node, work: Sequence[Instance]
 ) -> Generator[None, None, bool]:
     """Whether all of it would find a place on the other nodes, at once; in the end the board is as it was. In between
     others may have their turn, if they leave the board alone."""
@@ -41,7 +41,7 @@ def fits_elsewhere(
                 ask = board.ask(each)
                 if ask is None:
                     return False
-                board.table.drop_charge(each.key)
+                board.table.drop_allocation(each.key)
                 asks.append(replace(ask, pin="", member=None, preempts=False))
             for ask in asks:
                 if not place(board, profiles, ask):
@@ -52,25 +52,25 @@ def fits_elsewhere(
         board.put(node)
 
 
-def _busy(board: Board, node: Node, work: Sequence[Instance]) -> float:
+def _busy(board: ClusterModel, node: Node, work: Sequence[Instance]) -> float:
     asked, has = Resources(), node.allocatable
     for each in work:
         asked += _request(board, each)
     return 100 * max(asked.cpu_milli / max(has.cpu_milli, 1), asked.memory_bytes / max(has.memory_bytes, 1))
 
 
-def _may_leave(board: Board, instance: Instance) -> bool:
+def _may_leave(board: ClusterModel, instance: Instance) -> bool:
     workload = _workload(board, instance)
     if workload is None or workload.spec.type != "service" or instance.spec.volumes:
         return False
     return not workload.spec.gang_of(instance.spec.group)
 
 
-def _request(board: Board, instance: Instance) -> Resources:
+def _request(board: ClusterModel, instance: Instance) -> Resources:
     release = board.releases.get(release_key(instance))
     group = release.spec.groups.get(instance.spec.group) if release is not None else None
     return group.form(instance.spec.variant).request if group is not None else Resources()
 
 
-def _workload(board: Board, instance: Instance) -> Workload | None:
+def _workload(board: ClusterModel, instance: Instance) -> Workload | None:
     return board.workloads.get(workload_key(instance))

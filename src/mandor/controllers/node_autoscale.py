@@ -30,10 +30,10 @@ from mandor.model.record import Cluster, Token
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
-from mandor.placement.board import STEP, Board
+from mandor.placement.cluster_model import STEP, ClusterModel
+from mandor.placement.conversion import PlacementState, placement_state
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
-from mandor.placement.standing import Standing, standing
 from mandor.provision.base import JoinInfo, MachineOrder, Provisioner
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
@@ -185,7 +185,7 @@ class NodeAutoscaleController(Controller[str]):
 
     # Who waits.
 
-    async def _orders(self, pools: Sequence[NodePool], board: Board) -> list[Order]:
+    async def _orders(self, pools: Sequence[NodePool], board: ClusterModel) -> list[Order]:
         scaled = [(pool, pool.spec.autoscale) for pool in pools if pool.spec.autoscale is not None]
         offers = [offer for pool, scaling in scaled for offer in self._offers(pool, scaling, board)]
         if not self._waiting or not offers:
@@ -202,19 +202,23 @@ class NodeAutoscaleController(Controller[str]):
         await self._through(growth.steps(asks, offers, underway))
         return growth.orders
 
-    async def _aged(self, seconds: float, board: Board) -> list[Ask]:
+    async def _aged(self, seconds: float, board: ClusterModel) -> list[Ask]:
         """What those ask for who have waited for so long; the most important first, then the first that came."""
         now, found = self._clock.monotonic(), []
         for number, key in enumerate([key for key, since in self._waiting.items() if now - since >= seconds]):
             if number % STEP == 0:
                 await asyncio.sleep(0)
             instance = board.instances.get(key)
-            ask = board.ask(instance) if instance is not None and standing(instance) is Standing.WAITING else None
+            ask = (
+                board.ask(instance)
+                if instance is not None and placement_state(instance) is PlacementState.WAITING
+                else None
+            )
             if instance is not None and ask is not None:
                 found.append((-ask.priority, instance.meta.created_at, ask.key, ask))
         return [each[-1] for each in sorted(found, key=lambda each: each[:3])]
 
-    def _offers(self, pool: NodePool, scaling: NodeAutoscale, board: Board) -> Iterator[Offer]:
+    def _offers(self, pool: NodePool, scaling: NodeAutoscale, board: ClusterModel) -> Iterator[Offer]:
         flying = sum(each.phase == "Ordered" for each in pool.machines)
         room = min(scaling.max - len(pool.machines), scaling.at_once - flying)
         known = list(board.nodes.values())
@@ -225,7 +229,9 @@ class NodeAutoscaleController(Controller[str]):
 
     # Who is needed.
 
-    async def _needed(self, pool: NodePool, board: Board, work: Mapping[str, Sequence[Instance]]) -> dict[str, str]:
+    async def _needed(
+        self, pool: NodePool, board: ClusterModel, work: Mapping[str, Sequence[Instance]]
+    ) -> dict[str, str]:
         """Why machines are needed, by id; of those whose work could go elsewhere, a few are tried out at each look."""
         scaling = pool.spec.autoscale
         found: dict[str, str] = {}
@@ -253,7 +259,7 @@ class NodeAutoscaleController(Controller[str]):
 
     # The board.
 
-    async def _board(self) -> Board:
+    async def _board(self) -> ClusterModel:
         await in_turns(self._kept.catch_up(self._mirrors))
         assert self._kept.board is not None
         return self._kept.board

@@ -22,12 +22,12 @@ from mandor.model.rebalance import PlannedMove, Rebalance
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
+from mandor.placement.conversion import workload_key
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
 from mandor.placement.movable import may_move, whole
-from mandor.placement.rebalance import Search
-from mandor.placement.standing import workload_key
+from mandor.placement.rebalance import MoveSearch
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
@@ -121,16 +121,16 @@ class RebalanceController(Controller[str]):
 
     async def _search(self, order: Rebalance) -> tuple[list[PlannedMove], str]:
         """On a board of its own, in small steps: others have their turn in between."""
-        board = Board()
+        board = ClusterModel()
         await in_turns(board.put_all(list(chain.from_iterable(self._mirrors[kind].items() for kind in _BOARD))))
         try:
             return await self._search_on(board, order)
         finally:
             await in_turns(board.dismantle())
 
-    async def _search_on(self, board: Board, order: Rebalance) -> tuple[list[PlannedMove], str]:
+    async def _search_on(self, board: ClusterModel, order: Rebalance) -> tuple[list[PlannedMove], str]:
         with self._guard() as guard:
-            search = Search(board, self._profiles(board), order.spec, now=self._clock.now(), watch=guard)
+            search = MoveSearch(board, self._profiles(board), order.spec, now=self._clock.now(), watch=guard)
             steps = search.steps()
             try:
                 for _ in iter(lambda: guard.run(lambda: next(steps, self)), self):

@@ -15,8 +15,8 @@ from mandor.model.reservation import Reservation
 from mandor.model.resources import Resources
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
-from mandor.placement.board import Board
-from mandor.placement.holding import NodeRoom, may_hold, phase_at, rooms_for
+from mandor.placement.cluster_model import ClusterModel
+from mandor.placement.reserved_room import ReservableNode, may_hold, phase_at, reservable_nodes
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
@@ -49,14 +49,14 @@ class ReservationController(Controller[Key]):
             self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
         return 0.5 if conflicts else draft.again_seconds
 
-    async def _rooms(self, reservation: Reservation) -> list[NodeRoom]:
+    async def _rooms(self, reservation: Reservation) -> list[ReservableNode]:
         able = await in_turns(self._able(reservation))
         held = reservation.status.held
         if sum(held.values()) == reservation.spec.count and held.keys() <= set(able):
-            return [NodeRoom(name, Resources(), Resources()) for name in able]  # nothing is to be found
-        board = Board()
+            return [ReservableNode(name, Resources(), Resources()) for name in able]  # nothing is to be found
+        board = ClusterModel()
         await in_turns(board.put_all(list(chain.from_iterable(self._mirrors[kind].items() for kind in self.watches))))
-        found = await in_turns(rooms_for(reservation, board))
+        found = await in_turns(reservable_nodes(reservation, board))
         await in_turns(board.dismantle())
         return found
 

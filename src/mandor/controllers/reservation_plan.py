@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from mandor.controllers.draft import Draft
 from mandor.lib.steps import Steps
 from mandor.model.reservation import Reservation
-from mandor.placement.holding import NodeRoom, status_at
+from mandor.placement.reserved_room import ReservableNode, status_at
 
 LOOK_SECONDS = 15.0
 
 
-def plan_reservation(reservation: Reservation, rooms: Sequence[NodeRoom], now: float) -> Steps[Draft]:
+def plan_reservation(reservation: Reservation, rooms: Sequence[ReservableNode], now: float) -> Steps[Draft]:
     """`rooms`: of the nodes that it may be on; asked for only while it holds."""
     draft, spec, before = Draft(), reservation.spec, reservation.status
     status = yield from status_at(reservation, rooms, now)

@@ -24,11 +24,11 @@ from mandor.model.quota import Quota
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
+from mandor.placement.conversion import workload_key
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
 from mandor.placement.movable import may_move, relaxed, whole
-from mandor.placement.standing import workload_key
 from mandor.store.base import Change, Put, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
@@ -44,7 +44,7 @@ MOVES_MOST = 10
 LOOKED_AT_MOST = 100
 """So many are looked at in one go; the others come next."""
 
-Profiles = Callable[[Board], Mapping[str, Profile]]
+Profiles = Callable[[ClusterModel], Mapping[str, Profile]]
 """As the scheduler has them, made for deciding on this board."""
 
 
@@ -165,7 +165,7 @@ class RestoreController(Controller[str]):
                 await self._move(candidate, node)
         return LOOK_SECONDS
 
-    async def _found(self, board: Board) -> list[tuple[Instance, str]]:
+    async def _found(self, board: ClusterModel) -> list[tuple[Instance, str]]:
         """Who goes where now: as many as may go, and one of a workload."""
         profiles = self._profiles(board)
         if profiles is not self._answered_with:
@@ -190,7 +190,7 @@ class RestoreController(Controller[str]):
     def _where(
         self,
         instance: Instance,
-        board: Board,
+        board: ClusterModel,
         members: Mapping[str, int],
         profiles: Mapping[str, Profile],
         guard: Guard,

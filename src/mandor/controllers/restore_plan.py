@@ -33,7 +33,7 @@ def destination(
     forms = ask.forms[: spec.variant + 1]
     try:
         with table.trial():
-            table.drop_charge(instance.key)
+            table.drop_allocation(instance.key)
             lacking = bool(relaxed(instance)) and spec.node not in _keeping(profile, forms[-1], table, watch)
         better = [
             form for form in forms if (lacking or form is not forms[-1]) and _keeping(profile, form, table, watch)

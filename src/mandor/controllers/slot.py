@@ -15,7 +15,7 @@ from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, Instan
 from mandor.model.meta import Meta
 from mandor.model.phase import OVER, Phase
 from mandor.model.workload import Group, Release, Workload
-from mandor.placement.home import Site
+from mandor.placement.daemon_nodes import DaemonNodes
 from mandor.store.base import Put
 
 AVOID_MOST = 5
@@ -45,8 +45,8 @@ def goes_anywhere(instance: Instance) -> bool:
     return False
 
 
-def nowhere(release: Release, group: str) -> Site:
-    return Site(release.spec.groups[group])
+def nowhere(release: Release, group: str) -> DaemonNodes:
+    return DaemonNodes(release.spec.groups[group])
 
 
 class Other(NamedTuple):
@@ -78,7 +78,7 @@ class World:
     """Whether its volumes bind an instance to its node."""
     ready_seconds: Callable[[Instance], float] = always_was
     """Seconds since a ready instance became ready."""
-    site: Callable[[Release, str], Site] = nowhere
+    site: Callable[[Release, str], DaemonNodes] = nowhere
     """The nodes that match a group of daemons of a release."""
     other: Callable[[str], Other | None] = no_other
     """Looks up another workload of the namespace."""

@@ -11,7 +11,7 @@ from mandor.model.instance import Instance
 from mandor.model.node import Node
 from mandor.model.placement import Toleration
 from mandor.model.workload import Release
-from mandor.placement.standing import release_key
+from mandor.placement.conversion import release_key
 
 
 class TaintController(Overseer):

@@ -21,7 +21,7 @@ from mandor.model.instance import Instance
 from mandor.model.phase import Phase
 from mandor.model.rollout import Rollout
 from mandor.model.workload import Release, Workload, WorkloadStatus
-from mandor.placement.home import NO_MATCH
+from mandor.placement.daemon_nodes import NO_MATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ def _nowhere(draft: Draft, workload: Workload, target: Release, world: World) ->
     """Why there is no daemon at all; empty: there is one. It is told once."""
     sites = {name: world.site(target, name) for name in workload.spec.groups if name in target.spec.groups}
     prefix = "{}: " if len(sites) > 1 else ""
-    message = "; ".join(prefix.format(name) + site.refusal for name, site in sites.items() if not site.homes)
+    message = "; ".join(prefix.format(name) + site.refusal for name, site in sites.items() if not site.eligible)
     if message and NO_MATCH not in workload.status.message:
         draft.note(workload, "NoNodeMatches", message, warning=True)
     return message

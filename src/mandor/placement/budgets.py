@@ -11,7 +11,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload, WorkloadSpec
-from mandor.placement.lodgings import Group, Lodgings
+from mandor.placement.allocation_state import AllocationState, Group
 
 
 def spare(spec: WorkloadSpec, group: str, members: Iterable[Instance]) -> int | None:
@@ -44,7 +44,7 @@ def _least(spec: WorkloadSpec, group: str) -> int | None:
 class Budgets:
     """The same of all groups, kept by changes and told to the table. Only groups with a budget cost anything."""
 
-    def __init__(self, lodgings: Lodgings) -> None:
+    def __init__(self, lodgings: AllocationState) -> None:
         self._lodgings = lodgings
         self._least: dict[Group, int] = {}
         """So many must stay available."""

@@ -206,17 +206,17 @@ def _ends(profile: Profile, ask: Ask, table: Table) -> Iterator[Candidate]:
     wanted = dict(ask.shape.wanted)
     open_to_it = _open_without(profile, ask, nodes, wanted=(), host_ports=(), any_ports=())
     found: list[tuple[int, int, Key, str]] = []
-    for key, charge in table.charges.items():
-        slot = nodes.slots.get(charge.node)
-        if slot is None or not open_to_it[slot] or charge.tenure.held or charge.tenure.rank is CLAIM_RANK:
+    for key, allocation in table.allocations.items():
+        slot = nodes.slots.get(allocation.node)
+        if slot is None or not open_to_it[slot] or allocation.tenure.held or allocation.tenure.rank is CLAIM_RANK:
             continue
-        taken = dict(charge.shape.wanted)
+        taken = dict(allocation.shape.wanted)
         if all(
             int(nodes.free[nodes.rows[name], slot]) + taken.get(name, 0) >= amount
             for name, amount in wanted.items()
             if name in nodes.rows
         ):
             size = taken.get(MEMORY, 0) + taken.get(CPU, 0) * MIB
-            found.append((charge.tenure.rank.priority, size, key, charge.node))
+            found.append((allocation.tenure.rank.priority, size, key, allocation.node))
     for _, _, key, node in sorted(found)[:EACH_MOST]:
         yield Candidate("end", f"end {key.name} on {node}", 45, ends=(key,))

@@ -63,13 +63,13 @@ def set_node(table: Table, node: Node) -> None:
     key, occupied = occupied_key(node.meta.name), node.status.occupied
     if occupied is None:
         if node.status.inventory:
-            table.drop_charge(key)
+            table.drop_allocation(key)
         return
-    table.set_charge(key, node.meta.name, _occupied(occupied), NOBODY, Tenure(CLAIM_RANK))
+    table.set_allocation(key, node.meta.name, _occupied(occupied), NOBODY, Tenure(CLAIM_RANK))
 
 
 def remove_node(table: Table, name: str) -> None:
-    table.drop_charge(occupied_key(name))
+    table.drop_allocation(occupied_key(name))
     table.remove_node(name)
 
 

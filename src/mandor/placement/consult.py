@@ -62,7 +62,7 @@ class _Form(NamedTuple):
 def _begin(profile: Profile, ask: Ask, nodes: Snapshot, guard: Guard, now: float) -> tuple[list[Begun], list[Offers]]:
     eased, held = widest(ask), _held(ask, nodes)
     with nodes.lodging.trial():
-        nodes.lodging.drop_charge(ask.key)  # Room that is held for it is not in its own way.
+        nodes.lodging.drop_allocation(ask.key)  # Room that is held for it is not in its own way.
         verdict = guard.run(lambda: run_filters(profile, CycleState(), eased, nodes, guard))
         begun: list[Begun] = []
         if verdict.feasible.any():

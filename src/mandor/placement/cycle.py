@@ -23,7 +23,7 @@ from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
-from mandor.placement.row import best_slot, first_slot, fits_slot
+from mandor.placement.score_row import best_slot, first_slot, fits_slot
 
 AVOIDED = "avoid nodes where it failed"
 DISLIKED = "others want to be apart from it"
@@ -296,7 +296,7 @@ class Cycle:
     def unheld(self, ask: Ask) -> Iterator[None]:
         """The room that is held for it is free for it."""
         with self.nodes.lodging.trial():
-            self.nodes.lodging.drop_charge(ask.key)
+            self.nodes.lodging.drop_allocation(ask.key)
             yield
 
     def find(self, state: CycleState, ask: Ask) -> Steps[Found]:
@@ -314,7 +314,7 @@ class Cycle:
         with self._far_from_held(ask):
             for _, each in lodging.held():
                 if each.priority < ask.priority:
-                    lodging.drop_charge(each.key)
+                    lodging.drop_allocation(each.key)
             return Found(self._find(state, ask), displaces=True)
 
     @contextmanager
@@ -323,7 +323,7 @@ class Cycle:
         lodging = self.nodes.lodging
         with lodging.trial():
             for node, each in lodging.held() if ask.rules.near else ():
-                lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
+                lodging.set_allocation(each.key, node, each.shape, NOBODY, each.tenure)
             yield
 
     def _find(self, state: CycleState, ask: Ask) -> str | Verdict:
@@ -343,7 +343,7 @@ class Cycle:
         yield 0  # It takes longer than most decisions to have all of them go.
         with lodging.trial():
             for _, lodger in going:
-                lodging.drop_charge(lodger.key)
+                lodging.drop_allocation(lodger.key)
             node = at_once(self.find(self.state_of(ask), ask)).node
         if not isinstance(node, str):
             return None

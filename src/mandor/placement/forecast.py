@@ -17,19 +17,19 @@ from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass
 from mandor.model.reservation import Reservation
 from mandor.model.workload import Release, Workload
-from mandor.placement.board import Board, Waiting
+from mandor.placement.cluster_model import ClusterModel, Waiting
 from mandor.placement.consult import Consult
+from mandor.placement.conversion import NOTHING, PlacementState, placement_state, workload_key
 from mandor.placement.cycle import NOW, Decision, Moment, decide
+from mandor.placement.daemon_nodes import DaemonNodes
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.identity import names_shown
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Unwatched, Watch
-from mandor.placement.holding import rooms_for, status_at
-from mandor.placement.home import Site
-from mandor.placement.standing import NOTHING, Standing, standing, workload_key
-from mandor.placement.together import Gathered, decide_together
+from mandor.placement.gang_outcome import GangOutcome, decide_gang
+from mandor.placement.reserved_room import reservable_nodes, status_at
 
 REPLANS_MOST = 2_000_000
 """So many instances are looked at in all plans of workloads together: a long roll-out is not rehearsed to its end."""
@@ -47,7 +47,7 @@ class Controls(Protocol):
         now: float,
         ready_nodes: Set[str],
         taken: Callable[[str], bool],
-        site: Callable[[Release, str], Site],
+        site: Callable[[Release, str], DaemonNodes],
     ) -> Sequence[Object | Key]: ...
 
 
@@ -100,7 +100,7 @@ class Forecast:
 
     def __init__(
         self,
-        board: Board,
+        board: ClusterModel,
         profiles: Mapping[str, Profile],
         controls: Controls,
         *,
@@ -127,7 +127,7 @@ class Forecast:
         self._refusals: dict[Ask, str] = {}
         self._refusals_at = -1
         self._replans = 0
-        self._sites: dict[tuple[Key, str], Site] = {}
+        self._sites: dict[tuple[Key, str], DaemonNodes] = {}
         self._serial = 0
 
     # What changes.
@@ -144,7 +144,7 @@ class Forecast:
             self._ask_again()
 
     def _hold(self, value: Reservation) -> None:
-        rooms = at_once(rooms_for(value, self.board))
+        rooms = at_once(reservable_nodes(value, self.board))
         status = at_once(status_at(value, rooms, self._now))
         self.board.put(value.changed(status=status))
         if status.phase == "Waiting":
@@ -177,7 +177,7 @@ class Forecast:
 
     def _on(self, node: str) -> list[Instance]:
         found = (each for each in self.board.instances.values() if each.spec.node == node)
-        return [each for each in found if standing(each) is Standing.PLACED]
+        return [each for each in found if placement_state(each) is PlacementState.PLACED]
 
     def _ask_again(self) -> None:
         """Those who wait may have another priority, profile or gate now."""
@@ -190,7 +190,7 @@ class Forecast:
 
     def run(self) -> Outcome:
         for each in list(self.board.instances.values()):
-            if each.spec.stop is not None and standing(each) is Standing.PLACED:
+            if each.spec.stop is not None and placement_state(each) is PlacementState.PLACED:
                 self.board.put(each.changed(status=InstanceStatus(phase=Phase.STOPPED, since=self._now)))
                 self._left_node[each.key] = each.spec.node
                 self._touched[workload_key(each)] = None
@@ -228,11 +228,11 @@ class Forecast:
                 board.put(each)
         return True
 
-    def _site(self, release: Release, group: str) -> Site:
+    def _site(self, release: Release, group: str) -> DaemonNodes:
         """No node changes while it runs."""
         key = (release.key, group)
         if key not in self._sites:
-            self._sites[key] = Site.of(release.spec.groups[group], self.board.nodes.values())
+            self._sites[key] = DaemonNodes.of(release.spec.groups[group], self.board.nodes.values())
         return self._sites[key]
 
     def _taken(self, workload: Key, name: str) -> bool:
@@ -318,9 +318,9 @@ class Forecast:
             self._refused.update((each.key, found.message) for each in found.asks)
         return ask.key not in self._waiting or not found.placed
 
-    def _together(self, profile: Profile, ask: Ask) -> Gathered | None:
+    def _together(self, profile: Profile, ask: Ask) -> GangOutcome | None:
         moment = Moment(self._now, ask.shape.patience)
-        return decide_together(self.board, profile, ask, self._consult, self._watch, moment)
+        return decide_gang(self.board, profile, ask, self._consult, self._watch, moment)
 
     def _make_room(self, decision: Decision) -> None:
         """Those who have to go are gone at once, and their room is held."""

@@ -18,8 +18,8 @@ from mandor.placement.framework.lodging import Lodger
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
-from mandor.placement.gang_attempt import NOBODY, Attempt, Guard, Setting, T
-from mandor.placement.gang_stage import Kind, Stage, stages
+from mandor.placement.gang_stage import Stage, StageKind, stages
+from mandor.placement.gang_stage_trial import NOBODY, GangContext, Guard, StageTrial, T
 from mandor.placement.table import Table
 
 _BEGINNINGS_MOST = 4
@@ -100,28 +100,30 @@ class GangTrial:
         # By name, whatever their order in the queue was: equal members give equal outcomes.
         self._asks = tuple(sorted(asks, key=lambda ask: (ask.key.namespace, len(ask.key.name), ask.key.name)))
         self._table = table
-        self._setting = Setting(profile, table, least, consulted or {}, watch or Unwatched(), guard, moment, {})
+        self._context = GangContext(profile, table, least, consulted or {}, watch or Unwatched(), guard, moment, {})
         self._version = table.version
         self._beginnings = 0
         self._begin()
 
     def _begin(self) -> None:
         self._beginnings += 1
-        charges = ((ask.key, self._table.charge(ask.key)) for ask in self._asks)
-        held = {key: charge.node for key, charge in charges if charge is not None and charge.tenure.held}
-        self._setting = replace(self._setting, held=held)
-        moment, nodes = self._setting.moment, self._table.snapshot()
+        allocations = ((ask.key, self._table.allocation(ask.key)) for ask in self._asks)
+        held = {
+            key: allocation.node for key, allocation in allocations if allocation is not None and allocation.tenure.held
+        }
+        self._context = replace(self._context, held=held)
+        moment, nodes = self._context.moment, self._table.snapshot()
         self._stages = deque(stages(self._profile, self._asks, nodes, moment, held))
-        self._as_it_stands: dict[int, Attempt] = {}
-        """By the id of their rung."""
+        self._as_it_stands: dict[int, StageTrial] = {}
+        """By the id of their relaxation."""
         self._found: GangDecision | None = None
         """Something that is enough, but breaks a budget."""
-        self._climb()
+        self._start_stage()
 
-    def _climb(self) -> None:
+    def _start_stage(self) -> None:
         stage = self._stages[0]
-        begun = self._as_it_stands.get(id(stage.rung)) if stage.kind is Kind.ROOM else None
-        self._attempt = Attempt(self._setting, stage, begun)
+        start = self._as_it_stands.get(id(stage.relaxation)) if stage.kind is StageKind.ROOM else None
+        self._trial = StageTrial(self._context, stage, start)
 
     @property
     def holds(self) -> bool:
@@ -146,9 +148,9 @@ class GangTrial:
         return found
 
     def _walk(self, most: int) -> GangDecision | None:
-        watch = self._setting.watch
+        watch = self._context.watch
         try:
-            over = self._attempt.step(most)
+            over = self._trial.step(most)
         except PluginFault as fault:
             return GangDecision(fault=fault.plugin, message=str(fault))
         except Overrun:
@@ -158,15 +160,15 @@ class GangTrial:
         return self._stage_is_over() if over else None
 
     def _stage_is_over(self) -> GangDecision | None:
-        attempt, stage = self._attempt, self._stages.popleft()
-        if stage.kind is Kind.FIND:
-            self._last = attempt
-            self._as_it_stands[id(stage.rung)] = attempt
-            if attempt.enough:
-                return GangDecision(tuple(attempt.placed), len(attempt.placed), attempt.refused)
-        elif attempt.enough and (stage.kind is not Kind.STILL or attempt.going):
-            found = self._nominated(attempt)
-            if not self._broken(attempt):
+        trial, stage = self._trial, self._stages.popleft()
+        if stage.kind is StageKind.FIND:
+            self._last = trial
+            self._as_it_stands[id(stage.relaxation)] = trial
+            if trial.enough:
+                return GangDecision(tuple(trial.placed), len(trial.placed), trial.refused)
+        elif trial.enough and (stage.kind is not StageKind.STILL or trial.going):
+            found = self._nominated(trial)
+            if not self._broken(trial):
                 return found
             if self._found is None:
                 self._found = found
@@ -175,18 +177,18 @@ class GangTrial:
             return self._found
         if not self._stages:
             return GangDecision((), len(self._last.placed), self._last.refused)
-        self._climb()
+        self._start_stage()
         return None
 
-    def _nominated(self, attempt: Attempt) -> GangDecision:
-        moment, last = self._setting.moment, self._last
+    def _nominated(self, trial: StageTrial) -> GangDecision:
+        moment, last = self._context.moment, self._last
         again = moment.patience if moment.patience > 0 else None
         by_node: dict[str, list[Key]] = {}
-        for key, victim in attempt.victims.items():
+        for key, victim in trial.victims.items():
             by_node.setdefault(victim.node, []).append(key)
-        how = _how(attempt, by_node)
+        how = _how(trial, by_node)
         made = []
-        for each in attempt.placed:
+        for each in trial.placed:
             victims = tuple(sorted(by_node.pop(each.node, ())))
             facts = {"reason": NOMINATED, "message": how, "nominated": each.node, "victims": victims, "again": again}
             made.append(structs.replace(each, node="", ask=None, **facts))
@@ -194,33 +196,35 @@ class GangTrial:
 
     # Budgets.
 
-    def _broken(self, attempt: Attempt) -> int:
-        victims = [each.lodger for each in attempt.victims.values()]
+    def _broken(self, trial: StageTrial) -> int:
+        victims = [each.lodger for each in trial.victims.values()]
         return len(by_budget(self._table.lodgings, victims)[0])
 
     def _choices(self, stage: Stage) -> Iterator[Stage]:
         """Ways in which no budget is broken; too many of them are not tried."""
         lodging, priority = self._table.lodgings, max(ask.priority for ask in self._asks)
         budgeted = [
-            Lodger(key, charge.shape, charge.who, charge.tenure)
-            for key, charge in self._table.charges.items()
-            if charge.tenure.settled and charge.tenure.rank.priority < priority and not charge.tenure.rank.spared
-            if lodging.allowed(charge.who) is not None
+            Lodger(key, allocation.shape, allocation.who, allocation.tenure)
+            for key, allocation in self._table.allocations.items()
+            if allocation.tenure.settled
+            and allocation.tenure.rank.priority < priority
+            and not allocation.tenure.rank.spared
+            if lodging.allowed(allocation.who) is not None
         ]
         if len(budgeted) > _BUDGETED_MOST:
             return
-        most = _CHOICES_MOST // self._setting.least
+        most = _CHOICES_MOST // self._context.least
         for stay in islice(kept_budgets(lodging, sorted(budgeted, key=lambda each: each.importance)), most):
-            yield Stage(Kind.ROOM, stage.rung, frozenset(each.key for each in stay))
+            yield Stage(StageKind.ROOM, stage.relaxation, frozenset(each.key for each in stay))
 
 
-def _how(attempt: Attempt, victims: Mapping[str, Sequence[Key]]) -> str:
-    nodes = sorted({each.node for each in attempt.placed})
-    namespace = attempt.placed[0].key.namespace if attempt.placed else ""
-    if attempt.stage.kind is Kind.WAIT:
-        names = names_shown((key for node in nodes for key in attempt.going.get(node, ())), namespace)
+def _how(trial: StageTrial, victims: Mapping[str, Sequence[Key]]) -> str:
+    nodes = sorted({each.node for each in trial.placed})
+    namespace = trial.placed[0].key.namespace if trial.placed else ""
+    if trial.stage.kind is StageKind.WAIT:
+        names = names_shown((key for node in nodes for key in trial.going.get(node, ())), namespace)
         because = f": {names} will be gone" if names else ""
-        return f"waits for room on {', '.join(nodes)} rather than give up `{attempt.stage.rung.next_up}`{because}"
+        return f"waits for room on {', '.join(nodes)} rather than give up `{trial.stage.relaxation.next_up}`{because}"
     if not victims:
         return f"there will be room on {', '.join(nodes)}"
     places = [f"{names_shown(sorted(victims[node]), namespace)} on {node}" for node in sorted(victims)]

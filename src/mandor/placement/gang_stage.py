@@ -11,7 +11,7 @@ from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.snapshot import Snapshot
 
 
-class Kind(Enum):
+class StageKind(Enum):
     FIND = auto()
     """As things stand."""
     WAIT = auto()
@@ -23,19 +23,19 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class RelaxationStep:
     asks: tuple[Ask, ...]
     """Of all members, with what is left of their rules."""
     relaxed: tuple[str, ...] = ()
     """What was given up."""
     next_up: str = ""
-    """What the next rung gives up; empty: this is the last, or that is nothing to wait for."""
+    """What the next relaxation gives up; empty: this is the last, or that is nothing to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    kind: Kind
-    rung: Rung
+    kind: StageKind
+    relaxation: RelaxationStep
     spared: frozenset[Key] = frozenset()
     """They stay, whatever comes: one of several ways to keep all budgets."""
 
@@ -46,23 +46,23 @@ def stages(
     """As for one instance, but each is for all members at once."""
     rungs = list(_rungs(asks, nodes))
     waits = moment.patience > 0 and bool(going_soon(nodes.lodging, moment))
-    kinds = ([Kind.STILL] if held else []) + [Kind.ROOM] if profile.post_filters else []
+    kinds = ([StageKind.STILL] if held else []) + [StageKind.ROOM] if profile.post_filters else []
     first = any(ask.shape.preempt_first for ask in asks)
-    for rung in rungs:
-        yield Stage(Kind.FIND, rung)
-        if waits and rung.next_up:
-            yield Stage(Kind.WAIT, rung)
+    for relaxation in rungs:
+        yield Stage(StageKind.FIND, relaxation)
+        if waits and relaxation.next_up:
+            yield Stage(StageKind.WAIT, relaxation)
         if first:
-            yield from (Stage(kind, rung) for kind in kinds)
+            yield from (Stage(kind, relaxation) for kind in kinds)
     if not first:
-        yield from (Stage(kind, rung) for kind in kinds for rung in rungs)
+        yield from (Stage(kind, relaxation) for kind in kinds for relaxation in rungs)
 
 
-def _rungs(asks: tuple[Ask, ...], nodes: Snapshot) -> Iterator[Rung]:
+def _rungs(asks: tuple[Ask, ...], nodes: Snapshot) -> Iterator[RelaxationStep]:
     ladder = list(_ladder(asks, nodes))
     for (eased, relaxed), (_, then) in zip(ladder, [*ladder[1:], ladder[-1]], strict=True):
         given_up = ", ".join(then[len(relaxed) :])
-        yield Rung(eased, relaxed, "" if given_up == AVOIDED else given_up)
+        yield RelaxationStep(eased, relaxed, "" if given_up == AVOIDED else given_up)
 
 
 def _ladder(asks: tuple[Ask, ...], nodes: Snapshot) -> Iterator[tuple[tuple[Ask, ...], tuple[str, ...]]]:

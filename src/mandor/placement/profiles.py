@@ -9,7 +9,7 @@ from mandor.placement.framework.handle import DETACHED, Handle
 from mandor.placement.framework.making import Registered, make_plugin
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.plugin_source import find_plugins
-from mandor.placement.workshop import Workshop
+from mandor.placement.profile_factory import ProfileFactory
 
 
 def default_profile(handle: Handle = DETACHED) -> Profile:
@@ -19,7 +19,7 @@ def default_profile(handle: Handle = DETACHED) -> Profile:
 
 def _baremetal(handle: Handle) -> Profile:
     registry = find_plugins(points=())
-    return Workshop(handle).profiles(default_config(registry), registry)[BAREMETAL]
+    return ProfileFactory(handle).profiles(default_config(registry), registry)[BAREMETAL]
 
 
 def made_with(

@@ -17,14 +17,14 @@ from mandor.lib.steps import FEW, TURN, WRITTEN, Steps, chosen, emptied, ordered
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.rebalance import PlannedMove, RebalanceSpec
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
+from mandor.placement.conversion import PlacementState, placement_state, workload_key
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import Scored, run_filters, run_scores
 from mandor.placement.framework.watch import Watch
 from mandor.placement.movable import may_move, relaxed, whole
-from mandor.placement.standing import Standing, standing, workload_key
 
 LOOKED_AT_MOST = 5000
 """So many places are looked at, of which each has instances that are all alike."""
@@ -46,11 +46,11 @@ class _Chance(NamedTuple):
     because: str
 
 
-class Search:
+class MoveSearch:
     """Finds moves on a board of its own, which is changed by what is found."""
 
     def __init__(
-        self, board: Board, profiles: Mapping[str, Profile], spec: RebalanceSpec, *, now: float, watch: Watch
+        self, board: ClusterModel, profiles: Mapping[str, Profile], spec: RebalanceSpec, *, now: float, watch: Watch
     ) -> None:
         self._board, self._profiles, self._spec, self._now, self._watch = board, profiles, spec, now, watch
         self.found: list[PlannedMove] = []
@@ -83,7 +83,7 @@ class Search:
         """Who may move, by place."""
         placed = yield from chosen(
             list(self._board.instances.values()),
-            lambda piece: [each for each in piece if standing(each) is Standing.PLACED],
+            lambda piece: [each for each in piece if placement_state(each) is PlacementState.PLACED],
             each=2,
         )
         members = yield from self._members()
@@ -126,37 +126,37 @@ class Search:
     def _look(self, key: Key) -> _Chance | None:
         """Where it would stand best, beside itself: it ends only when the other one serves."""
         asked, table = self._ask(key), self._board.table
-        charge = table.charge(key)
-        if asked is None or charge is None:
+        allocation = table.allocation(key)
+        if asked is None or allocation is None:
             return None
         profile, ask = asked
         beside = run_filters(profile, CycleState(), ask, table.snapshot(), self._watch).feasible
         with table.trial():
-            table.drop_charge(key)
+            table.drop_allocation(key)
             view = self._view(profile, ask)
-        here = view.totals.get(charge.node)
+        here = view.totals.get(allocation.node)
         if here is None and not relaxed(self._board.instances[key]):
             return None  # it would not be let in where it is, and nobody has said that it has to go
         slots = table.snapshot().slots
-        there = [node for node in view.totals if node != charge.node and beside[slots[node]]]
+        there = [node for node in view.totals if node != allocation.node and beside[slots[node]]]
         if not there:
             return None
         to = max(there, key=lambda node: (view.totals[node], node))
         own = view.totals[to] - (here or 0)
         if own < self._spec.min_gain:
             return None
-        return _Chance(key, to, own, view.why(charge.node, to) if here is not None else "all its rules are kept")
+        return _Chance(key, to, own, view.why(allocation.node, to) if here is not None else "all its rules are kept")
 
     def _take(self, chance: _Chance) -> bool:
         """If the two nodes gain as a whole."""
         table, instance = self._board.table, self._board.instances[chance.key]
-        charge = table.charge(chance.key)
-        assert charge is not None
-        source = charge.node
+        allocation = table.allocation(chance.key)
+        assert allocation is not None
+        source = allocation.node
         beside = [*self._neighbours(source, chance.key), *self._neighbours(chance.to, chance.key)]
         before = sum(self._stands(key) * many for key, many in beside)
         with table.trial() as trial:
-            table.set_charge(chance.key, chance.to, charge.shape, charge.who, charge.tenure)
+            table.set_allocation(chance.key, chance.to, allocation.shape, allocation.who, allocation.tenure)
             gain = chance.own + sum(self._stands(key) * many for key, many in beside) - before
             if gain >= self._spec.min_gain:
                 trial.keep()
@@ -190,12 +190,12 @@ class Search:
     def _stands(self, key: Key) -> int:
         """How well, where it is."""
         asked, table = self._ask(key), self._board.table
-        charge = table.charge(key)
-        if asked is None or charge is None:
+        allocation = table.allocation(key)
+        if asked is None or allocation is None:
             return 0
         with table.trial():
-            table.drop_charge(key)
-            return self._view(*asked).totals.get(charge.node, 0)
+            table.drop_allocation(key)
+            return self._view(*asked).totals.get(allocation.node, 0)
 
     def _view(self, profile: Profile, ask: Ask) -> "_View":
         nodes, state = self._board.table.snapshot(), CycleState()

@@ -116,7 +116,7 @@ def _changed(table: Table, changes: Sequence[Candidate]) -> Iterator[None]:
         with table.trial():
             for each in changes:
                 for key in each.ends:
-                    table.drop_charge(key)
+                    table.drop_allocation(key)
             yield
     finally:
         for name, was in before.items():

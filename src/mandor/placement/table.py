@@ -12,7 +12,8 @@ import numpy as np
 from mandor.lib.steps import WRITTEN, Steps
 from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
-from mandor.placement.charge import Charge, Trial
+from mandor.placement.allocation import Allocation, Trial
+from mandor.placement.allocation_state import AllocationState
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, Shape
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column
@@ -36,9 +37,8 @@ from mandor.placement.framework.snapshot import (
     node_fact,
 )
 from mandor.placement.framework.volumes import KnownVolume, Volumes, wanted_volumes
-from mandor.placement.levels import Levels
-from mandor.placement.lodgings import Lodgings
-from mandor.placement.window import Window
+from mandor.placement.priority_levels import PriorityLevels
+from mandor.placement.read_only import ReadOnlyList
 
 _FIRST_CAPACITY = 16
 _NO_OWNER = -2
@@ -80,14 +80,14 @@ class Table:
         self._engines: Column[Engines] = Column(_FIRST_CAPACITY)
         self._images: Column[Images] = Column(_FIRST_CAPACITY)
         self._facts: dict[str, Column[tuple[str | None]]] = {}
-        self._charges: dict[Key, Charge] = {}
+        self._allocations: dict[Key, Allocation] = {}
         self._by_node: dict[str, set[Key]] = {}
         self._ports = Ports(self._set_ports_left)
         self._census = Census(self._slots, self._fact)
         self._volumes = Volumes(self._count_disk)
         self._kept = Kept()
-        self._levels = Levels(self._rows, self.__len__, _FIRST_CAPACITY)
-        self.lodgings = Lodgings(self, self._levels, self._census)
+        self._levels = PriorityLevels(self._rows, self.__len__, _FIRST_CAPACITY)
+        self.lodgings = AllocationState(self, self._levels, self._census)
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
         self._quotas = Quotas()
@@ -107,12 +107,12 @@ class Table:
         slot = self._slots.get(name)
         return None if slot is None else self._nodes[slot]
 
-    def charge(self, key: Key) -> Charge | None:
-        return self._charges.get(key)
+    def allocation(self, key: Key) -> Allocation | None:
+        return self._allocations.get(key)
 
     @property
-    def charges(self) -> Mapping[Key, Charge]:
-        return self._charges
+    def allocations(self) -> Mapping[Key, Allocation]:
+        return self._allocations
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -171,7 +171,7 @@ class Table:
             return
         self.version += 1
         for key in self._by_node.get(name, ()):
-            self._count_people(self._charges[key], -1)
+            self._count_people(self._allocations[key], -1)
         self._ports.remove_node(name)
         del self._slots[name]
         last = len(self._nodes) - 1
@@ -209,8 +209,8 @@ class Table:
         self._renumbered()
         self._ports.set_node(name, node.status.ports)
         for key in self._by_node.get(name, ()):
-            self._count(slot, self._charges[key], 1)
-            self._count_people(self._charges[key], 1)
+            self._count(slot, self._allocations[key], 1)
+            self._count_people(self._allocations[key], 1)
         for size in self._volumes.sizes_on(name):
             self._count_disk(name, size)
         self._set_allocatable(slot, node)
@@ -245,7 +245,7 @@ class Table:
 
     # Instances.
 
-    def set_charge(
+    def set_allocation(
         self,
         key: Key,
         node: str,
@@ -256,19 +256,19 @@ class Table:
     ) -> None:
         """Count an instance on a node, instead of wherever it was counted before. `ports`: those that were chosen for
         it; without them it keeps what it has there, or gets some that are free."""
-        before = self._charges.get(key)
+        before = self._allocations.get(key)
         if before is not None:
             same = before.node == node and before.shape is shape
             if same and before.who == who and before.tenure == tenure and (not ports or ports == before.ports):
                 return
             if same and not ports:
                 ports = before.ports
-            self.drop_charge(key)
+            self.drop_allocation(key)
         self.version += 1
         if shape.any_ports and not ports and not tenure.held:
             ports = self._ports.choose(node, key, shape.any_ports, shape.host_ports)
-        charge = Charge(node, shape, who, tenure, ports)
-        self._charges[key] = charge
+        allocation = Allocation(node, shape, who, tenure, ports)
+        self._allocations[key] = allocation
         self.lodgings.come(key, node, tenure)
         there = self._by_node.get(node)
         if there is None:
@@ -277,28 +277,29 @@ class Table:
             there.add(key)
         self._count_everywhere(key.namespace, shape, who, 1)
         if shape.volumes:
-            self._count_volumes(key, charge, 1)
+            self._count_volumes(key, allocation, 1)
         slot = self._slots.get(node)
         if self._undo is not None:
             turn = 0 if slot is None else int(self._numbers[_TURN, slot])
             self._undo.append(partial(self._take_back, key, slot, turn, self._turn))
         if slot is not None:
-            self._count(slot, charge, 1)
-            self._count_people(charge, 1)
+            self._count(slot, allocation, 1)
+            self._count_people(allocation, 1)
             self._turn += 1
             self._numbers[_TURN, slot] = self._turn
 
-    def set_charges(
+    def set_allocations(
         self, slots: Sequence[int], keys: Sequence[Key], shape: Shape, who: Identity, tenures: Sequence[Tenure]
     ) -> None:
-        """As `set_charge` of each, one after another: of one namespace and one rank, settled, and counted nowhere yet,
-        in a shape that takes nothing but room."""
+        """Count new settled instances of one namespace and rank, in order; the same as `set_allocation` for each.
+
+        The shape may take nothing but resources (`Shape.takes_room_alone`)."""
         assert self._undo is None and shape.takes_room_alone(who)  # noqa: PT018
         self.version += len(slots)
         names = [self._nodes[slot].meta.name for slot in slots]
-        charges, by_node = self._charges, self._by_node
+        allocations, by_node = self._allocations, self._by_node
         for key, name, tenure in zip(keys, names, tenures, strict=True):
-            charges[key] = Charge(name, shape, who, tenure)
+            allocations[key] = Allocation(name, shape, who, tenure)
             there = by_node.get(name)
             if there is None:
                 by_node[name] = {key}
@@ -332,12 +333,12 @@ class Table:
         found = 0
         for node in self._census.nodes_of(before):
             there = self._by_node.get(node, _NOBODY) if node in self._slots else _NOBODY
-            for key in [each for each in there if self._charges[each].who == before]:
-                charge = self._charges[key]
-                self._count_people(charge, -1)
-                self._charges[key] = Charge(node, charge.shape, after, charge.tenure, charge.ports)
-                self._quotas.recount(key.namespace, charge.shape, before, after)
-                self._count_people(self._charges[key], 1)
+            for key in [each for each in there if self._allocations[each].who == before]:
+                allocation = self._allocations[key]
+                self._count_people(allocation, -1)
+                self._allocations[key] = Allocation(node, allocation.shape, after, allocation.tenure, allocation.ports)
+                self._quotas.recount(key.namespace, allocation.shape, before, after)
+                self._count_people(self._allocations[key], 1)
                 self.version += 1
                 found += 1
             yield 2 * WRITTEN * len(there)
@@ -355,26 +356,26 @@ class Table:
         self.version += 1
         self._kept.attributes += 1  # who had nothing to say may have now
 
-    def drop_charge(self, key: Key) -> bool:
+    def drop_allocation(self, key: Key) -> bool:
         """True: there was one, and its room is free now."""
-        charge = self._charges.pop(key, None)
-        if charge is None:
+        allocation = self._allocations.pop(key, None)
+        if allocation is None:
             return False
         if self._undo is not None:
-            self._undo.append(partial(self._put_back, key, charge, self._turn))
+            self._undo.append(partial(self._put_back, key, allocation, self._turn))
         self.version += 1
-        self.lodgings.leave(key, charge.node, charge.tenure)
-        keys = self._by_node[charge.node]
+        self.lodgings.leave(key, allocation.node, allocation.tenure)
+        keys = self._by_node[allocation.node]
         keys.discard(key)
         if not keys:
-            del self._by_node[charge.node]
-        self._count_everywhere(key.namespace, charge.shape, charge.who, -1)
-        if charge.shape.volumes:
-            self._count_volumes(key, charge, -1)
-        slot = self._slots.get(charge.node)
+            del self._by_node[allocation.node]
+        self._count_everywhere(key.namespace, allocation.shape, allocation.who, -1)
+        if allocation.shape.volumes:
+            self._count_volumes(key, allocation, -1)
+        slot = self._slots.get(allocation.node)
         if slot is not None:
-            self._count(slot, charge, -1)
-            self._count_people(charge, -1)
+            self._count(slot, allocation, -1)
+            self._count_people(allocation, -1)
         return True
 
     @contextmanager
@@ -407,31 +408,31 @@ class Table:
         self._undo.append(step)
 
     def _take_back(self, key: Key, slot: int | None, turn_of_node: int, turn: int) -> None:
-        self.drop_charge(key)
+        self.drop_allocation(key)
         self._turn = turn
         if slot is not None:
             self._numbers[_TURN, slot] = turn_of_node
 
-    def _put_back(self, key: Key, charge: Charge, turn: int) -> None:
-        slot = self._slots.get(charge.node)
+    def _put_back(self, key: Key, allocation: Allocation, turn: int) -> None:
+        slot = self._slots.get(allocation.node)
         turn_of_node = 0 if slot is None else int(self._numbers[_TURN, slot])
-        self.set_charge(key, charge.node, charge.shape, charge.who, charge.tenure, charge.ports)
+        self.set_allocation(key, allocation.node, allocation.shape, allocation.who, allocation.tenure, allocation.ports)
         self._turn = turn
         if slot is not None:
             self._numbers[_TURN, slot] = turn_of_node
 
-    def _count(self, slot: int, charge: Charge, sign: int) -> None:
-        shape = charge.shape
+    def _count(self, slot: int, allocation: Allocation, sign: int) -> None:
+        shape = allocation.shape
         step = self._steps.get(shape)
         if step is None:
             step = self._step(shape)
         sums = self._sums[:, slot]
         if sign > 0:
             np.add(sums, step, out=sums)
-            self._levels.come(slot, shape, charge.tenure)
+            self._levels.come(slot, shape, allocation.tenure)
         else:
             np.subtract(sums, step, out=sums)
-            self._levels.leave(slot, shape, charge.tenure)
+            self._levels.leave(slot, shape, allocation.tenure)
         self._room.columns[VALUES, slot] = sums[VALUES]
         self._kept.changed(slot)
 
@@ -450,32 +451,32 @@ class Table:
         self._steps[shape] = step
         return step
 
-    def _count_people(self, charge: Charge, sign: int) -> None:
+    def _count_people(self, allocation: Allocation, sign: int) -> None:
         """What is counted by names, and so goes with its node."""
-        shape = charge.shape
+        shape = allocation.shape
         if shape.host_ports or shape.any_ports:
-            owed = len(shape.any_ports) - len(charge.ports)
-            self._ports.count(charge.node, shape.host_ports, charge.chosen, owed, sign)
-        self._census.add(charge.node, shape, charge.who, sign)
-        self.lodgings.count((charge.node,), shape, charge.who, charge.tenure, sign)
+            owed = len(shape.any_ports) - len(allocation.ports)
+            self._ports.count(allocation.node, shape.host_ports, allocation.chosen, owed, sign)
+        self._census.add(allocation.node, shape, allocation.who, sign)
+        self.lodgings.count((allocation.node,), shape, allocation.who, allocation.tenure, sign)
         if shape.dedicated:
-            self._count_dedicated(charge, sign)
+            self._count_dedicated(allocation, sign)
 
-    def _count_dedicated(self, charge: Charge, sign: int) -> None:
-        owner = self._owners.setdefault(charge.who.owner, len(self._owners) + 1)
-        owners = self._dedicated.setdefault(charge.node, {})
+    def _count_dedicated(self, allocation: Allocation, sign: int) -> None:
+        owner = self._owners.setdefault(allocation.who.owner, len(self._owners) + 1)
+        owners = self._dedicated.setdefault(allocation.node, {})
         owners[owner] = owners.get(owner, 0) + sign
         if not owners[owner]:
             del owners[owner]
-        self._numbers[_DEDICATED, self._slots[charge.node]] = next(iter(owners), 0) if len(owners) < 2 else -1
+        self._numbers[_DEDICATED, self._slots[allocation.node]] = next(iter(owners), 0) if len(owners) < 2 else -1
         if not owners:
-            del self._dedicated[charge.node]
+            del self._dedicated[allocation.node]
         if not self._dedicated:
             self._owners.clear()
 
-    def _count_volumes(self, key: Key, charge: Charge, sign: int) -> None:
-        for wanted in wanted_volumes(charge.shape.volumes, key, charge.who):
-            self._volumes.use(wanted, charge.node, sign)
+    def _count_volumes(self, key: Key, allocation: Allocation, sign: int) -> None:
+        for wanted in wanted_volumes(allocation.shape.volumes, key, allocation.who):
+            self._volumes.use(wanted, allocation.node, sign)
 
     def _count_disk(self, node: str, size: int) -> None:
         slot = self._slots.get(node)
@@ -502,7 +503,7 @@ class Table:
             count = len(self._nodes)
             self._room.show(count)
             self._snapshot = Snapshot(
-                nodes=Window(self._nodes),
+                nodes=ReadOnlyList(self._nodes),
                 slots=MappingProxyType(self._slots),
                 rows=MappingProxyType(self._rows),
                 free=_window(self._sums, count)[_FREE:],

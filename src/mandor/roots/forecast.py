@@ -8,15 +8,15 @@ from mandor.controllers.workload_plan import Seen, plan
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.workload import Release, Workload
-from mandor.placement.home import Site
-from mandor.scheduler.last_good import LastGood
+from mandor.placement.daemon_nodes import DaemonNodes
+from mandor.scheduler.last_config import LastConfig
 from mandor.scheduler.reload import ConfigSource
 from mandor.scheduler.watchdog import Watchdog
 from mandor.store.base import Put
 
 
 def make_scheduling(source: ConfigSource, inquire: Inquire) -> Scheduling:
-    return Scheduling(read=LastGood(source).read, controls=controls, guard=Watchdog, inquire=inquire)
+    return Scheduling(read=LastConfig(source).read, controls=controls, guard=Watchdog, inquire=inquire)
 
 
 def controls(
@@ -27,7 +27,7 @@ def controls(
     now: float,
     ready_nodes: Set[str],
     taken: Callable[[str], bool],
-    site: Callable[[Release, str], Site],
+    site: Callable[[Release, str], DaemonNodes],
 ) -> Sequence[Object | Key]:
     world = World(now=now, ready_nodes=ready_nodes, taken=taken, site=site, rehearsed=True)
     draft = plan(Seen(workload, releases, instances), world)

@@ -76,10 +76,10 @@ from mandor.roots.settings import ServerSettings, load, split_address
 from mandor.roots.simulation import Simulations
 from mandor.roots.supervisor import Pulse, supervised
 from mandor.roots.tracing import target_of, tracing
-from mandor.scheduler.last_good import ProfilesOf
+from mandor.scheduler.last_config import ConfiguredProfiles
 from mandor.scheduler.loop import Scheduler
+from mandor.scheduler.pool_ownership import Pools, claim, election_of
 from mandor.scheduler.reload import ConfigSource, Configured
-from mandor.scheduler.territory import Pools, claim, election_of
 from mandor.store.access import StoreAccess
 from mandor.store.backups import Backups
 from mandor.store.base import Store
@@ -494,7 +494,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         clock,
         recorder,
         times=times,
-        profiles=ProfilesOf(_config_source(settings, pulse)),
+        profiles=ConfiguredProfiles(_config_source(settings, pulse)),
         restore_seconds=settings.restore_after if settings.restore_after != NEVER else None,
         guard=pulse.watchdog,
         ask=prometheus.ask,

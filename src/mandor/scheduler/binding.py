@@ -11,7 +11,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
-from mandor.scheduler.patience import AFTER_OUTAGE, stored_now
+from mandor.scheduler.store_retry import AFTER_OUTAGE, stored_now
 from mandor.scheduler.view import Promise
 from mandor.store.base import OPERATIONS_MOST, WRITES_MOST, Check, Put, Store, Write
 

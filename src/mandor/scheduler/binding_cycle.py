@@ -10,7 +10,7 @@ from mandor.placement.framework.context import Context
 from mandor.placement.framework.points import Plugin
 from mandor.placement.framework.profile import DEFAULT_BINDER
 from mandor.placement.framework.runtime import PluginFault
-from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
+from mandor.scheduler.permits import Denied, PermitSlot, PermitWaits
 from mandor.scheduler.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -27,12 +27,12 @@ def unseen(point: str = "", plugin: str = "") -> AbstractContextManager[None]:
 class BindingCycle:
     """Many run at once, each a task of its own."""
 
-    def __init__(self, clock: Clock, room: WaitingRoom, watchdog: Watchdog) -> None:
+    def __init__(self, clock: Clock, room: PermitWaits, watchdog: Watchdog) -> None:
         self._clock = clock
         self._room = room
         self._watchdog = watchdog
 
-    async def run(self, context: Context, seat: Seat | None, step: Step = unseen) -> Denied | str:
+    async def run(self, context: Context, seat: PermitSlot | None, step: Step = unseen) -> Denied | str:
         """The name of the plugin that bound it, or who denied it; a `PluginFault` when something went wrong. `step`:
         told at which point who is at work."""
         if seat is not None:

@@ -16,7 +16,7 @@ from mandor.placement.cycle import FEW_NODES, Decision, begin, broken_off
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.watch import Overrun
-from mandor.scheduler.measures import Measures
+from mandor.scheduler.metrics import SchedulerMetrics
 from mandor.scheduler.nominations import Nominations
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.scheduler.tracing import Tracing
@@ -51,7 +51,7 @@ class Deciding:
         view: View,
         queue: SchedulingQueue,
         watchdog: Watchdog,
-        measures: Measures,
+        measures: SchedulerMetrics,
         nominations: Nominations,
         tracing: Tracing | None,
     ) -> None:

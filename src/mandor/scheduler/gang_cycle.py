@@ -17,8 +17,8 @@ from mandor.placement.framework.points import ANYTHING, Happening, Together
 from mandor.placement.framework.profile import Profile
 from mandor.placement.gang import GangDecision, GangTrial, nomination, refusal
 from mandor.placement.table import Table
+from mandor.scheduler.bind_batch import BindBatches
 from mandor.scheduler.gangs import Gangs
-from mandor.scheduler.party import Parties
 from mandor.scheduler.queue import Entry, Place, SchedulingQueue
 from mandor.scheduler.view import Promise
 from mandor.scheduler.watchdog import Watchdog
@@ -65,7 +65,7 @@ class GangCycle:
         watchdog: Watchdog,
         clock: Clock,
         steps: Steps,
-        parties: Parties,
+        parties: BindBatches,
     ) -> None:
         self._queue = queue
         self._gangs = gangs

@@ -26,7 +26,7 @@ LOOK_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class Roll:
+class GangCounts:
     """The members of one gang that matter: the others wait in the queue, or are not there yet."""
 
     bound: set[Key] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Gangs:
         self._clock = clock
         self._instances = instances
         self._workloads = workloads
-        self._rolls: dict[Gang, Roll] = {}
+        self._rolls: dict[Gang, GangCounts] = {}
         self._uncounted: dict[Gang, None] = {}
         self._broken: dict[Gang, None] = {}
         self._stirred = asyncio.Event()
@@ -74,7 +74,7 @@ class Gangs:
         for group in new:
             gang = (key.namespace, key.name, group)
             if gang not in self._rolls:
-                self._rolls[gang] = Roll()
+                self._rolls[gang] = GangCounts()
                 self._uncounted[gang] = None
                 self._stirred.set()
             else:
@@ -85,7 +85,7 @@ class Gangs:
             self._uncounted.pop(gang, None)
             self._broken.pop(gang, None)
 
-    def _count(self, roll: Roll, key: Key, after: Object | None) -> None:
+    def _count(self, roll: GangCounts, key: Key, after: Object | None) -> None:
         roll.bound.discard(key)
         roll.done.discard(key)
         if not isinstance(after, Instance):
@@ -116,7 +116,7 @@ class Gangs:
                 self._uncounted.pop(gang, None)
                 self._look(gang, roll)
 
-    def _look(self, gang: Gang, roll: Roll) -> None:
+    def _look(self, gang: Gang, roll: GangCounts) -> None:
         """Is it whole, in pieces, or not there at all?"""
         if 0 < len(roll.bound) < self._needed(gang, roll):
             if roll.broken_at is None:
@@ -127,7 +127,7 @@ class Gangs:
             roll.broken_at = None
             self._broken.pop(gang, None)
 
-    def _needed(self, gang: Gang, roll: Roll) -> int:
+    def _needed(self, gang: Gang, roll: GangCounts) -> int:
         workload = self._workload(gang)
         if workload is None:
             return 0
@@ -179,7 +179,7 @@ class Gangs:
             self._stirred.clear()
             await self._stirred.wait()
 
-    def overdue(self) -> Iterator[tuple[Workload, str, Roll]]:
+    def overdue(self) -> Iterator[tuple[Workload, str, GangCounts]]:
         """Gangs that have been in pieces for too long, with their groups."""
         for gang in sorted(self._broken):
             workload, roll = self._workload(gang), self._rolls[gang]
@@ -190,7 +190,7 @@ class Gangs:
                 yield workload, gang[2], roll
 
 
-class Returning:
+class BrokenGangs:
     """Has the members of a gang that stayed in pieces stop: their controller replaces them, and they wait together."""
 
     def __init__(
@@ -219,7 +219,7 @@ class Returning:
                 if self._kept(workload, group):
                     await self._give_back(workload, group, roll)
 
-    async def _give_back(self, workload: Workload, group: str, roll: Roll) -> None:
+    async def _give_back(self, workload: Workload, group: str, roll: GangCounts) -> None:
         facts = workload.spec.groups[group].gang
         assert facts is not None
         needed = workload.spec.gang_of(group)

@@ -7,14 +7,14 @@ from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.handle import Muster, Waiting
 from mandor.placement.framework.points import Question, Reply
 from mandor.placement.framework.snapshot import Snapshot
-from mandor.scheduler.waiting import WaitingRoom
+from mandor.scheduler.permits import PermitWaits
 
 
 class ClusterHandle:
     def __init__(
         self,
         snapshot: Callable[[], Snapshot],
-        room: WaitingRoom,
+        room: PermitWaits,
         bind: Callable[[Ask, str], Awaitable[None]],
         place_volumes: Callable[[Ask, str], Awaitable[None]],
         muster: Callable[[Ask], Muster | None],

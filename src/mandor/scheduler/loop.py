@@ -35,25 +35,25 @@ from mandor.scheduler.binding import Binder, NotBound, chunks
 from mandor.scheduler.binding_cycle import BindingCycle, Step, unseen
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
 from mandor.scheduler.deciding import Begun, Deciding
+from mandor.scheduler.decision_log import DecisionLog
 from mandor.scheduler.gang_cycle import GangCycle, Steps
-from mandor.scheduler.gangs import Gangs, Returning
+from mandor.scheduler.gangs import BrokenGangs, Gangs
 from mandor.scheduler.handle import ClusterHandle
-from mandor.scheduler.journal import Journal
-from mandor.scheduler.measures import Measures
+from mandor.scheduler.metrics import SchedulerMetrics
 from mandor.scheduler.nominations import Nominations
 from mandor.scheduler.outcomes import Outcomes, Ways
-from mandor.scheduler.patience import stored_now
+from mandor.scheduler.permits import Denied, PermitSlot, PermitWaits
+from mandor.scheduler.pool_ownership import Pools
 from mandor.scheduler.preempting import Preempting
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
-from mandor.scheduler.reasons import Reasons
-from mandor.scheduler.streak import Streak
-from mandor.scheduler.territory import Pools
+from mandor.scheduler.replica_batch import ReplicaBatch
+from mandor.scheduler.status_writer import StatusWriter
+from mandor.scheduler.store_retry import stored_now
+from mandor.scheduler.table_check import compare
 from mandor.scheduler.tracing import Tracing
-from mandor.scheduler.truth import compare
-from mandor.scheduler.unclaimed import Unclaimed
+from mandor.scheduler.unclaimed_pools import UnclaimedPools
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.volumes import VolumeWriter
-from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
 from mandor.scheduler.watchdog import Watchdog
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
@@ -106,7 +106,7 @@ class Scheduler:
         self._recorder = recorder
         self.watchdog = watchdog or Watchdog()
         self._consulting = Consulting(inquire, self.watchdog)
-        self._room = WaitingRoom(clock)
+        self._room = PermitWaits(clock)
         self._mirrors = {each.kind: Mirror(store, each.kind) for each in WATCHED}
         self._instances = self._mirrors[Instance.kind]
         self._tracing = Tracing(tracer, self._instances, self.watchdog, clock) if tracer is not None else None
@@ -135,12 +135,12 @@ class Scheduler:
         self._binding = BindingCycle(clock, self._room, self.watchdog)
         self._wake = asyncio.Event()
         self._nominations = Nominations(self.view, self._queue, self._instances, clock, wake=self._wake.set)
-        self._measures = Measures()
+        self._measures = SchedulerMetrics()
         self._preempting = Preempting(store, clock, recorder, self._measures, failed=self._nominations.failed)
-        self._reasons = Reasons(store, recorder, self._instances)
+        self._reasons = StatusWriter(store, recorder, self._instances)
         self._to_write: list[Promise] = []
-        self._journal = Journal(store, clock, self.watchdog, keeps=keeps_decisions)
-        self._streak = Streak(self.view, self._queue, self._journal, self._measures, self.watchdog)
+        self._journal = DecisionLog(store, clock, self.watchdog, keeps=keeps_decisions)
+        self._streak = ReplicaBatch(self.view, self._queue, self._journal, self._measures, self.watchdog)
         ways = Ways(self._to_write.append, self._write_whole, self._wait, self._fault, self._wake.set)
         self._outcomes = Outcomes(
             self.view,
@@ -191,15 +191,15 @@ class Scheduler:
         """The next cycle is a gang's."""
         self._begun: Begun | None = None
         """The cycle that goes on is not over."""
-        self._to_start: list[tuple[Promise, Seat | None]] = []
+        self._to_start: list[tuple[Promise, PermitSlot | None]] = []
         """Placements whose binding cycle begins, some in the waiting room."""
         self._to_ask: list[tuple[Entry, Profile]] = []
         self._to_write_whole: list[Sequence[Promise]] = []
         self._pools = pools
         self._busy, self._idles = 0, False
         self._decided_at = -BURST_SECONDS
-        self._unclaimed = Unclaimed(store, clock, pools, self.view.elsewhere, self._reasons.tell)
-        self._returning = Returning(store, clock, recorder, self._gangs, self._instances, self._keeps_gangs)
+        self._unclaimed = UnclaimedPools(store, clock, pools, self.view.elsewhere, self._reasons.tell)
+        self._returning = BrokenGangs(store, clock, recorder, self._gangs, self._instances, self._keeps_gangs)
         self.timed: Callable[[float], None] | None = None
         """Told what each decision took, in seconds."""
 
@@ -565,7 +565,7 @@ class Scheduler:
 
     # The binding cycle.
 
-    async def _binding_cycle(self, promise: Promise, seat: Seat | None) -> None:
+    async def _binding_cycle(self, promise: Promise, seat: PermitSlot | None) -> None:
         assert promise.context is not None
         try:
             end = await self._binding.run(promise.context, seat, self._step(promise.entry))

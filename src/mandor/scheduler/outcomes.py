@@ -11,14 +11,14 @@ from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.context import Context, run_post_binds, run_unreserve
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.plugins.gang import Gang
+from mandor.scheduler.bind_batch import BindBatches
 from mandor.scheduler.binding import NotBound
 from mandor.scheduler.gangs import Gangs
-from mandor.scheduler.measures import Measures
-from mandor.scheduler.party import Parties
+from mandor.scheduler.metrics import SchedulerMetrics
+from mandor.scheduler.permits import PermitWaits
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.scheduler.tracing import Tracing
 from mandor.scheduler.view import Promise, View
-from mandor.scheduler.waiting import WaitingRoom
 from mandor.scheduler.watchdog import Watchdog
 from mandor.store.recorder import Recorder
 
@@ -46,12 +46,12 @@ class Outcomes:
         self,
         view: View,
         queue: SchedulingQueue,
-        room: WaitingRoom,
+        room: PermitWaits,
         gangs: Gangs,
         watchdog: Watchdog,
         recorder: Recorder,
         clock: Clock,
-        measures: Measures,
+        measures: SchedulerMetrics,
         ways: Ways,
         tracing: Tracing | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class Outcomes:
         self._measures = measures
         self._ways = ways
         self._tracing = tracing
-        self.parties = Parties(write=ways.write_whole, give_up=self._fail_with_others)
+        self.parties = BindBatches(write=ways.write_whole, give_up=self._fail_with_others)
         self._writing: dict[int, asyncio.Future[bool]] = {}
         """By the promise's id: another instance may take the name of one that is gone."""
         self._reserved: dict[int, Promise] = {}

@@ -14,8 +14,8 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.placement.framework.identity import names_shown
-from mandor.scheduler.measures import Measures
-from mandor.scheduler.patience import AFTER_OUTAGE, stored_now
+from mandor.scheduler.metrics import SchedulerMetrics
+from mandor.scheduler.store_retry import AFTER_OUTAGE, stored_now
 from mandor.store.base import WRITES_MOST, Check, Put, Store, Write
 from mandor.store.recorder import Recorder
 
@@ -65,7 +65,7 @@ class Preempting:
         store: Store,
         clock: Clock,
         recorder: Recorder,
-        measures: Measures,
+        measures: SchedulerMetrics,
         *,
         failed: Callable[[Preemption], None],
     ) -> None:

@@ -13,7 +13,7 @@ from mandor.placement.config import SchedulerConfig, default_config, read_config
 from mandor.placement.framework.handle import Handle
 from mandor.placement.framework.profile import Profile
 from mandor.placement.plugin_source import Registry, find_plugins, plugin_files
-from mandor.placement.workshop import Workshop
+from mandor.placement.profile_factory import ProfileFactory
 from mandor.scheduler.queue import PAUSE
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Configured:
     def __init__(self, source: ConfigSource) -> None:
         self._source = source
         self._seen = source.seen()
-        self._workshop: Workshop | None = None
+        self._workshop: ProfileFactory | None = None
         self.config: SchedulerConfig | None = None
 
     def pause(self) -> Backoff:
@@ -109,10 +109,10 @@ class Configured:
     def profiles(self, handle: Handle) -> dict[str, Profile]:
         """For the start; a mistake is raised."""
         self._seen = self._source.seen()
-        self._workshop = Workshop(handle)
+        self._workshop = ProfileFactory(handle)
         return self._make(self._workshop)
 
-    def _make(self, workshop: Workshop) -> dict[str, Profile]:
+    def _make(self, workshop: ProfileFactory) -> dict[str, Profile]:
         config, registry = self._source.read()
         profiles = workshop.profiles(config, registry)
         self.config = config

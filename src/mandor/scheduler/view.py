@@ -19,6 +19,18 @@ from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement import claims
 from mandor.placement.budgets import Budgets
+from mandor.placement.conversion import (
+    NOTHING,
+    PlacementState,
+    ask_of,
+    held_of,
+    limit_of,
+    placement_state,
+    release_key,
+    shapes_of,
+    tenure_of,
+    workload_key,
+)
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
@@ -26,19 +38,7 @@ from mandor.placement.framework.lodging import Rank, Tenure
 from mandor.placement.framework.points import Happened, Happening
 from mandor.placement.framework.ports import recorded
 from mandor.placement.framework.volumes import KnownVolume
-from mandor.placement.roster import Roster
-from mandor.placement.standing import (
-    NOTHING,
-    Standing,
-    ask_of,
-    held_of,
-    limit_of,
-    release_key,
-    shapes_of,
-    standing,
-    tenure_of,
-    workload_key,
-)
+from mandor.placement.group_attributes import GroupAttributes
 from mandor.placement.table import Table
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
@@ -51,7 +51,7 @@ DETAILS_MOST = 1024
 
 NOWHERE: frozenset[str] = frozenset()
 _ONE_PLACED = frozenset({Happening.PLACED})
-_NEITHER, _PLACED, _RESERVED = Standing.NEITHER, Standing.PLACED, Phase.RESERVED
+_NEITHER, _PLACED, _RESERVED = PlacementState.NEITHER, PlacementState.PLACED, Phase.RESERVED
 
 
 class Promise(Struct, frozen=True, eq=False, gc=False):
@@ -112,7 +112,7 @@ class View:
         self._instances = instances
         self._workloads = workloads
         self._shapes: dict[Key, Mapping[str, Shape]] = {}
-        self._roster = Roster(workloads.get)
+        self._roster = GroupAttributes(workloads.get)
         self._budgets = Budgets(self.table.lodgings)
         self._kin: dict[tuple[str, str, str, str], Ask] = {}
         """What all instances of a group of a release ask for, by namespace, workload, release and group: as long as
@@ -275,10 +275,10 @@ class View:
         self._happen(Happening.ROOM_FREED, None)
 
     def _rank_one(self, key: Key, instance: Instance) -> None:
-        charge = self.table.charge(key)
-        if charge is not None:
-            tenure = replace(charge.tenure, rank=self._roster.rank(instance))
-            self.table.set_charge(key, charge.node, charge.shape, charge.who, tenure)
+        allocation = self.table.allocation(key)
+        if allocation is not None:
+            tenure = replace(allocation.tenure, rank=self._roster.rank(instance))
+            self.table.set_allocation(key, allocation.node, allocation.shape, allocation.who, tenure)
         if self.queue.place(key):
             self.queue.remove(key)
             self._enqueue(key, instance)
@@ -291,9 +291,9 @@ class View:
             self._happen(Happening.ROOM_FREED, None)
 
     def _who(self, instance: Instance) -> Identity:
-        charge = self.table.charge(instance.key)
-        if charge is not None and self._workloads.get(workload_key(instance)) is None:
-            return charge.who
+        allocation = self.table.allocation(instance.key)
+        if allocation is not None and self._workloads.get(workload_key(instance)) is None:
+            return allocation.who
         return self._roster.who(instance)
 
     def _look_again(self, arrived: Key) -> None:
@@ -321,14 +321,14 @@ class View:
         return True
 
     def _apply_instance(self, key: Key, after: Object | None) -> None:
-        stands = standing(after) if isinstance(after, Instance) else _NEITHER
+        stands = placement_state(after) if isinstance(after, Instance) else _NEITHER
         if not isinstance(after, Instance) or stands is _NEITHER:
             self._forget(key)
         elif stands is _PLACED:
             self._count(key, after)
         elif not self._promised(key, after.meta.uid):
-            charge = self.table.charge(key)
-            if key in self._promises or (charge is not None and not charge.tenure.held):
+            allocation = self.table.allocation(key)
+            if key in self._promises or (allocation is not None and not allocation.tenure.held):
                 self._uncount(key)
             self._enqueue(key, after)
 
@@ -338,10 +338,10 @@ class View:
 
     def _uncount(self, key: Key) -> None:
         promise = self._promises.pop(key, None)
-        charge = self.table.charge(key)
-        if charge is not None:
-            self.table.drop_charge(key)
-            self._happen(Happening.ROOM_FREED, self.table.node(charge.node), key)
+        allocation = self.table.allocation(key)
+        if allocation is not None:
+            self.table.drop_allocation(key)
+            self._happen(Happening.ROOM_FREED, self.table.node(allocation.node), key)
         if promise is not None:
             self._gone(promise)
 
@@ -358,13 +358,13 @@ class View:
         if shape is not None:
             shape = shape.form(instance.spec.variant)
         else:
-            known = self.table.charge(key)
+            known = self.table.allocation(key)
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
-            new = self.table.charge(key) is None or bool(self.nominated(key))
+            new = self.table.allocation(key) is None or bool(self.nominated(key))
             tenure = tenure_of(instance, shape, self._roster.rank(instance))
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
-            self.table.set_charge(key, instance.spec.node, shape, self._who(instance), tenure, ports)
+            self.table.set_allocation(key, instance.spec.node, shape, self._who(instance), tenure, ports)
             if new:
                 self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
 
@@ -455,7 +455,7 @@ class View:
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
         tenure, form = Tenure(self._roster.rank(instance), instance.meta.created_at), shape or ask.shape
-        self.table.set_charge(key, node, form, ask.who, tenure)
+        self.table.set_allocation(key, node, form, ask.who, tenure)
         ports = self._chosen(key) if form.any_ports else None
         made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, shape, ports)
         self._promises[key] = made
@@ -467,7 +467,11 @@ class View:
         """The instance, if it is what it was when it was queued, and counted nowhere."""
         key = entry.ask.key
         instance = self._instances.get(key)
-        if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or self.table.charge(key) is not None:
+        if (
+            not isinstance(instance, Instance)
+            or instance.meta.uid != entry.uid
+            or self.table.allocation(key) is not None
+        ):
             return None
         return instance
 
@@ -479,7 +483,7 @@ class View:
             return []
         ask, rank = entries[0].ask, self._roster.rank(instances[0])
         tenures = [Tenure(rank, each.meta.created_at) for each in instances]
-        self.table.set_charges(slots, [each.ask.key for each in entries], ask.shape, ask.who, tenures)
+        self.table.set_allocations(slots, [each.ask.key for each in entries], ask.shape, ask.who, tenures)
         nodes, promises = self.table.nodes, self._promises
         made: list[Promise] = []
         for entry, instance, slot in zip(entries, instances, slots, strict=True):
@@ -491,15 +495,15 @@ class View:
         return made
 
     def _chosen(self, key: Key) -> dict[str, int]:
-        charge = self.table.charges[key]
-        return {each.name: number for each, number in zip(charge.shape.any_ports, charge.ports, strict=False)}
+        allocation = self.table.allocations[key]
+        return {each.name: number for each, number in zip(allocation.shape.any_ports, allocation.ports, strict=False)}
 
     # Room that is held.
 
     def nominated(self, key: Key) -> str:
         """The node where room is held for it; empty: nowhere."""
-        charge = self.table.charge(key)
-        return charge.node if charge is not None and charge.tenure.held else ""
+        allocation = self.table.allocation(key)
+        return allocation.node if allocation is not None and allocation.tenure.held else ""
 
     def nominate(self, entry: Entry, node: str, ask: Ask | None = None) -> None:
         """Hold room for it there, and nowhere else; nowhere at all, if that is empty. `ask`: in another form."""
@@ -510,7 +514,7 @@ class View:
 
     def _hold(self, ask: Ask, node: str, born: float) -> None:
         rank = Rank(ask.priority, ask.preempts, profile=ask.profile)
-        self.table.set_charge(ask.key, node, ask.shape, ask.who, Tenure(rank, born, held=True))
+        self.table.set_allocation(ask.key, node, ask.shape, ask.who, Tenure(rank, born, held=True))
 
     def displaced(self, node: str, priority: int) -> list[Key]:
         """Those of lower priority for whom room is held there."""
@@ -522,10 +526,10 @@ class View:
     def evict(self, instances: Iterable[Instance], now: float) -> None:
         """They count as stopping from now on."""
         for each in instances:
-            charge = self.table.charge(each.key)
-            if charge is not None:
-                tenure = replace(charge.tenure, until=now + charge.shape.grace)
-                self.table.set_charge(each.key, charge.node, charge.shape, charge.who, tenure)
+            allocation = self.table.allocation(each.key)
+            if allocation is not None:
+                tenure = replace(allocation.tenure, until=now + allocation.shape.grace)
+                self.table.set_allocation(each.key, allocation.node, allocation.shape, allocation.who, tenure)
                 self._budgets.see(each, None)
 
     def look_again(self, keys: Iterable[Key]) -> None:
@@ -548,7 +552,7 @@ class View:
         return (
             isinstance(now, Instance)
             and now.meta.uid == promise.instance.meta.uid
-            and standing(now) is Standing.WAITING
+            and placement_state(now) is PlacementState.WAITING
         )
 
     @property
@@ -565,9 +569,9 @@ class View:
         """It does not exist: what is placed counts as nothing, and what is not placed goes on waiting for it."""
         for key in self._waiting_for.get(missing, ()):
             instance = self._instances.get(key)
-            if isinstance(instance, Instance) and instance.spec.node and self.table.charge(key) is None:
+            if isinstance(instance, Instance) and instance.spec.node and self.table.allocation(key) is None:
                 log.warning("%s runs on %s, and its %s is gone: it counts as nothing", key, instance.node, missing)
-                self.table.set_charge(key, instance.spec.node, NOTHING)
+                self.table.set_allocation(key, instance.spec.node, NOTHING)
 
 
 def _stays(before: Object | None, after: Object | None) -> bool:
@@ -575,7 +579,7 @@ def _stays(before: Object | None, after: Object | None) -> bool:
     if type(before) is not Instance or type(after) is not Instance or before.spec is not after.spec:
         return False
     same = before.meta.uid == after.meta.uid
-    return same and standing(before) is _PLACED and standing(after) is _PLACED
+    return same and placement_state(before) is _PLACED and placement_state(after) is _PLACED
 
 
 def _as_promised(promise: Promise, instance: Instance) -> bool:

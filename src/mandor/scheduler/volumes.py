@@ -11,7 +11,7 @@ from mandor.model.volume import Volume, VolumeSpec
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.volumes import WantedVolume
 from mandor.scheduler.binding import NotBound
-from mandor.scheduler.patience import AFTER_OUTAGE
+from mandor.scheduler.store_retry import AFTER_OUTAGE
 from mandor.store.base import Put, Store
 
 log = logging.getLogger(__name__)

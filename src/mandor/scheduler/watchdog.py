@@ -1,4 +1,4 @@
-"""Measures plugins, and breaks off the one that overruns its budget."""
+"""SchedulerMetrics plugins, and breaks off the one that overruns its budget."""
 
 import ctypes
 import threading

@@ -22,7 +22,7 @@ from mandor.model.record import ClusterSpec, Namespace, NamespaceSpec
 from mandor.model.resources import Resources
 from mandor.model.task import Task
 from mandor.model.workload import Release, Workload
-from mandor.scheduler.last_good import ProfilesOf
+from mandor.scheduler.last_config import ConfiguredProfiles
 from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.sim.appetite import Appetites
 from mandor.sim.node import NodeKind, SimNode
@@ -79,7 +79,11 @@ class SimCluster(World):
         source = config or BUILT_IN
         configured = Configured(source)
         self.scheduler_options = {"profiles": configured.profiles, "pause": configured.pause()}
-        self.controller_options = {"profiles": ProfilesOf(source), "restore_seconds": restore_seconds, "keep": KEEP}
+        self.controller_options = {
+            "profiles": ConfiguredProfiles(source),
+            "restore_seconds": restore_seconds,
+            "keep": KEEP,
+        }
         self._server_store: Store = store
         self.wires = [Wire(store, chance=random.Random(self.chance.random())) for _ in PARTS] if shaky else []
         if shaky:

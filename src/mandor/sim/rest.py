@@ -10,7 +10,7 @@ from mandor.model.pool import NodePool
 from mandor.model.rebalance import Rebalance
 from mandor.model.rollout import ONGOING
 from mandor.model.workload import Group, Release, Workload
-from mandor.scheduler.truth import compare
+from mandor.scheduler.table_check import compare
 from mandor.sim.cluster import SimCluster
 from mandor.sim.settled import Settled
 from mandor.sim.witness import Witness

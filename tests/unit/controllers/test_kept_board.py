@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from mandor.controllers.kept_board import KeptBoard
 from mandor.model.node import Node
-from mandor.placement.board import STEP
+from mandor.placement.cluster_model import STEP
 from mandor.store.base import Change, Put
 from mandor.store.memory import MemoryStore
 from mandor.store.mirror import Mirror

@@ -56,7 +56,7 @@ class Cluster:
         ask = Ask(key, shape, who=Identity(key.namespace, workload, "main"))
         decision = decide(self.profile, ask, self.table.snapshot())
         if decision.node:
-            self.table.set_charge(key, decision.node, shape, ask.who)
+            self.table.set_allocation(key, decision.node, shape, ask.who)
         return decision
 
     def used(self, resource: str = "memory") -> dict[str, int]:
@@ -125,7 +125,7 @@ def room_score(plugin: ScorePlugin, node: Node, taken: tuple[int, int], asked: t
     table = Table()
     table.set_node(node)
     if any(taken):
-        table.set_charge(Key(Instance.kind, "default", "old"), node.meta.name, sized(*taken))
+        table.set_allocation(Key(Instance.kind, "default", "old"), node.meta.name, sized(*taken))
     ask = Ask(Key(Instance.kind, "default", "new"), sized(*asked))
     return int(plugin.score(STATE, ask, table.snapshot(), np.ones(1, dtype=bool))[0])
 
@@ -219,7 +219,7 @@ def test_load_aware_goes_by_what_is_used_and_not_by_what_was_asked_for() -> None
         return node.changed(status=msgspec.structs.replace(node.status, usage=Resources(100, memory, 0)))
 
     cluster = Cluster([measured("modest", 7 * GI), measured("greedy", GI)], LoadAware())
-    cluster.table.set_charge(Key(Instance.kind, "default", "old"), "greedy", sized(3000, 7 * GI))
+    cluster.table.set_allocation(Key(Instance.kind, "default", "old"), "greedy", sized(3000, 7 * GI))
     cluster.table.set_node(measured("greedy", 2 * GI))
     assert cluster.decide().node == "greedy", "it asked for much and uses little"
     found = [cluster.decide(memory="1Gi").node for _ in range(8)]
@@ -255,7 +255,7 @@ def test_fragmentation_keeps_cpus_beside_free_gpus() -> None:
         fit = Enabled(NodeResourcesFit())
         chosen = [Enabled(PrioritySort()), fit, *(Enabled(each, 100) for each in plugins), Enabled(DefaultBinder())]
         made.profile = Profile("careful", chosen)
-        made.table.set_charge(Key(Instance.kind, "default", "ai"), "gpu", with_gpu)
+        made.table.set_allocation(Key(Instance.kind, "default", "ai"), "gpu", with_gpu)
         return made
 
     plain = Shape.of(make_template(cpu="1"))
@@ -280,8 +280,8 @@ def test_a_quota_is_kept_per_namespace_and_told() -> None:
     )
     assert cluster.decide(namespace="team-a").node, "what asks for no CPU is not refused for lack of it"
     assert [bool(cluster.decide(namespace="b").node) for _ in range(2)] == [True, False]
-    (first, *_) = [each for each in cluster.table.charges if each.namespace == "team-a"]
-    cluster.table.drop_charge(first)
+    (first, *_) = [each for each in cluster.table.allocations if each.namespace == "team-a"]
+    cluster.table.drop_allocation(first)
     assert cluster.decide(namespace="team-a", cpu="1").node
 
 

@@ -26,7 +26,7 @@ def test_nodes_are_scored_by_the_disk_that_is_left_with_the_volume() -> None:
     table = Table()
     for name, disk in (("small", 20), ("full", 100), ("wide", 100)):
         table.set_node(make_node(name, disk=disk * GI))
-    table.set_charge(Key("instance", "default", "other-0"), "full", Shape.of(make_template(disk="70Gi")))
+    table.set_allocation(Key("instance", "default", "other-0"), "full", Shape.of(make_template(disk="70Gi")))
     wants = ask(0, volumes={"data": {"type": "local", "size": "10Gi"}})
     nodes = table.snapshot()
 
@@ -47,5 +47,5 @@ def test_volumes_of_equal_nodes_fill_them_evenly() -> None:
     profile = default_profile()
     for index in range(9):
         wants = ask(index, volumes={"data": {"type": "local", "size": "20Gi"}})
-        table.set_charge(wants.key, decide(profile, wants, table.snapshot()).node, wants.shape, wants.who)
+        table.set_allocation(wants.key, decide(profile, wants, table.snapshot()).node, wants.shape, wants.who)
     assert {name: table.free(name)["disk"] // GI for name in ("n1", "n2", "n3")} == {"n1": 40, "n2": 40, "n3": 40}

@@ -13,14 +13,14 @@ from mandor.model.meta import Meta
 from mandor.model.node import Node, Occupied, Taint
 from mandor.model.vm_task import MIB, VmTask, VmTaskSpec
 from mandor.placement import claims
-from mandor.placement.board import Board
+from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.config import read_config
 from mandor.placement.cycle import decide
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.profile import Profile
 from mandor.placement.plugin_source import find_plugins
+from mandor.placement.profile_factory import ProfileFactory
 from mandor.placement.profiles import made_with
-from mandor.placement.workshop import Workshop
 from tests.scenarios.make import make_node
 
 GIB = 1024**3
@@ -52,7 +52,7 @@ def task(name: str, cpu: int = 4, memory_mib: int = 8192, **more: object) -> VmT
     return VmTask(meta=Meta(name=name, namespace="default"), spec=spec)
 
 
-def place(board: Board, wanted: VmTask, profile: Profile = PROFILE) -> str:
+def place(board: ClusterModel, wanted: VmTask, profile: Profile = PROFILE) -> str:
     """Where it goes; it is counted there. Empty: nowhere."""
     claim = wanted.claim
     ask = board.ask(claim)
@@ -66,14 +66,14 @@ def place(board: Board, wanted: VmTask, profile: Profile = PROFILE) -> str:
 @pytest.mark.req("S4-1")
 @pytest.mark.req("S4-9")
 def test_a_claim_stays_in_its_pool() -> None:
-    board = Board([machine("a"), machine("b", pool="ai")])
+    board = ClusterModel([machine("a"), machine("b", pool="ai")])
     assert place(board, task("t1", pool="ai")) == "b"
     assert place(board, task("t2", pool="gpu")) == ""
 
 
 @pytest.mark.req("S4-10")
 def test_what_others_use_and_what_is_claimed_is_not_free() -> None:
-    board = Board([machine("a", cpu=16, memory=64, used=(8, 8, 2))])
+    board = ClusterModel([machine("a", cpu=16, memory=64, used=(8, 8, 2))])
     assert [place(board, task(f"t{index}")) for index in range(3)] == ["a", "a", ""]
     board.put(machine("a", cpu=16, memory=64, used=(4, 8, 1)))
     assert place(board, task("t9")) == "a"
@@ -81,7 +81,7 @@ def test_what_others_use_and_what_is_claimed_is_not_free() -> None:
 
 @pytest.mark.req("S4-13")
 def test_the_quota_counts_the_machines_of_others_and_the_claims() -> None:
-    board = Board([machine("a", used=(1, 1, 2), quota=4)])
+    board = ClusterModel([machine("a", used=(1, 1, 2), quota=4)])
     assert [place(board, task(f"t{index}", cpu=1, memory_mib=16)) for index in range(3)] == ["a", "a", ""]
 
 
@@ -89,7 +89,7 @@ def test_the_quota_counts_the_machines_of_others_and_the_claims() -> None:
 @pytest.mark.req("S4-12")
 def test_the_fullest_machine_that_has_room_is_best() -> None:
     nodes = [machine("empty"), machine("half", used=(8, 32, 1)), machine("full", used=(14, 60, 1))]
-    assert place(Board(nodes), task("t1")) == "half"
+    assert place(ClusterModel(nodes), task("t1")) == "half"
 
 
 WEIGHED = """
@@ -128,37 +128,37 @@ def test_the_weights_of_a_configuration_decide_which_machine_is_best(weights: di
         machine("much-quota", used=(1, 1, 3), quota=6),
     ]
     known = find_plugins(points=[])
-    profile = Workshop(DETACHED).profiles(read_config(WEIGHED.format(**weights), known), known)["baremetal"]
+    profile = ProfileFactory(DETACHED).profiles(read_config(WEIGHED.format(**weights), known), known)["baremetal"]
     for order in (nodes, nodes[::-1]):
-        assert place(Board(order), task("t1", cpu=1, memory_mib=1024), profile) == best
+        assert place(ClusterModel(order), task("t1", cpu=1, memory_mib=1024), profile) == best
 
 
 def test_small_ones_fill_a_machine_before_they_begin_another() -> None:
-    board = Board([machine(name, cpu=64, memory=256, quota=32) for name in ("a", "b", "c")])
+    board = ClusterModel([machine(name, cpu=64, memory=256, quota=32) for name in ("a", "b", "c")])
     placed = [place(board, task(f"t{index}", cpu=1, memory_mib=4096)) for index in range(40)]
     assert sorted(map(placed.count, ("a", "b", "c"))) == [0, 8, 32]
 
 
 def test_a_dedicated_one_gets_a_machine_for_itself_and_keeps_it() -> None:
-    board = Board([machine("used", used=(1, 1, 1)), machine("a")])
+    board = ClusterModel([machine("used", used=(1, 1, 1)), machine("a")])
     assert place(board, task("alone", dedicated=True)) == "a"
     assert place(board, task("t1")) == "used"
     assert place(board, task("second", dedicated=True)) == ""
 
 
 def test_a_machine_for_dedicated_ones_takes_no_others() -> None:
-    board = Board([machine("a", taints=(Taint(claims.DEDICATED),))])
+    board = ClusterModel([machine("a", taints=(Taint(claims.DEDICATED),))])
     assert place(board, task("t1")) == ""
     assert place(board, task("t2", dedicated=True)) == "a"
 
 
 def test_rules_of_a_task_are_kept() -> None:
-    board = Board([machine("a"), machine("b").changed(meta=Meta(name="b", labels={"zone": "b"}))])
+    board = ClusterModel([machine("a"), machine("b").changed(meta=Meta(name="b", labels={"zone": "b"}))])
     assert place(board, task("t1", where=("zone == b",))) == "b"
 
 
 def test_a_machine_that_leaves_the_inventory_leaves_nothing_behind() -> None:
-    board = Board([machine("a", used=(16, 64, 9))])
+    board = ClusterModel([machine("a", used=(16, 64, 9))])
     board.remove(machine("a").key)
     board.put(machine("a"))
     assert place(board, task("t1")) == "a"
@@ -176,7 +176,7 @@ def test_nothing_is_ever_sold_twice(
     for index, ((cpu, memory), percent, quota) in enumerate(wanted):
         used = (cpu * percent // 100, memory * percent // 100, min(quota, percent // 30))
         nodes[f"m{index}"] = machine(f"m{index}", cpu=cpu, memory=memory, used=used, quota=quota)
-    board = Board(nodes.values())
+    board = ClusterModel(nodes.values())
     chance.shuffle(asks)
     placed: dict[str, list[VmTask]] = {name: [] for name in nodes}
     for index, (cpu, memory) in enumerate(asks):

@@ -26,9 +26,9 @@ from mandor.placement.framework.snapshot import NodeView
 from mandor.placement.plugin_source import find_plugins
 from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
 from mandor.placement.plugins.priority_sort import PrioritySort
+from mandor.placement.profile_factory import ProfileFactory
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
-from mandor.placement.workshop import Workshop
 from tests.scenarios.make import make_node, make_template
 
 
@@ -60,7 +60,7 @@ def read(text: str) -> SchedulerConfig:
 
 
 def make(text: str) -> dict[str, Profile]:
-    return Workshop(DETACHED).profiles(read(text), REGISTRY)
+    return ProfileFactory(DETACHED).profiles(read(text), REGISTRY)
 
 
 def names(profile: Profile, point: str = "filter") -> list[str]:
@@ -81,7 +81,7 @@ def mistakes(text: str) -> list[tuple[int, str, str | None]]:
 
 @pytest.mark.req("S1-28")
 def test_without_a_file_the_defaults_are_on() -> None:
-    made = Workshop(DETACHED).profiles(default_config(REGISTRY), REGISTRY)["default"]
+    made = ProfileFactory(DETACHED).profiles(default_config(REGISTRY), REGISTRY)["default"]
     usual = default_profile()
     assert made.filter_names == usual.filter_names
     assert names(made, "score") == names(usual, "score")
@@ -390,7 +390,7 @@ def test_no_bind_plugin_is_a_mistake() -> None:
 
 
 def test_a_plugin_whose_arguments_did_not_change_is_not_made_again() -> None:
-    workshop = Workshop(DETACHED)
+    workshop = ProfileFactory(DETACHED)
     text = "profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n    args: {{ignoredResources: [{}]}}\n"
     before = workshop.profiles(read(text.format("a")), REGISTRY)["default"]
     after = workshop.profiles(read(text.format("b")), REGISTRY)["default"]

@@ -51,7 +51,7 @@ def test_all_fit_and_the_table_is_untouched() -> None:
     version = room.version
     found = decide(GangTrial(default_profile(), asks(4), room, least=4))
     assert sorted(nodes_of(found).values()) == ["a", "a", "b", "b"]
-    assert not room.charges
+    assert not room.allocations
     assert room.version == version
 
 
@@ -147,7 +147,7 @@ def test_a_plugin_that_fails_for_one_member_fails_the_gang_and_leaves_no_trace()
     found = decide(GangTrial(profile, asks(3), room, least=3))
     assert found.fault == "Broken"
     assert "no idea" in found.message
-    assert not room.charges
+    assert not room.allocations
 
 
 def test_the_least_of_a_gang_is_all_of_it_unless_it_says_less() -> None:

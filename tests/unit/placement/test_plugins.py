@@ -64,7 +64,7 @@ def test_what_a_node_reserves_for_itself_is_not_given_away() -> None:
 
 def test_one_that_asks_for_nothing_fits_on_a_full_node() -> None:
     table = make_table(make_node("n1", cpu=1))
-    table.set_charge(key("a"), "n1", Shape.of(make_template(cpu="1")))
+    table.set_allocation(key("a"), "n1", Shape.of(make_template(cpu="1")))
     table.set_node(make_node("n1", cpu=0.5))
     assert table.free("n1")["cpu"] == -500, "someone took memory out of the machine"
     assert place(table, make_template()).node == "n1"
@@ -98,7 +98,7 @@ def test_least_allocated_gives_kubernetes_numbers(
     """(capacity - requested) * 100 / capacity for CPU and memory, each rounded down, and their mean rounded down."""
     table = make_table(make_node("n1", cpu=capacity[0] / 1000, memory=capacity[1]))
     if any(taken):
-        table.set_charge(key("old"), "n1", sized(*taken))
+        table.set_allocation(key("old"), "n1", sized(*taken))
     snapshot = table.snapshot()
     everyone = snapshot.free[0] == snapshot.free[0]
     assert NodeResourcesFit().score(STATE, Ask(key("new"), sized(*asked)), snapshot, everyone).tolist() == [score]
@@ -275,13 +275,13 @@ def test_a_host_port_belongs_to_one_instance_of_a_node() -> None:
     table = make_table(make_node("n1"), make_node("n2"))
     template = make_template(ports={"http": {"port": 80, "host": 8080}})
     shape = Shape.of(template)
-    table.set_charge(key("a"), "n1", shape)
+    table.set_allocation(key("a"), "n1", shape)
     assert place(table, template).node == "n2"
-    table.set_charge(key("b"), "n2", shape)
+    table.set_allocation(key("b"), "n2", shape)
     assert place(table, template).message == "0/2 nodes fit: 2 NodePorts (tcp port 8080 is taken)"
     udp = make_template(ports={"dns": {"port": 80, "host": 8080, "protocol": "udp"}})
     assert place(table, udp).node, "another protocol is another port"
-    table.drop_charge(key("a"))
+    table.drop_allocation(key("a"))
     assert place(table, template).node == "n1"
 
 

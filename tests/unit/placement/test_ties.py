@@ -45,12 +45,12 @@ class Board:
         ask = self.ask(workload, placement, **fields)
         decision = decide(PROFILE, ask, self.table.snapshot())
         if decision.node:
-            self.table.set_charge(ask.key, decision.node, ask.shape, ask.who)
+            self.table.set_allocation(ask.key, decision.node, ask.shape, ask.who)
         return decision
 
     def put(self, node: str, workload: str, placement: dict[str, Any] | None = None, **fields: Any) -> Key:
         ask = self.ask(workload, placement, **fields)
-        self.table.set_charge(ask.key, node, ask.shape, ask.who)
+        self.table.set_allocation(ask.key, node, ask.shape, ask.who)
         return ask.key
 
 
@@ -219,7 +219,7 @@ def test_a_dedicated_group_waits_for_a_node_without_others() -> None:
     assert board.decide("db", {"dedicated": True}).message == (
         "0/1 nodes fit: 1 PoolFit (others are on the node that it wants for itself)"
     )
-    board.table.drop_charge(web)
+    board.table.drop_allocation(web)
     assert board.decide("db", {"dedicated": True}).node == "a0"
 
 

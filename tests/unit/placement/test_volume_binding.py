@@ -72,10 +72,10 @@ def test_disk_is_counted_once_for_all_who_share_and_given_back_by_the_last() -> 
     before = free_disk(table, "n1")
     asks = [make_ask(f"web-{index}", volumes={"data": {"size": "10Gi"}}) for index in range(3)]
     for ask in asks:
-        table.set_charge(ask.key, "n1", ask.shape, ask.who)
+        table.set_allocation(ask.key, "n1", ask.shape, ask.who)
     assert free_disk(table, "n1") == before - 10 * GI
     for ask in asks:
-        table.drop_charge(ask.key)
+        table.drop_allocation(ask.key)
     assert free_disk(table, "n1") == before
 
 
@@ -102,7 +102,7 @@ def test_a_trial_leaves_volumes_as_they_were() -> None:
     table = make_table("n1", "n2")
     ask = make_ask()
     with table.trial():
-        table.set_charge(ask.key, "n1", ask.shape, ask.who)
+        table.set_allocation(ask.key, "n1", ask.shape, ask.who)
         assert table.snapshot().volumes.node_of(key("data-web-0")) == "n1"
     assert table.snapshot().volumes.node_of(key("data-web-0")) == ""
     assert free_disk(table, "n1") == free_disk(table, "n2")

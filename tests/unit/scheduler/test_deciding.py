@@ -22,7 +22,7 @@ from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from mandor.scheduler import deciding
 from mandor.scheduler.deciding import BEGINNINGS_MOST, Begun, Deciding
-from mandor.scheduler.measures import Measures
+from mandor.scheduler.metrics import SchedulerMetrics
 from mandor.scheduler.queue import Entry, Place, SchedulingQueue
 from mandor.scheduler.watchdog import Watchdog
 from tests.scenarios.make import make_node, make_template
@@ -52,14 +52,14 @@ class Scene:
         for number in range(8 * NODES):
             who = Identity("default", f"w{number % 3}", "main")
             tenure = Tenure(Rank(number % 2), born=float(number))
-            self.table.set_charge(key(f"i{number}"), f"n{number % NODES}", SMALL, who, tenure)
+            self.table.set_allocation(key(f"i{number}"), f"n{number % NODES}", SMALL, who, tenure)
         self.queue = SchedulingQueue(PrioritySort())
         self.ask = Ask(key("high"), LARGE, 10, who=Identity("default", "high", "main"))
         self.queue.add(self.ask, "u1", 0.0)
         view = SimpleNamespace(table=self.table, nominated=lambda _: "")
         nominations = SimpleNamespace(moment=lambda _: Moment())
         self.watchdog = Watchdog()
-        parts: list[Any] = [view, self.queue, self.watchdog, Measures(), nominations, None]
+        parts: list[Any] = [view, self.queue, self.watchdog, SchedulerMetrics(), nominations, None]
         self.deciding = Deciding(*parts)
 
     def begin(self) -> tuple[Entry, Begun]:
@@ -122,12 +122,12 @@ async def test_when_it_changes_all_the_time_it_is_decided_in_one_go_in_the_end(s
     def change(number: int) -> None:
         nonlocal changes
         changes += 1
-        scene.table.drop_charge(key(f"i{number}"))
+        scene.table.drop_allocation(key(f"i{number}"))
 
     last = Scene()
     found = await scene.finish(begun, change)
     for number in range(BEGINNINGS_MOST - 1):
-        last.table.drop_charge(key(f"i{number}"))
+        last.table.drop_allocation(key(f"i{number}"))
     assert found == last.expected()
     assert changes <= BEGINNINGS_MOST + 1
 

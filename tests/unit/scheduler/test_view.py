@@ -244,7 +244,7 @@ async def test_what_concerns_many_is_so_for_all_of_them_whatever_changes_meanwhi
     for start in range(0, 1500, 100):
         await desk.put(*[*made, *waiting][start : start + 100])
     await desk.put(WORKLOAD, make_release(WORKLOAD, 1))
-    assert len(desk.view.table.charges) == 1000
+    assert len(desk.view.table.allocations) == 1000
     assert desk.view.queue.lengths()[Place.ACTIVE] == 500
 
     workload = await desk.store.get(WORKLOAD.key)
@@ -273,13 +273,13 @@ async def test_what_concerns_many_is_so_for_all_of_them_whatever_changes_meanwhi
     assert number > 10
     assert not desk.view.behind
     table = desk.view.table
-    assert len(table.charges) == 1000
-    assert {charge.tenure.rank.priority for charge in table.charges.values()} == {7}
-    assert {charge.who.labels for charge in table.charges.values()} == {frozenset({("app", "new")})}
+    assert len(table.allocations) == 1000
+    assert {allocation.tenure.rank.priority for allocation in table.allocations.values()} == {7}
+    assert {allocation.who.labels for allocation in table.allocations.values()} == {frozenset({("app", "new")})}
     entries = [desk.view.queue.entry(each.key) for each in waiting[number:]]
     assert {entry.ask.priority for entry in entries if entry is not None} == {7}
     assert desk.view.queue.lengths()[Place.ACTIVE] == 500 - number
-    who = next(iter(table.charges.values())).who
+    who = next(iter(table.allocations.values())).who
     assert table.lodgings.allowed(who) == 1000 - number - (1000 - 30)
 
 
@@ -287,10 +287,10 @@ async def test_a_placed_instance_of_the_same_name_that_takes_another_place_is_co
     await ready(desk)
     await desk.put(make_node("n2", cpu=4), (await desk.instance()).bound("n1", at=0.0))
     first = await desk.instance()
-    before = desk.view.table.charge(WEB0)
+    before = desk.view.table.allocation(WEB0)
     again = first.changed(meta=msgspec.structs.replace(first.meta, uid="another", created_at=9.0))
     desk.view.apply_all([Change(1, first, again)])
-    after = desk.view.table.charge(WEB0)
+    after = desk.view.table.allocation(WEB0)
     assert before is not None
     assert after is not None
     assert (before.tenure.born, after.tenure.born) == (first.meta.created_at, 9.0)

@@ -21,7 +21,7 @@ from mandor.model.instance import Instance
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
 from mandor.model.workload import Workload
-from mandor.placement.answer import Explainer, Explanation, WorkloadExplanation
+from mandor.placement.explainer import Explainer, Explanation, WorkloadExplanation
 from mandor.store.base import Filter
 
 

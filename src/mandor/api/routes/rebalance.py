@@ -12,8 +12,8 @@ from mandor.api.turn_plan import Lane
 from mandor.model.codec import encode
 from mandor.model.image import tagged
 from mandor.model.rebalance import PlannedMove, RebalanceSpec
-from mandor.placement.board import Board
-from mandor.placement.rebalance import Search
+from mandor.placement.cluster_model import ClusterModel
+from mandor.placement.rebalance import MoveSearch
 
 _USUAL = RebalanceSpec()
 
@@ -60,7 +60,7 @@ async def plan_rebalance(call: Call[RebalanceQuery, None]) -> Text:
 
     def answer(bench: Bench) -> bytes:
         board = bench.board()
-        search = Search(board, bench.profiles(board), spec, now=call.parts.clock.now(), watch=bench.guard)
+        search = MoveSearch(board, bench.profiles(board), spec, now=call.parts.clock.now(), watch=bench.guard)
         complete = not any(bench.enough() for _ in search.steps())
         seen = [each for each in search.found if call.caller.sees(each.namespace)]
         return encode(
@@ -76,10 +76,10 @@ async def plan_rebalance(call: Call[RebalanceQuery, None]) -> Text:
     return Text(await call.parts.desk.work(answer))
 
 
-def _told(board: Board, move: PlannedMove) -> Proposal:
-    charge = board.table.charge(move.key)
-    assert charge is not None  # it was found there
-    cpu, memory = charge.shape.counted
+def _told(board: ClusterModel, move: PlannedMove) -> Proposal:
+    allocation = board.table.allocation(move.key)
+    assert allocation is not None  # it was found there
+    cpu, memory = allocation.shape.counted
     there = board.nodes[move.to].status.images
     return Proposal(
         instance=move.instance,
@@ -92,7 +92,9 @@ def _told(board: Board, move: PlannedMove) -> Proposal:
         because=move.because,
         cpu_milli=cpu,
         memory_bytes=memory,
-        fetches=tuple(dict.fromkeys(name for name in charge.shape.image_names if name and tagged(name) not in there)),
+        fetches=tuple(
+            dict.fromkeys(name for name in allocation.shape.image_names if name and tagged(name) not in there)
+        ),
     )
 
 

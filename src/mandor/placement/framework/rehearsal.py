@@ -95,10 +95,10 @@ class Rehearsal:
 
     def leave(self, lodgers: Iterable[Lodger]) -> None:
         for each in lodgers:
-            self.lodging.drop_charge(each.key)
+            self.lodging.drop_allocation(each.key)
 
     def come(self, node: str, lodger: Lodger) -> None:
-        self.lodging.set_charge(lodger.key, node, lodger.shape, lodger.who, lodger.tenure)
+        self.lodging.set_allocation(lodger.key, node, lodger.shape, lodger.who, lodger.tenure)
 
     @property
     def by_amounts(self) -> bool:

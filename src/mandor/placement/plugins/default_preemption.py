@@ -151,7 +151,7 @@ class DefaultPreemption(PostFilterPlugin):
             displaced.extend((each, depth + 1) for each in best.victims)
         if count == len(first.victims):
             return True
-        rehearsal.lodging.drop_charge(rehearsal.ask.key)
+        rehearsal.lodging.drop_allocation(rehearsal.ask.key)
         return rehearsal.of(rehearsal.ask).fits(first.slot)
 
     def _best(self, rehearsal: Rehearsal) -> Steps[Candidate | None]:

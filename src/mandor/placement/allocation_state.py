@@ -1,0 +1,179 @@
+"""Who lodges on which node, read from the table: those whose tenure is out of the ordinary, and what budgets allow."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Container, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING
+
+from mandor.model.meta import Key
+from mandor.placement.framework.ask import Shape
+from mandor.placement.framework.census import Census
+from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.lodging import SETTLED, Alike, Going, Level, Lodger, Tenure
+from mandor.placement.priority_levels import PriorityLevels
+
+if TYPE_CHECKING:
+    from mandor.placement.allocation import Trial
+    from mandor.placement.table import Table
+
+_new_tuple = tuple.__new__  # half the time of Lodger(…), and there are many
+Group = tuple[str, str, str]
+"""Namespace, workload, group."""
+
+
+class AllocationState:
+    """One of the table; it says who comes and who leaves."""
+
+    def __init__(self, table: "Table", levels: PriorityLevels, census: Census) -> None:
+        self._table = table
+        self._census = census
+        self._levels = levels
+        self._stopping: list[tuple[float, str, Key]] = []
+        """In order: until when, on which node, and who."""
+        self._alike: dict[Identity, dict[tuple[Shape, int], dict[str, int]]] = {}
+        """Those who are settled and not spared: how many of each shape and priority are on which node."""
+        self._held: dict[Key, int] = {}
+        """Their priorities."""
+        self._settled: dict[int, int] = {}
+        """How many, by priority."""
+        self._allowed: dict[Group, int] = {}
+        """How many more of a group may be disrupted."""
+
+    # What is tried out.
+
+    def trial(self) -> "AbstractContextManager[Trial]":
+        return self._table.trial()
+
+    def set_allocation(
+        self, key: Key, node: str, shape: Shape, who: Identity = NOBODY, tenure: Tenure = SETTLED
+    ) -> None:
+        self._table.set_allocation(key, node, shape, who, tenure)
+
+    def drop_allocation(self, key: Key) -> bool:
+        return self._table.drop_allocation(key)
+
+    # Who is there.
+
+    def lodgers(self, node: str) -> list[Lodger]:
+        """The most important first."""
+        return sorted(map(self._lodger, self._table.keys_on(node)), key=_importance)
+
+    def stopping(
+        self, *, by: float = inf, among: Container[str] | None = None, most: int | None = None
+    ) -> list[tuple[str, Lodger]]:
+        if not self._stopping:
+            return []
+        going = self._stopping[: bisect_right(self._stopping, by, key=_until)]
+        if among is not None:
+            going = [each for each in going if each[1] in among]
+        return [(node, self._lodger(key)) for _, node, key in going[:most]]
+
+    def going(self) -> Going:
+        return self._levels.going()
+
+    def held(self) -> list[tuple[str, Lodger]]:
+        return self._named(self._held) if self._held else []
+
+    def lowest_held(self) -> int | None:
+        return min(self._held.values()) if self._held else None
+
+    def lowest(self) -> int | None:
+        return min(self._settled, default=None)
+
+    def levels(self, below: int) -> list[Level]:
+        return self._levels.below(below)
+
+    # Budgets.
+
+    def allowed(self, who: Identity) -> int | None:
+        return self._allowed.get((who.namespace, who.workload, who.group)) if self._allowed else None
+
+    def allow(self, group: Group, count: int | None) -> None:
+        """So many more of a group may be disrupted; None: as many as anybody likes."""
+        if self._allowed.get(group) == count:
+            return
+        self._table.version += 1
+        if count is None:
+            del self._allowed[group]
+        else:
+            self._allowed[group] = count
+
+    def spend(self, who: Identity, times: int = 1) -> None:
+        """Within a trial: so many of its group are disrupted."""
+        group = (who.namespace, who.workload, who.group)
+        allowed = self._allowed.get(group)
+        if allowed is not None:
+            self.allow(group, allowed - times)
+            self._table.undo_by(partial(self.allow, group, allowed))
+
+    def tight(self) -> list[Alike]:
+        return [
+            Alike(shape, priority, counts)
+            for group in sorted(group for group, count in self._allowed.items() if count <= 0)
+            for who in self._census.of_group(*group)
+            for (shape, priority), counts in self._alike.get(who, {}).items()
+        ]
+
+    # What only the table calls.
+
+    def come(self, key: Key, node: str, tenure: Tenure, count: int = 1) -> None:
+        """`count`: so many that are settled like this one."""
+        if tenure.held:
+            self._held[key] = tenure.rank.priority
+        elif tenure.until is not None:
+            insort(self._stopping, (tenure.until, node, key))
+        else:
+            priority = tenure.rank.priority
+            self._settled[priority] = self._settled.get(priority, 0) + count
+
+    def leave(self, key: Key, node: str, tenure: Tenure) -> None:
+        if tenure.held:
+            self._held.pop(key, None)
+        elif tenure.until is not None:
+            del self._stopping[bisect_left(self._stopping, (tenure.until, node, key))]
+        else:
+            priority = tenure.rank.priority
+            left = self._settled[priority] - 1
+            if left:
+                self._settled[priority] = left
+            else:
+                del self._settled[priority]
+
+    def count(self, nodes: Sequence[str], shape: Shape, who: Identity, tenure: Tenure, sign: int) -> None:
+        """One more, or less, on each of these nodes, which the table knows."""
+        rank = tenure.rank
+        if tenure.until is not None or tenure.held or rank.spared:
+            return
+        kinds = self._alike.get(who)
+        if kinds is None:
+            kinds = self._alike[who] = {}
+        counts = kinds.get((shape, rank.priority))
+        if counts is None:
+            counts = kinds[shape, rank.priority] = {}
+        for node in nodes:
+            now = counts.get(node, 0) + sign
+            if now:
+                counts[node] = now
+            else:
+                del counts[node]
+        if not counts:
+            del kinds[shape, rank.priority]
+            if not kinds:
+                del self._alike[who]
+
+    def _lodger(self, key: Key) -> Lodger:
+        allocation = self._table.allocations[key]
+        return _new_tuple(Lodger, (key, allocation.shape, allocation.who, allocation.tenure))
+
+    def _named(self, keys: Collection[Key]) -> list[tuple[str, Lodger]]:
+        return [(self._table.allocations[key].node, self._lodger(key)) for key in sorted(keys)]
+
+
+def _until(stopping: tuple[float, str, Key]) -> float:
+    return stopping[0]
+
+
+def _importance(lodger: Lodger) -> tuple[int, float, Key]:
+    return lodger.importance

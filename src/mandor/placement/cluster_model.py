@@ -1,0 +1,229 @@
+"""A cluster on a board: its objects and the table that counts them, to be changed and tried out; nothing leaves it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from mandor.lib.steps import WRITTEN, Steps, at_once, chosen, emptied, ordered, pieces
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.model.node import Node
+from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
+from mandor.model.reservation import Reservation
+from mandor.model.volume import Volume
+from mandor.model.workload import Release, Workload
+from mandor.placement import claims
+from mandor.placement.budgets import Budgets
+from mandor.placement.conversion import (
+    NOTHING,
+    PlacementState,
+    ask_of,
+    held_of,
+    limit_of,
+    placement_state,
+    release_key,
+    shapes_of,
+    tenure_of,
+    workload_key,
+)
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.lodging import Tenure
+from mandor.placement.framework.ports import recorded
+from mandor.placement.framework.volumes import KnownVolume
+from mandor.placement.group_attributes import GroupAttributes
+from mandor.placement.table import Table
+
+STEP = 25
+"""So many objects are put on it in one go: about a millisecond of nodes."""
+
+
+class Waiting(NamedTuple):
+    """An instance that needs a node, as the queue sees it."""
+
+    ask: Ask
+    queued_at: float
+
+
+class ClusterModel:
+    """Counts as the running scheduler does. Nodes, releases, workloads and instances may come in any order."""
+
+    def __init__(self, objects: Iterable[Object] = (), *, seed: str = "") -> None:
+        self.table = Table(seed)
+        self.nodes: dict[str, Node] = {}
+        self.workloads: dict[Key, Workload] = {}
+        self.releases: dict[Key, Release] = {}
+        self.instances: dict[Key, Instance] = {}
+        self._of_workload: dict[Key, dict[Key, None]] = {}
+        """Instances by their workload, in the order they came."""
+        self._releases_of: dict[Key, dict[Key, None]] = {}
+        self._shapes: dict[Key, Mapping[str, Shape]] = {}
+        self._roster = GroupAttributes(self.workloads.get)
+        self._budgets = Budgets(self.table.lodgings)
+        at_once(self.put_all(list(objects)))
+
+    def put_all(self, objects: Sequence[Object]) -> Steps[None]:
+        """What there is, in any order."""
+        first = yield from chosen(objects, lambda piece: [each for each in piece if not isinstance(each, Instance)])
+        later = yield from chosen(objects, lambda piece: [each for each in piece if isinstance(each, Instance)])
+        # Once everything is known that says how much they take; and in the order in which they were placed, about.
+        by_age = yield from ordered(later, key=lambda each: each.meta.created_at)
+        for piece in chain(pieces(first, STEP), pieces(by_age, STEP)):
+            for each in piece:
+                self.put(each)
+            yield 4 * WRITTEN * len(piece)
+
+    def dismantle(self) -> Steps[None]:
+        """Nobody needs it any more. Its parts know each other: left alone, it would stay until garbage is looked for
+        everywhere."""
+        yield from emptied(self.instances, *self._of_workload.values())
+        for part in (self.table.lodgings, self.table):
+            held = vars(part)
+            # What is grouped stands behind what it is grouped from, and goes first: a group at a time.
+            yield from emptied(*(each for each in reversed(held.values()) if isinstance(each, dict | set)))
+            held.clear()
+
+    def put(self, value: Object) -> None:
+        if isinstance(value, Instance):
+            before = self.instances.get(value.key)
+            if before is not None and before.meta.uid != value.meta.uid:
+                self.remove(value.key)  # another one of that name, which comes after all that are there
+            self.instances[value.key] = value
+            self._budgets.see(before, value)
+            self._of_workload.setdefault(workload_key(value), {})[value.key] = None
+            self._count(value)
+        elif isinstance(value, Node):
+            self.nodes[value.meta.name] = value
+            claims.set_node(self.table, value)
+        elif isinstance(value, Release):
+            self.releases[value.key] = value
+            self._shapes[value.key] = shapes_of(value)
+            self._releases_of.setdefault(_owner(value), {})[value.key] = None
+        elif isinstance(value, Workload):
+            before_it = self.workloads.get(value.key)
+            self.workloads[value.key] = value
+            if before_it is not None and before_it.spec is value.spec and before_it.meta.labels == value.meta.labels:
+                return  # how it does is no matter here
+            for old, new in self._roster.relabel(value.key, value):
+                at_once(self.table.relabel(old, new))
+            self._rank_again({value.key})
+            new_budgets = self._budgets.set_workload(value.key, value)
+            at_once(self._budgets.count(new_budgets, lambda: list(self.of(value.key)), self.instances.get))
+        elif isinstance(value, PriorityClass):
+            self._roster.classes[value.meta.name] = value
+            self._rank_again(self.workloads.keys())
+        elif isinstance(value, Reservation):
+            held = held_of(value)
+            if held is not None:
+                self.table.reservations.set(held)
+            else:
+                self.table.reservations.drop(str(value.key))
+        elif isinstance(value, Quota):
+            self.table.set_quota(value.meta.namespace, limit_of(value))
+        elif isinstance(value, Volume):
+            self.table.set_volume(value.key, KnownVolume.of(value))
+
+    def remove(self, key: Key) -> None:
+        if key.kind == Instance.kind:
+            gone = self.instances.pop(key, None)
+            if gone is not None:
+                self._of_workload[workload_key(gone)].pop(key, None)
+                self._budgets.see(gone, None)
+            self.table.drop_allocation(key)
+        elif key.kind == Node.kind:
+            self.nodes.pop(key.name, None)
+            claims.remove_node(self.table, key.name)
+        elif key.kind == Release.kind:
+            old = self.releases.pop(key, None)
+            self._shapes.pop(key, None)
+            if old is not None:
+                self._releases_of[_owner(old)].pop(key, None)
+        elif key.kind == Workload.kind:
+            self.workloads.pop(key, None)
+            self._budgets.set_workload(key, None)
+        elif key.kind == PriorityClass.kind:
+            self._roster.classes.pop(key.name, None)
+        elif key.kind == Reservation.kind:
+            self.table.reservations.drop(str(key))
+        elif key.kind == Quota.kind:
+            self.table.drop_quota(key.namespace, key.name)
+        elif key.kind == Volume.kind:
+            self.table.set_volume(key, None)
+
+    def of(self, workload: Key) -> list[Instance]:
+        """Its instances."""
+        return [self.instances[key] for key in self._of_workload.get(workload, ())]
+
+    def of_in_steps(self, workload: Key) -> Steps[list[Instance]]:
+        """As `of`."""
+        keys = list(self._of_workload.get(workload, ()))
+        return (yield from chosen(keys, lambda piece: [self.instances[key] for key in piece]))
+
+    def releases_of(self, workload: Key) -> list[Release]:
+        return [self.releases[key] for key in self._releases_of.get(workload, ())]
+
+    def waiting(self) -> Iterator[Waiting]:
+        """Who needs a node, in the order they came; whose release or workload is not there waits for that."""
+        for instance in self.instances.values():
+            if placement_state(instance) is PlacementState.WAITING:
+                ask = self.ask(instance)
+                if ask is not None:
+                    yield Waiting(ask, instance.meta.created_at)
+
+    def ask(self, instance: Instance) -> Ask | None:
+        """What it asks for, whether or not it has a node; None: its release or its workload is gone."""
+        if instance.spec.claim is not None:
+            return claims.claim_ask(instance, instance.spec.claim)
+        workload, shape = self.workloads.get(workload_key(instance)), self._shape(instance)
+        if workload is None or shape is None:
+            return None
+        return ask_of(instance, workload, shape, self._roster.who(instance), self._roster.rank(instance))
+
+    def _counted(self, instance: Instance) -> Shape:
+        """Of one whose release is gone: what it was counted for where it is."""
+        shape = self._shape(instance)
+        if shape is not None:
+            return shape.form(instance.spec.variant)
+        known = self.table.allocation(instance.key)
+        return known.shape if known is not None and known.node == instance.spec.node else NOTHING
+
+    def _count(self, instance: Instance) -> None:
+        """Where it is; and where room is held for it."""
+        shape, stands = self._counted(instance), placement_state(instance)
+        rank, who = self._roster.rank(instance), self._roster.who(instance)
+        if stands is PlacementState.PLACED:
+            ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
+            tenure = tenure_of(instance, shape, rank)
+            self.table.set_allocation(instance.key, instance.spec.node, shape, who, tenure, ports)
+        elif stands is PlacementState.WAITING and instance.status.nominated:
+            self.hold(instance, instance.status.nominated)
+        else:
+            self.table.drop_allocation(instance.key)
+
+    def hold(self, instance: Instance, node: str, shape: Shape | None = None) -> None:
+        """Room for one that waits; `shape`: for which form of it, if not the main one."""
+        shape, rank = shape or self._shape(instance), self._roster.rank(instance)
+        if shape is not None:
+            tenure = Tenure(rank, instance.meta.created_at, held=True)
+            self.table.set_allocation(instance.key, node, shape, self._roster.who(instance), tenure)
+
+    def held(self, key: Key) -> str:
+        """The node where room is held for it; empty: nowhere."""
+        allocation = self.table.allocation(key)
+        return allocation.node if allocation is not None and allocation.tenure.held else ""
+
+    def _rank_again(self, workloads: Iterable[Key]) -> None:
+        for key in workloads:
+            self._roster.forget_ranks(key)
+            for each in self.of(key):
+                self._count(each)
+
+    def _shape(self, instance: Instance) -> Shape | None:
+        """Of the main form of its group."""
+        if instance.spec.claim is not None:
+            return claims.shape_of(instance.spec.claim)
+        return self._shapes.get(release_key(instance), {}).get(instance.spec.group)
+
+
+def _owner(release: Release) -> Key:
+    return Key(Workload.kind, release.meta.namespace, release.spec.workload)

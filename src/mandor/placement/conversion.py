@@ -1,0 +1,156 @@
+"""What an instance is to the scheduler: one that takes room, one that asks for it, or neither."""
+
+from collections.abc import Mapping
+from enum import Enum
+from math import inf
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.phase import OVER, Phase
+from mandor.model.priority import PriorityClass, class_of
+from mandor.model.quota import Quota
+from mandor.model.reservation import Reservation
+from mandor.model.workload import Release, ReleaseSpec, Workload
+from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask, Shape
+from mandor.placement.framework.identity import Identity, Selector
+from mandor.placement.framework.lodging import Rank, Tenure
+from mandor.placement.framework.quotas import Quota as Limit
+from mandor.placement.framework.reservations import Held
+from mandor.placement.gang import membership
+
+_new_tuple = tuple.__new__  # half the time of Key(…), and asked for a lot
+
+NOTHING = Shape(
+    wanted=(),
+    counted=(0, 0),
+    host_ports=(),
+    engines=(),
+    images=frozenset(),
+    pool=None,
+    tolerate=(),
+    must=(),
+    should=(),
+    prefer=(),
+)
+"""What an instance counts for whose release is gone."""
+
+
+_SHAPES_MOST = 1024
+_shapes: dict[int, tuple[ReleaseSpec, Mapping[str, Shape]]] = {}
+"""By the id of the specification."""
+
+
+class PlacementState(Enum):
+    PLACED = "placed"
+    """It takes room on its node, also while it stops."""
+    WAITING = "waiting"
+    """It needs a node."""
+    NEITHER = "neither"
+
+
+# Python 3.11 looks a member of an enum up in a function of its own each time, and these are asked for a lot.
+_PENDING, _PLACED, _WAITING, _NEITHER = (
+    Phase.PENDING,
+    PlacementState.PLACED,
+    PlacementState.WAITING,
+    PlacementState.NEITHER,
+)
+
+
+def placement_state(instance: Instance) -> PlacementState:
+    phase, spec = instance.status.phase, instance.spec
+    if phase in OVER:
+        return _NEITHER
+    if spec.node:
+        return _PLACED
+    return _WAITING if spec.stop is None and phase is _PENDING else _NEITHER
+
+
+def release_key(instance: Instance) -> Key:
+    return _new_tuple(Key, (Release.kind, instance.meta.namespace, instance.spec.release))
+
+
+def workload_key(instance: Instance) -> Key:
+    return _new_tuple(Key, (Workload.kind, instance.meta.namespace, instance.spec.workload))
+
+
+def shapes_of(release: Release) -> Mapping[str, Shape]:
+    """By group. Boards come and go, and there may be several: of one and the same specification they are made once."""
+    spec = release.spec
+    known = _shapes.get(id(spec))
+    if known is not None:  # it holds the specification, so that nothing else has its id
+        return known[1]
+    made = {name: Shape.of(group) for name, group in spec.groups.items()}
+    if len(_shapes) >= _SHAPES_MOST:
+        del _shapes[next(iter(_shapes))]
+    _shapes[id(spec)] = spec, made
+    return made
+
+
+def identity_of(instance: Instance, workload: Workload | None) -> Identity:
+    labels = workload.meta.labels if workload is not None else {}
+    named = class_name(workload)
+    return Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels, named)
+
+
+def class_name(workload: Workload | None) -> str:
+    """The priority class that it names; empty: none."""
+    named = workload.spec.priority if workload is not None else None
+    return named if isinstance(named, str) else ""
+
+
+def limit_of(quota: Quota) -> Limit:
+    spec = quota.spec
+    return Limit(quota.meta.name, spec.amounts, spec.priority_class or "")
+
+
+def held_of(value: Reservation) -> Held | None:
+    """None: it holds nothing now."""
+    spec = value.spec
+    if value.status.phase != "Active" or not value.status.held:
+        return None
+    each = spec.resources.request
+    amounts = {CPU: each.cpu_milli, MEMORY: each.memory_bytes, DISK: each.disk_bytes, **each.devices}
+    labels = frozenset(spec.match.items())
+    named = spec.workload or ",".join(f"{key}={text}" for key, text in sorted(labels)) or spec.priority_class or "*"
+    return Held(
+        key=str(value.key),
+        whom=f"{value.meta.namespace}/{named} ({value.meta.name})",
+        until=spec.end,
+        selector=Selector(frozenset({value.meta.namespace}), spec.workload or "", labels=labels),
+        priority_class=spec.priority_class or "",
+        each={name: amount for name, amount in amounts.items() if amount > 0},
+        places=value.status.held,
+    )
+
+
+def rank_of(workload: Workload, group: str, classes: Mapping[str, PriorityClass]) -> Rank:
+    spec, known = workload.spec, workload.spec.groups.get(group)
+    given = class_of(spec.priority, classes)
+    spared = known is not None and known.disruption.preempt == "never"
+    return Rank(given.value, given.preempt == "lower", spared, spec.profile)
+
+
+def tenure_of(instance: Instance, shape: Shape, rank: Rank) -> Tenure:
+    stop = instance.spec.stop
+    until = None
+    if stop is not None:
+        grace = shape.grace if stop.grace_seconds is None else stop.grace_seconds
+        until = stop.at + grace if stop.at else inf
+    return Tenure(rank, instance.meta.created_at, until)
+
+
+def ask_of(instance: Instance, workload: Workload, shape: Shape, who: Identity, rank: Rank) -> Ask:
+    return Ask(
+        key=instance.key,
+        shape=shape,
+        priority=rank.priority,
+        preempts=rank.preempts,
+        profile=workload.spec.profile,
+        avoid=frozenset(instance.spec.avoid),
+        pin=instance.spec.pin,
+        daemon=bool(instance.spec.home),
+        who=who,
+        gates=workload.spec.gates + instance.spec.waits,
+        member=membership(instance, workload),
+    )

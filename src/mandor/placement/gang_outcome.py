@@ -1,0 +1,85 @@
+"""A gang on a board: who of it is there, and where all of it would go, or why it would not."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.phase import Phase
+from mandor.model.workload import Workload
+from mandor.placement.cluster_model import ClusterModel
+from mandor.placement.consult import Consult
+from mandor.placement.conversion import PlacementState, placement_state
+from mandor.placement.cycle import NOW, Decision, Moment
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.watch import Watch
+from mandor.placement.gang import GangTrial, nomination, refusal
+
+
+@dataclass(frozen=True, slots=True)
+class GangOutcome:
+    """The members that wait, decided as one."""
+
+    asks: Sequence[Ask]
+    placed: tuple[Decision, ...] = ()
+    message: str = ""
+    """Why none of them is."""
+    nominated: tuple[Decision, ...] = ()
+    """None of them is yet, but there will be room for these."""
+
+    def about(self, key: Key) -> Decision:
+        """What that means for one of them."""
+        for each in (*self.placed, *self.nominated):
+            if each.key == key:
+                return each
+        return Decision(key, message=self.message)
+
+    @property
+    def victims(self) -> tuple[Key, ...]:
+        return tuple(key for each in self.nominated for key in each.victims)
+
+
+def decide_gang(
+    board: ClusterModel, profile: Profile, ask: Ask, consult: Consult, watch: Watch, moment: Moment = NOW
+) -> GangOutcome | None:
+    """None: the ask is in no gang, or in one that is whole without it."""
+    if ask.member is None or not profile.gangs:
+        return None
+    namespace, name, group = ask.member.gang
+    workload = board.workloads[Key(Workload.kind, namespace, name)]
+    members = [each for each in board.of(workload.key) if each.spec.group == group]
+    needed, bound = _needed(workload, group, members), sum(_bound(each) for each in members)
+    if bound >= needed:
+        return None
+    found = (board.ask(each) for each in members if placement_state(each) is PlacementState.WAITING)
+    asks = [each for each in found if each is not None and each.profile == ask.profile]
+    there = bound + len(asks)
+    if there < needed:
+        return GangOutcome(asks, message=f"{there} of {needed} members are there")
+    consulted: dict[Key, Mapping[str, object]] = {}
+    if profile.consults:
+        consulted = {each.key: consult(profile, each, board.table.snapshot()) for each in asks}
+    trial = GangTrial(profile, asks, board.table, least=needed - bound, consulted=consulted, watch=watch, moment=moment)
+    decision = None
+    while decision is None:
+        decision = trial.step(len(asks))
+    if decision.placed:
+        return GangOutcome(asks, decision.placed)
+    if decision.nominated:
+        return GangOutcome(asks, message=nomination(decision, needed, bound), nominated=decision.nominated)
+    return GangOutcome(asks, message=decision.message if decision.fault else refusal(decision, needed, bound))
+
+
+def _bound(instance: Instance) -> bool:
+    return placement_state(instance) is PlacementState.PLACED and instance.spec.stop is None
+
+
+def _needed(workload: Workload, group: str, members: Sequence[Instance]) -> int:
+    """Of a batch, nobody waits for those who are done."""
+    spec = workload.spec
+    least = spec.gang_of(group)
+    if spec.type != "batch":
+        return least
+    whole = spec.batch.completions if spec.batch is not None else spec.groups[group].count
+    return min(least, whole - sum(each.phase is Phase.SUCCEEDED for each in members))

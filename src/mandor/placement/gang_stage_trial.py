@@ -1,0 +1,254 @@
+"""One stage of a gang's decision: its members one after another, each with those before it counted."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from msgspec import structs
+
+from mandor.lib.steps import at_once
+from mandor.model.meta import Key
+from mandor.placement.cycle import Cycle, Decision, Moment, find_node, going_soon, retry_on
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.eviction import by_budget, goes_anyway
+from mandor.placement.framework.lodging import Lodger, Rank, Tenure
+from mandor.placement.framework.points import Nomination
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.rehearsal import OVERDUE_SECONDS, Rehearsal, run_post_filters
+from mandor.placement.framework.runtime import Verdict
+from mandor.placement.framework.scratch import Scratch
+from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.watch import Watch
+from mandor.placement.gang_stage import Stage, StageKind
+from mandor.placement.score_row import first_slot
+from mandor.placement.table import Table
+
+T = TypeVar("T")
+Guard = Callable[[Callable[[], T]], T]
+
+NOBODY = Key("", "", "")
+ROOM_MADE = 16
+"""One for whom others have to make room takes as long as so many who find it."""
+VICTIMS_MOST = 512
+"""So many may have to go for one gang,"""
+VICTIMS_OF_NODE_MOST = 64
+"""and so many of them on one node: these are told in one commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangContext:
+    """What all stages have in common."""
+
+    profile: Profile
+    table: Table
+    least: int
+    """So many have to fit."""
+    consulted: Mapping[Key, Mapping[str, object]]
+    watch: Watch
+    guard: Guard  # type: ignore[type-arg]
+    moment: Moment
+    held: Mapping[Key, str]
+    """Where room is held for members: it is not in their own way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    node: str
+    lodger: Lodger
+
+
+class StageTrial:
+    """Between two steps the table is as it was."""
+
+    def __init__(self, context: GangContext, stage: Stage, start: "StageTrial | None" = None) -> None:
+        """`start`: those who fit as things stand are taken over from it."""
+        self.stage = stage
+        self.placed: list[Decision] = list(start.placed) if start is not None else []
+        self.refused: Decision | None = None
+        """The first that found nothing."""
+        self.victims: dict[Key, Victim] = {}
+        self.going: dict[str, list[Key]] = {}
+        """Those who are waited for, by node."""
+        self._context = context
+        self._table = context.table
+        there = {each.key for each in self.placed}
+        self._todo = deque(ask for ask in stage.relaxation.asks if ask.key not in there)
+        self._alike: dict[Ask, None] = {}
+        """Those of whose like one was refused, since the last that was placed."""
+        self._scratch = Scratch(start.scratch.steps if start is not None else ())
+        self._prepared = False
+
+    @property
+    def scratch(self) -> Scratch:
+        return self._scratch
+
+    @property
+    def enough(self) -> bool:
+        return len(self.placed) >= self._context.least
+
+    @property
+    def _over(self) -> bool:
+        if self.stage.kind is StageKind.FIND:
+            return not self._todo
+        return not self._todo or self.enough or len(self.placed) + len(self._todo) < self._context.least
+
+    def step(self, most: int) -> bool:
+        """Decide so many, or fewer where others have to make room; True: that was all."""
+        with self._table.trial():
+            for key in self._context.held:
+                self._table.drop_allocation(key)
+            self._scratch.again()
+            if not self._prepared:
+                self._prepare()
+            while most > 0 and not self._over:
+                most -= self._decide(self._todo.popleft())
+            if self._over and self.enough and self.victims and not self._agreed:
+                self._take_back()
+        return self._over
+
+    @property
+    def _agreed(self) -> bool:
+        """Somebody elsewhere has a say in who goes: it stays as he wants it."""
+        return any(each.agrees_to_victims for each in self._context.profile.consults)
+
+    def _prepare(self) -> None:
+        """Who is gone at this stage, and who stays."""
+        self._prepared = True
+        lodging = self._table.lodgings
+        if self.stage.kind is StageKind.WAIT:
+            self._go(going_soon(lodging, self._context.moment))
+        elif self.stage.kind is StageKind.STILL:
+            late = self._context.moment.now - OVERDUE_SECONDS
+            where = set(self._context.held.values())
+            self._go(each for each in lodging.stopping(among=where) if (each[1].tenure.until or 0.0) >= late)
+        for key in sorted(self.stage.spared):
+            allocation = self._table.allocations[key]
+            tenure = structs.replace(allocation.tenure, rank=replace(allocation.tenure.rank, spared=True))
+            self._scratch.do(
+                partial(self._table.set_allocation, key, allocation.node, allocation.shape, allocation.who, tenure)
+            )
+
+    def _go(self, lodgers: Iterable[tuple[str, Lodger]]) -> None:
+        for node, each in lodgers:
+            self.going.setdefault(node, []).append(each.key)
+            self._scratch.do(partial(self._table.drop_allocation, each.key))
+
+    def _decide(self, ask: Ask) -> int:
+        """As many as it counts for."""
+        context, kind = self._context, self.stage.kind
+        held = context.held.get(ask.key, "")
+        alike = structs.replace(ask, key=NOBODY)
+        if alike in self._alike or (kind is StageKind.STILL and not held):
+            return 1
+        consulted, nodes = context.consulted.get(ask.key), self._table.snapshot()
+        cycle = Cycle(context.profile, nodes, context.watch, consulted, held, context.moment)
+        state = cycle.state_of(ask)
+        node, displaces = context.guard(lambda: at_once(cycle.find(state, ask)))
+        if isinstance(node, str):
+            if kind is not StageKind.STILL or node == held:
+                self._place(ask, node, state, displaces=displaces)
+            return 1
+        if kind is StageKind.ROOM and self._make_room(ask, state, nodes):
+            return ROOM_MADE
+        if context.profile.by_class and not ask.shape.volumes:
+            self._alike[alike] = None
+        if self.refused is None:
+            self.refused = context.guard(lambda: _refusal(node, ask, nodes))
+        return ROOM_MADE if kind is StageKind.ROOM else 1
+
+    def _place(self, ask: Ask, node: str, state: CycleState, *, displaces: bool = False) -> None:
+        self._alike.clear()
+        for where, each in self._table.lodgings.held() if displaces else ():
+            if where == node and each.priority < ask.priority:
+                self._scratch.do(partial(self._table.drop_allocation, each.key))
+        relaxed = self.stage.relaxation.relaxed
+        self.placed.append(Decision(ask.key, node, relaxed=relaxed, ask=ask, state=state, displaces=displaces))
+        self._scratch.do(partial(self._come, ask, node))
+
+    def _come(self, ask: Ask, node: str) -> None:
+        tenure = Tenure(Rank(ask.priority, ask.preempts, profile=ask.profile))
+        self._table.set_allocation(ask.key, node, ask.shape, ask.who, tenure)
+
+    # Others have to go.
+
+    def _make_room(self, ask: Ask, state: CycleState, nodes: Snapshot) -> bool:
+        context = self._context
+        rehearsal = Rehearsal(
+            context.profile,
+            ask,
+            nodes,
+            context.watch,
+            consulted=context.consulted.get(ask.key),
+            now=context.moment.now,
+            patience=context.moment.patience,
+            quick=first_slot,
+        )
+        made: Nomination | None = context.guard(
+            lambda: at_once(run_post_filters(context.profile, state, rehearsal, context.watch))
+        )
+        if made is None or not self._bearable(made):
+            return False
+        lodgers = self._table.lodgings.lodgers(made.node)
+        victims = [each for each in lodgers if each.key in made.victims]
+        if len(victims) < len(made.victims):
+            return False
+        for each in lodgers:
+            if each.key in made.victims or goes_anyway(each, rehearsal):
+                self._scratch.do(partial(self._table.drop_allocation, each.key))
+        for each in victims:
+            self.victims[each.key] = Victim(made.node, each)
+            self._scratch.do(partial(self._table.lodgings.spend, each.who))
+        self._place(ask, made.node, state)
+        return True
+
+    def _bearable(self, made: Nomination) -> bool:
+        here = sum(each.node == made.node for each in self.victims.values()) + len(made.victims)
+        return here <= VICTIMS_OF_NODE_MOST and len(self.victims) + len(made.victims) <= VICTIMS_MOST
+
+    def _take_back(self) -> None:
+        """Members came one by one: for the last of them somebody had to go, perhaps, who leaves room for others, too.
+        Who can stay if members move stays: first those whom a budget protects, then the most important."""
+        lodging = self._table.lodgings
+        victims = sorted((each.lodger for each in self.victims.values()), key=lambda each: each.importance)
+        for each in victims:
+            lodging.spend(each.who, -1)
+        protected, others = by_budget(lodging, victims)
+        for each in (*protected, *others):
+            if self._fit_beside(self.victims[each.key]):
+                del self.victims[each.key]
+
+    def _fit_beside(self, victim: Victim) -> bool:
+        """All members, if it stays: those on its node as they are, or elsewhere."""
+        lodger, moved = victim.lodger, {}
+        with self._table.trial() as trial:
+            self._table.set_allocation(lodger.key, victim.node, lodger.shape, lodger.who, lodger.tenure)
+            here = [each for each in self.placed if each.node == victim.node]
+            for each in here:
+                self._table.drop_allocation(each.key)
+            for each in here:
+                assert each.ask is not None
+                node = self._anywhere(each.ask, victim.node)
+                if not node:
+                    return False
+                self._come(each.ask, node)
+                moved[each.key] = node
+            trial.keep()
+        self.placed = [structs.replace(each, node=moved.get(each.key, each.node)) for each in self.placed]
+        return True
+
+    def _anywhere(self, ask: Ask, first: str) -> str:
+        context = self._context
+        state, nodes = CycleState(context.consulted.get(ask.key)), self._table.snapshot()
+        found: str | Verdict = context.guard(
+            lambda: find_node(context.profile, state, ask, nodes, context.watch, nominated=first)
+        )
+        context.watch.end()
+        return found if isinstance(found, str) else ""
+
+
+def _refusal(verdict: Verdict, ask: Ask, nodes: Snapshot) -> Decision:
+    blamed = tuple(plugin for plugin, _ in verdict.refusals)
+    return Decision(ask.key, message=verdict.explain(ask, nodes), retry_on=retry_on(blamed), blamed=blamed)

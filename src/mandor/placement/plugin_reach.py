@@ -1,0 +1,221 @@
+"""Who has something to say about a class of instances, sorted by how far he looks."""
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import (
+    SCORE_MOST,
+    SKIP,
+    FilterPlugin,
+    Only,
+    Plugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    Reach,
+    ScorePlugin,
+)
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.runtime import Judges, PluginFault
+from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.watch import Watch
+from mandor.placement.resource_formulas import FormulaChoice, ResourceFormulas
+
+Weighed = Sequence[tuple[ScorePlugin, int]]
+_SETTLED_MOST = 256
+
+
+class ClusterWide(NamedTuple):
+    """Those who must be asked about all nodes in each cycle."""
+
+    pre_filters: Sequence[PreFilterPlugin]
+    filters: Sequence[FilterPlugin]
+    pre_scores: Sequence[PreScorePlugin]
+    scores: Weighed
+    one_by_one: frozenset[int]
+
+
+class PluginsByReach(NamedTuple):
+    """Plugins by their reach."""
+
+    only: list[tuple[Plugin, Only]]
+    """The nodes that a PreFilter named, by what nodes are."""
+    quiescent_filters: list[FilterPlugin]
+    quiescent_scores: list[tuple[ScorePlugin, int]]
+    filters: list[FilterPlugin]
+    scores: list[tuple[ScorePlugin, int]]
+    """Those who go by the room on each node."""
+    wide_pre_filters: list[PreFilterPlugin]
+    wide_filters: list[FilterPlugin]
+    wide_pre_scores: list[PreScorePlugin]
+    wide_scores: list[tuple[ScorePlugin, int]]
+
+
+class Quiescent(NamedTuple):
+    """Those who go by what nodes are."""
+
+    only: Sequence[tuple[Plugin, Only]]
+    filters: Sequence[FilterPlugin]
+    scores: Weighed
+    key: Hashable
+    """Asks with the same get the same answers."""
+
+
+class ScoringPlan(NamedTuple):
+    quiescent: Quiescent
+    formulas: ResourceFormulas | None
+    filters: Sequence[FilterPlugin]
+    scores: Weighed
+    """Those who go by the room on each node, beside the formulas ones."""
+    wide: ClusterWide | None
+    most: int
+    """The highest sum that all but the wide can give."""
+    local: Hashable
+    """What the sums of all but the wide depend on."""
+
+    @property
+    def alone(self) -> bool:
+        """Of those who go by the room, only the formulas have a say."""
+        return self.formulas is not None and not self.filters and not self.scores
+
+
+class PlanOutline(NamedTuple):
+    """A plan but for the numbers of the ask."""
+
+    quiescent: Quiescent
+    formula_choice: FormulaChoice
+    wide: ClusterWide | None
+    most: int
+    local: Hashable
+
+
+def plan(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> ScoringPlan:
+    settled, outline, key = _settled(profile, state, ask, nodes, watch)
+    opened = _sort(profile.open, state, ask, nodes, watch)
+    if any(opened):
+        only_its_own = opened.only or opened.quiescent_filters or opened.quiescent_scores
+        outline = _outline(profile, settled, opened, (key, ask.class_key) if only_its_own else key)
+    formulas, others, other_scores = outline.formula_choice.of(ask, nodes)
+    return ScoringPlan(outline.quiescent, formulas, others, other_scores, outline.wide, outline.most, outline.local)
+
+
+def _outline(profile: Profile, settled: PluginsByReach, opened: PluginsByReach, key: Hashable) -> PlanOutline:
+    filters, scores = (*settled.filters, *opened.filters), (*settled.scores, *opened.scores)
+    quiescent = Quiescent(
+        (*settled.only, *opened.only),
+        (*settled.quiescent_filters, *opened.quiescent_filters),
+        (*settled.quiescent_scores, *opened.quiescent_scores),
+        key,
+    )
+    weights = sum(weight for _, weight in quiescent.scores) + sum(weight for _, weight in scores)
+    wide = _wide(profile, settled, opened)
+    return PlanOutline(quiescent, FormulaChoice(filters, scores), wide, SCORE_MOST * weights, (key, filters, scores))
+
+
+def _settled(
+    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+) -> tuple[PluginsByReach, PlanOutline, tuple[Hashable, ...]]:
+    """Those who say what they go by are asked once for all asks that have it in common."""
+    # Whose work it is matters to nobody while nothing is dedicated, or reserved.
+    whose = (nodes.anyone_dedicated(), ask.who if nodes.reservations else None)
+    key = (profile, whose, *[each.goes_by(ask) for each in profile.settled_plugins])
+    kept, seen = nodes.kept.settled, nodes.kept.attributes
+    found = kept.get(key)
+    if found is None or found[0] != seen:
+        if len(kept) >= _SETTLED_MOST:
+            del kept[next(iter(kept))]
+        settled = _sort(profile.settled, state, ask, nodes, watch)
+        found = kept[key] = (seen, (settled, _outline(profile, settled, _no_plugins(), key)))
+    return *found[1], key
+
+
+def _wide(profile: Profile, settled: PluginsByReach, opened: PluginsByReach) -> ClusterWide | None:
+    wide = ClusterWide(
+        (*settled.wide_pre_filters, *opened.wide_pre_filters),
+        (*settled.wide_filters, *opened.wide_filters),
+        (*settled.wide_pre_scores, *opened.wide_pre_scores),
+        (*settled.wide_scores, *opened.wide_scores),
+        profile.one_by_one,
+    )
+    return wide if wide.pre_filters or wide.filters or wide.pre_scores or wide.scores else None
+
+
+def _no_plugins() -> PluginsByReach:
+    return PluginsByReach([], [], [], [], [], [], [], [], [])
+
+
+def _sort(judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> PluginsByReach:
+    found = _no_plugins()
+    skipped = _sort_pre_filters(found, judges, state, ask, nodes, watch)
+    for filterer in judges.filters:
+        if filterer not in skipped:
+            reach = filterer.reach(ask, nodes)
+            if reach is Reach.ATTRIBUTES:
+                found.quiescent_filters.append(filterer)
+            elif reach is Reach.ROOM:
+                found.filters.append(filterer)
+            else:
+                found.wide_filters.append(filterer)
+    skipped, wide = _ask_pre_scores(judges, state, ask, nodes, watch)
+    for scorer, weight in judges.scores:
+        if scorer in skipped:
+            continue
+        # What is put in relation to the other feasible nodes is wide, whatever it goes by.
+        relative = type(scorer).normalize is not ScorePlugin.normalize
+        reach = Reach.CLUSTER if relative else scorer.reach(ask, nodes)
+        if reach is Reach.ATTRIBUTES:
+            found.quiescent_scores.append((scorer, weight))
+        elif reach is Reach.ROOM:
+            found.scores.append((scorer, weight))
+        else:
+            found.wide_scores.append((scorer, weight))
+            wide.add(scorer)
+    found.wide_pre_scores.extend(each for each in judges.pre_scores if each in wide)
+    return found
+
+
+def _sort_pre_filters(
+    found: PluginsByReach, judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+) -> set[Plugin]:
+    """The answer: those who have nothing to ask."""
+    skipped: set[Plugin] = set()
+    for plugin in judges.pre_filters:
+        if not plugin.declares_reach:
+            found.wide_pre_filters.append(plugin)
+            continue
+        watch.begin(plugin.name, "PreFilter")
+        answer = plugin.pre_filter(state, ask, nodes)
+        if answer is SKIP:
+            skipped.add(plugin)
+        elif answer is not None and not isinstance(answer, Only):
+            raise PluginFault(plugin.name, f"answered {answer!r}; a PreFilter answers None, SKIP or Only(…)")
+        else:
+            reach = plugin.reach(ask, nodes)
+            if reach is Reach.CLUSTER or (answer is not None and reach is Reach.ROOM):
+                found.wide_pre_filters.append(plugin)
+            elif answer is not None:
+                found.only.append((plugin, answer))
+    return skipped
+
+
+def _ask_pre_scores(
+    judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+) -> tuple[set[Plugin], set[Plugin]]:
+    """Those who have nothing to say, and those who must be asked in each cycle."""
+    everyone = nodes.health.where("everyone", lambda _: True)
+    skipped: set[Plugin] = set()
+    wide: set[Plugin] = set()
+    for plugin in judges.pre_scores:
+        if not plugin.declares_reach:
+            wide.add(plugin)
+            continue
+        watch.begin(plugin.name, "PreScore")
+        answer = plugin.pre_score(state, ask, nodes, everyone)
+        if answer is SKIP:
+            skipped.add(plugin)
+        elif answer is not None:
+            raise PluginFault(plugin.name, f"answered {answer!r}; a PreScore answers None or SKIP")
+        elif plugin.reach(ask, nodes) is Reach.CLUSTER:
+            wide.add(plugin)
+    return skipped, wide

@@ -1,0 +1,161 @@
+"""What lodgers take on each node, by priority: columns that are kept by everybody who comes and goes.
+
+Whoever makes room looks at all nodes at once, and cannot add up all lodgers first: with many of them that takes long.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mandor.placement.framework.ask import Shape
+from mandor.placement.framework.lodging import Going, Level, Tenure
+from mandor.placement.framework.snapshot import Amounts
+
+LEVELS_MOST = 64
+"""So many priorities are told apart; when there are more, near ones count as one from then on."""
+_COARSE = 2_000_001 // LEVELS_MOST + 1
+_SHAPES_MOST = 4096
+_NEVER = -np.inf
+
+
+class PriorityLevels:
+    """`rows` and `size` are the table's own; it says who comes and goes, and when its columns change."""
+
+    def __init__(self, rows: Mapping[str, int], size: Callable[[], int], capacity: int) -> None:
+        self._rows = rows
+        self._size = size
+        self._taken: dict[int, Amounts] = {}
+        self._lumped: set[int] = set()
+        """The lowest priorities of those that count as one."""
+        self._going = self._nothing(capacity)
+        self._latest: NDArray[np.float64] = np.full(capacity, _NEVER)
+        self._ends: dict[int, dict[float, int]] = {}
+        """By slot: when those are gone who are about to go, and how many each time."""
+        self._one: dict[Shape, Amounts] = {}
+        """What one of a shape takes."""
+
+    def below(self, priority: int) -> list[Level]:
+        count = self._size()
+        return [Level(each, taken[:, :count]) for each, taken in sorted(self._taken.items()) if each < priority]
+
+    def going(self) -> Going:
+        count = self._size()
+        return Going(self._going[:, :count], self._latest[:count])
+
+    # What only the table calls.
+
+    def come(self, slot: int, shape: Shape, tenure: Tenure) -> None:
+        taken = self._of(tenure)
+        if taken is not None:
+            here = taken[:, slot]
+            np.add(here, self._one_of(shape), out=here)
+            if tenure.until is not None:
+                ends = self._ends.setdefault(slot, {})
+                ends[tenure.until] = ends.get(tenure.until, 0) + 1
+                self._latest[slot] = max(self._latest[slot], tenure.until)
+
+    def come_all(self, slots: Sequence[int], times: Sequence[int], shape: Shape, tenure: Tenure) -> None:
+        """To each of these slots so many that are settled."""
+        taken = self._of(tenure)
+        if taken is not None:
+            taken[:, slots] += np.multiply.outer(self._one_of(shape), times)
+
+    def leave(self, slot: int, shape: Shape, tenure: Tenure) -> None:
+        taken = self._of(tenure)
+        if taken is not None:
+            here = taken[:, slot]
+            np.subtract(here, self._one_of(shape), out=here)
+            if tenure.until is not None:
+                self._end(slot, tenure.until)
+
+    def widen(self, extra: int) -> None:
+        """There is room for so many more nodes."""
+        self._taken = {each: _wider(taken, extra) for each, taken in self._taken.items()}
+        self._going = _wider(self._going, extra)
+        self._latest = np.concatenate([self._latest, np.full(extra, _NEVER)])
+
+    def add_row(self) -> None:
+        """There is one more resource."""
+        self._taken = {each: _higher(taken) for each, taken in self._taken.items()}
+        self._going = _higher(self._going)
+        self._one.clear()
+
+    def move(self, source: int, target: int) -> None:
+        """The last node takes the place of one that is gone."""
+        for taken in (*self._taken.values(), self._going):
+            taken[:, target] = taken[:, source]
+            taken[:, source] = 0
+        self._latest[target] = self._latest[source]
+        self._latest[source] = _NEVER
+        ends = self._ends.pop(source, None)
+        self._ends.pop(target, None)
+        if ends is not None and source != target:
+            self._ends[target] = ends
+
+    def _of(self, tenure: Tenure) -> Amounts | None:
+        """Where it counts; None: nowhere."""
+        if tenure.held:
+            return None
+        if tenure.until is not None:
+            return self._going
+        return None if tenure.rank.spared else self._level(tenure.rank.priority)
+
+    def _end(self, slot: int, until: float) -> None:
+        ends = self._ends[slot]
+        ends[until] -= 1
+        if not ends[until]:
+            del ends[until]
+            if until == self._latest[slot]:
+                self._latest[slot] = max(ends, default=_NEVER)
+            if not ends:
+                del self._ends[slot]
+
+    def _one_of(self, shape: Shape) -> Amounts:
+        found = self._one.get(shape)
+        if found is None:
+            found = np.zeros(len(self._rows) + 1, dtype=np.int64)
+            for resource, amount in shape.wanted:
+                found[self._rows[resource]] += amount
+            found[-1] = 1
+            if len(self._one) >= _SHAPES_MOST:
+                self._one.clear()
+            self._one[shape] = found
+        return found
+
+    def _level(self, priority: int) -> Amounts:
+        found = self._taken.get(self._name(priority) if self._lumped else priority)
+        if found is None:
+            if len(self._taken) >= LEVELS_MOST:
+                self._lump()
+            found = self._taken.setdefault(self._name(priority), self._nothing(self._going.shape[1]))
+        return found
+
+    def _name(self, priority: int) -> int:
+        lowest = priority // _COARSE * _COARSE
+        return lowest if lowest in self._lumped else priority
+
+    def _lump(self) -> None:
+        """PriorityLevels where nobody is are given up; if that is not enough, near ones become one."""
+        self._taken = {each: taken for each, taken in self._taken.items() if taken[-1].any()}
+        self._lumped &= self._taken.keys()
+        if len(self._taken) < LEVELS_MOST:
+            return
+        fine, self._taken = self._taken, {}
+        self._lumped = {each // _COARSE * _COARSE for each in fine}
+        for priority, taken in fine.items():
+            known = self._taken.setdefault(self._name(priority), taken)
+            if known is not taken:
+                known += taken
+
+    def _nothing(self, capacity: int) -> Amounts:
+        return np.zeros((len(self._rows) + 1, capacity), dtype=np.int64)
+
+
+def _wider(taken: Amounts, extra: int) -> Amounts:
+    return np.concatenate([taken, np.zeros((len(taken), extra), dtype=np.int64)], axis=1)
+
+
+def _higher(taken: Amounts) -> Amounts:
+    """The last row stays the last."""
+    return np.concatenate([taken[:-1], np.zeros((1, taken.shape[1]), dtype=np.int64), taken[-1:]])
