@@ -43,10 +43,6 @@ class Controller(ABC, Generic[K]):
         """Return the object of a key; its reconciliation continues the trace that wrote the object."""
         return None
 
-    def steady(self, key: K) -> bool:
-        """Asked when the pause of `reconcile` is over: whether it would find what it found, and do nothing."""
-        return False
-
     @abstractmethod
     async def reconcile(self, key: K) -> float | None:
         """Write what is missing; return the seconds until the next reconciliation, None: at the next change."""

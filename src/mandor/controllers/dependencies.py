@@ -31,7 +31,3 @@ class Dependencies:
     def on(self, namespace: str, name: str) -> Collection[Named]:
         """Return the workloads that depend on this one, in the order of registration."""
         return self._on.get((namespace, name), {})
-
-    def of(self, namespace: str, name: str) -> Collection[Named]:
-        """Return the workloads that this one depends on."""
-        return [(namespace, other) for other in sorted(self._of.get((namespace, name), ()))]

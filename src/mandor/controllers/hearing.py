@@ -72,14 +72,6 @@ class Ears(Servers):
             for node in self._silent:
                 self._silent[node] = before.get(node, last if node in known else now)
 
-    def listen_on(self, now: float) -> bool:
-        """As another `listen`, if nothing else is heard and the same servers live; False: it takes that."""
-        last, alive = self._listened_at, self._alive
-        if not alive or last is None or now - last > self._gap_seconds or self.alive(now) != alive:
-            return False
-        self._listened_at = now
-        return True
-
     def silence(self, node: str) -> float:
         """Seconds since it was last heard; for a node just met, since then."""
         if self._listened_at is None:

@@ -50,15 +50,3 @@ def _all_at_home(target: Release, groups: Iterable[str], instances: Sequence[Ins
 def _at_home(there: Sequence[str], site: DaemonNodes) -> bool:
     """There is one wherever one belongs, and none where none may stay."""
     return site.eligible.issubset(there) and all(each in site.eligible or each in site.retained for each in there)
-
-
-def stays_in_place(before: Instance, after: Instance, *, settled: bool) -> bool:
-    """One of a workload that is in place has gone on, and it still is: only what is told may be something else.
-    `settled`: no roll-out is going on, to which it matters who is ready, and which daemon has no room."""
-    old, new = before.spec, after.spec
-    return (
-        before.meta.uid == after.meta.uid
-        and (settled or not (before.status.ready or after.status.ready or new.home))
-        and not slot.any_unsettled((after,), old.release)
-        and (new is old or (new.group, new.home) == (old.group, old.home))
-    )

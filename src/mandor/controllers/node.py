@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from math import inf
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.hearing import Ears
@@ -14,7 +13,6 @@ from mandor.controllers.node_plan import (
     lost,
     lost_after,
     permit,
-    same_for,
     why_so_slowly,
 )
 from mandor.controllers.writer import Writer
@@ -34,8 +32,6 @@ NODES = "nodes"
 """The only key: silence is judged for all nodes together."""
 SEEN = 300
 """Looks that one that is not heard takes, with what is placed on it."""
-ROUNDING_SECONDS = 0.001
-"""A look that comes so much too early finds the same, and costs nothing else."""
 
 
 class Roll:
@@ -98,8 +94,6 @@ class NodeController(Controller[str]):
         self._permits = Permits()
         self._missing_since: dict[str, float] = {}
         self._roll: Roll | None = None
-        self._same_until = -inf
-        """If nothing happens, every look until then finds what the last one did, and does nothing."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._nodes = mirrors[Node.kind]
@@ -110,7 +104,6 @@ class NodeController(Controller[str]):
         return (NODES,)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
-        self._same_until = -inf
         if not isinstance(changes[0].value, Instance):
             return super().observe_all(changes)
         for change in changes:
@@ -146,12 +139,7 @@ class NodeController(Controller[str]):
             await in_turns(roll.read(self._nodes.items()))  # if one changes meanwhile, the next look makes another
         return roll
 
-    def steady(self, key: str) -> bool:
-        now = self._clock.monotonic()
-        return now < self._same_until and self._ears.listen_on(now)
-
     async def reconcile(self, key: str) -> float | None:
-        self._same_until = inf  # or less, if something happens meanwhile
         roll = await self._nodes_seen()
         now = self._clock.monotonic()
         self._ears.listen(roll.names, now)
@@ -162,8 +150,6 @@ class NodeController(Controller[str]):
         self._permits = permit(unheard, heard, before, self._times, now)
         self._tell_mass(unheard, heard, self._permits.mass - before.mass)
         writes = self._judge(seen) + await self._without_node(roll.all_names, now)
-        same = same_for(seen, self._permits, self._times, now) - ROUNDING_SECONDS
-        self._same_until = min(self._same_until, -inf if writes or self._missing_since else now + same)
         if writes:
             await self._writer.commit_each(writes)
         return self._times.tick_seconds
@@ -183,7 +169,7 @@ class NodeController(Controller[str]):
             return NodeSeen(node, heard, silence)
         patience = [lost_after(self._group(each), self._times) for each in self._placed_on(name)]
         wants = silence >= min(patience, default=self._times.lost_seconds)
-        return NodeSeen(node, heard, silence, wants, patience)
+        return NodeSeen(node, heard, silence, wants)
 
     def _judge(self, seen: Sequence[NodeSeen]) -> list[Write]:
         writes: list[Write] = []

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 
 import msgspec
 
@@ -42,8 +41,6 @@ class NodeSeen:
     silence_seconds: float
     wants: bool = False
     """It has been silent long enough for itself or one of its instances to be given up."""
-    patience: Sequence[float] = ()
-    """After how much silence each of its instances is; known of a node that is at least Suspect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +103,6 @@ def _mass_silence(
             gone += 1
     counted = heard + len(unheard) - gone
     return counted >= times.mass_least and recent > times.mass_share * counted
-
-
-def same_for(seen: Sequence[NodeSeen], permits: Permits, times: NodeTimes, now: float) -> float:
-    """For so many seconds nothing else comes of it if nothing happens: then somebody has been silent for long enough,
-    or the next one of many may be given up."""
-    left = [
-        limit - each.silence_seconds
-        for each in seen
-        for limit in (times.suspect_seconds, times.lost_seconds, *each.patience)
-    ]
-    left += [at + times.mass_window_seconds - now for at in permits.given.values()]
-    left += [at + times.trickle_seconds - now for at in permits.last.values()]
-    return min((seconds for seconds in left if seconds > 0), default=inf)
 
 
 def judged(seen: NodeSeen, times: NodeTimes, *, permitted: bool, now: float, mass: str = "") -> Node | None:

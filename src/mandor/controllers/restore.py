@@ -5,7 +5,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf
 
 from msgspec.structs import replace
 
@@ -94,8 +93,6 @@ class RestoreController(Controller[str]):
         self._stale = False
         """Something has changed since that its version does not tell."""
         self._answered_with: Mapping[str, Profile] | None = None
-        self._same_until = -inf
-        """Before then, only a change on the board or in the profiles could make somebody move."""
         self._resting = False
         """Nobody could move: there is no next look."""
 
@@ -118,10 +115,9 @@ class RestoreController(Controller[str]):
             self._note(change.key, after)
         elif isinstance(before, Instance):
             self._note(change.key, None)
-        if self._kept.board is not None:
-            self._same_until = -inf
-            if not isinstance(change.value, Instance | Node) and not (isinstance(after, Workload) and change.of_status):
-                self._stale = True
+        in_table = isinstance(change.value, Instance | Node) or (isinstance(after, Workload) and change.of_status)
+        if self._kept.board is not None and not in_table:
+            self._stale = True
         return (LOOK,) if self._resting and self._relaxed else ()
 
     def _note(self, key: Key, instance: Instance | None) -> None:
@@ -141,11 +137,6 @@ class RestoreController(Controller[str]):
         for known in (self._since, self._tries, self._not_before, self._answers):
             known.pop(uid, None)
 
-    def steady(self, key: str) -> bool:
-        board = self._kept.board
-        still = bool(self._relaxed) and self._clock.monotonic() < self._same_until
-        return still and board is not None and self._profiles(board) is self._answered_with
-
     async def reconcile(self, key: str) -> float | None:
         if not self._relaxed:
             self._resting = True
@@ -154,7 +145,6 @@ class RestoreController(Controller[str]):
         if self._resting:
             self._resting = False
             return LOOK_SECONDS
-        self._same_until = inf if len(self._relaxed) <= LOOKED_AT_MOST and len(self._moving) < MOVES_MOST else -inf
         stale, self._stale = self._stale, False
         await in_turns(self._kept.catch_up(self._mirrors))
         assert self._kept.board is not None
@@ -201,9 +191,7 @@ class RestoreController(Controller[str]):
         if ask is None or not may_move(instance, board.workloads.get(key), members):
             self._since.pop(uid, None)
             return ""
-        not_before = self._not_before.get(uid, 0.0)
-        if now < not_before:
-            self._same_until = min(self._same_until, not_before)
+        if now < self._not_before.get(uid, 0.0):
             return ""
         node = self._answers.get(uid)
         if node is None:
@@ -216,7 +204,6 @@ class RestoreController(Controller[str]):
             self._since.pop(uid, None)
             return ""
         due = self._since.setdefault(uid, now) + self._after
-        self._same_until = min(self._same_until, due)
         return node if now >= due else ""
 
     async def _move(self, instance: Instance, node: str) -> None:

@@ -40,14 +40,12 @@ def make_controllers(
     ask: Ask = no_metrics,
     machines: MachineSource | None = None,
     keep: Keep | None = None,
-    watched: bool = True,
 ) -> list[Controller[Any]]:
     """`profiles`: with what better places are looked for; None: everyone stays where he is. `restore_seconds`: so long
     a rule that was given up must be keepable; None: nobody goes back for it. `ask`: answers for the
-    metrics that counts follow. `machines`: where pools get theirs from; None: nowhere. `keep`: how much of the past.
-    `watched`: by people, who want to be told."""
+    metrics that counts follow. `machines`: where pools get theirs from; None: nowhere. `keep`: how much of the past."""
     controllers: list[Controller[Any]] = [
-        WorkloadController(store, clock, recorder, watched=watched),
+        WorkloadController(store, clock, recorder),
         AutoscaleController(store, clock, recorder, ask),
         CronController(store, clock, recorder),
         NodeController(store, clock, recorder, times),

@@ -53,7 +53,7 @@ async def run_all(
     mirrors = {kind: Mirror(store, kind) for each in controllers for kind in each.watches}
     queues: list[Queue] = []
     for controller in controllers:
-        queue: Queue = KeyedQueue(clock, controller.steady)
+        queue: Queue = KeyedQueue(clock)
         queues.append(queue)
         controller.begin(mirrors)
         for kind in controller.watches:

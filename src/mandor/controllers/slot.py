@@ -84,8 +84,6 @@ class World:
     """Looks up another workload of the namespace."""
     rehearsed: bool = False
     """The plan is a rehearsal: dependencies and promotions count as given."""
-    heeded: bool = True
-    """Statuses are written for people; otherwise only statuses that can change a plan are written."""
 
 
 def ended(instance: Instance) -> bool:

@@ -9,13 +9,12 @@ from mandor.controllers.base import Controller, Grouped, in_order
 from mandor.controllers.dependencies import Dependencies
 from mandor.controllers.draft import Draft, Note
 from mandor.controllers.homes import Homes
-from mandor.controllers.in_place_plan import stays_in_place
 from mandor.controllers.release_plan import current_release
 from mandor.controllers.residents import rooted
 from mandor.controllers.secret_change import content_ids
 from mandor.controllers.secret_change_plan import with_content_ids
 from mandor.controllers.slot import Other, World
-from mandor.controllers.workload_plan import Seen, only_tells, plan_in_steps
+from mandor.controllers.workload_plan import Seen, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.steps import Steps, chosen, in_turns
@@ -26,7 +25,7 @@ from mandor.model.phase import Phase
 from mandor.model.release import is_release_of
 from mandor.model.secret_change import restart_secrets
 from mandor.model.volume import Volume
-from mandor.model.workload import Release, Workload, WorkloadStatus
+from mandor.model.workload import Release, Workload
 from mandor.store.base import Change, Put, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
@@ -49,28 +48,14 @@ class Name(NamedTuple):
     workload: str
 
 
-class Told(NamedTuple):
-    """A status that was written, when, and after how long the plan that said so wanted to look again."""
-
-    status: WorkloadStatus
-    at: float
-    pause: float | None
-
-    def again(self, now: float) -> float | None:
-        """What is left of that."""
-        return self.pause if self.pause is None or now == self.at else max(0.0, self.at + self.pause - now)
-
-
 class WorkloadController(Controller[Name]):
     name = "workload"
     watches = (Workload.kind, Release.kind, Instance.kind, Node.kind, Volume.kind)
 
-    def __init__(self, store: Store, clock: Clock, recorder: Recorder, *, watched: bool = True) -> None:
-        """`watched`: by people; else a status is written only if it could change somebody's plan."""
+    def __init__(self, store: Store, clock: Clock, recorder: Recorder) -> None:
         self._store = store
         self._clock = clock
         self._recorder = recorder
-        self._watched = watched
         self._instances: Grouped[Name, Instance] = Grouped(_name)
         self._releases: Grouped[Name, Release] = Grouped(_name)
         self._with_lost: dict[Name, None] = {}
@@ -79,16 +64,6 @@ class WorkloadController(Controller[Name]):
         self._homes = Homes()
         self._dependencies = Dependencies()
         self._rest_until: dict[Name, float] = {}
-        self._told: dict[Name, Told] = {}
-        """What this controller has just said of a workload."""
-        self._planned: dict[Name, Told] = {}
-        """Those of whom that has been seen."""
-        self._news: set[Name] = set()
-        """Those of whom something else has been seen since their last plan began. Without any, the plan would be the
-        same, and is not made again."""
-        self._in_place: dict[Name, bool] = {}
-        """Those of whom nobody reads anything, and all are in place, as far as the last plan knew, and what was seen
-        since: whether no roll-out is going on. While they stay so, nothing is planned."""
         self._ready_since: dict[Name, dict[str, float]] = {}
         """Of workloads that are rolled out or moved: since when instances, by uid, have been ready, on the monotonic
         clock of this process. A successor counts anew: agents' clocks are not to be trusted with it."""
@@ -113,30 +88,12 @@ class WorkloadController(Controller[Name]):
                     self._with_lost[name] = None
                 if name in self._ready_since and not after.status.ready:
                     self._ready_since[name].pop(after.meta.uid, None)
-                settled = self._in_place.get(name)
-                if settled is not None and type(before) is Instance and stays_in_place(before, after, settled=settled):
-                    continue
-                self._in_place.pop(name, None)
-                self._news.add(name)
                 names[name] = None
             else:
                 names.update(dict.fromkeys(in_order(self.observe(change))))
         return names
 
     def observe(self, change: Change) -> Iterable[Name]:
-        names, value = self._concerned(change), change.value
-        for name in names:
-            self._in_place.pop(name, None)
-        told = self._told.pop(_name(value), None) if isinstance(value, Workload) else None
-        if told is None or value.status is not told.status or not change.of_status:
-            self._news.update(names)
-            return names
-        own = Name(value.meta.namespace, value.meta.name)
-        self._planned[own] = told
-        self._news.update(name for name in names if name != own)
-        return names
-
-    def _concerned(self, change: Change) -> Iterable[Name]:
         before, after = change.before, change.after
         if isinstance(change.value, Node):
             return self._observe_node(change)
@@ -157,15 +114,11 @@ class WorkloadController(Controller[Name]):
         return names if isinstance(before, Instance) else self._with_dependants(change, names)
 
     def _with_dependants(self, change: Change, names: Iterable[Name]) -> Iterable[Name]:
-        """Others may wait for it. And if it begins to wait for others, they have somebody to tell how far they are."""
-        found = list(names)
+        """Return these names and the names of workloads that depend on them."""
         if isinstance(change.value, Workload):
             after = change.after if isinstance(change.after, Workload) else None
-            own = _name(change.value)
-            self._dependencies.set(*own, after)
-            if not self._watched and not change.of_status:
-                found += (Name(*each) for each in self._dependencies.of(*own))
-        return [*found, *(Name(*each) for name in names for each in self._dependencies.on(*name))]
+            self._dependencies.set(*_name(change.value), after)
+        return [*names, *(Name(*each) for name in names for each in self._dependencies.on(*name))]
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
         """A node that comes or goes matters to those who wait with lost instances, and to daemons."""
@@ -184,11 +137,6 @@ class WorkloadController(Controller[Name]):
         rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
         if rest > 0:
             return rest
-        told = self._planned.pop(key, None)
-        if told is not None and key not in self._news:
-            return told.again(self._clock.monotonic())
-        self._news.discard(key)
-        self._in_place.pop(key, None)
         workload = await self._workload(key)
         instances = self._instances.of(key)
         self._pace(key, len(instances))
@@ -202,7 +150,6 @@ class WorkloadController(Controller[Name]):
             ready_seconds=lambda instance: self._ready_seconds(key, instance),
             site=self._homes.still(),
             other=lambda name: self._other(key, name),
-            heeded=self._watched or bool(self._dependencies.on(*key)),
         )
         seen = Seen(workload, self._releases.of(key), instances)
         if workload is not None and workload.spec.type == "daemon":
@@ -215,11 +162,8 @@ class WorkloadController(Controller[Name]):
                 self._ready_since.pop(key, None)
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
-        if draft.in_place and not draft.writes and not world.heeded and workload is not None:
-            self._in_place[key] = _settled(workload)
         if draft.writes:
             await self._note_secrets(seen.releases, draft)
-            self._note_told(key, workload, draft)
             await self._writer.commit(draft.writes)
         await self._go_on(workload, draft)
         for note in draft.notes:
@@ -235,11 +179,6 @@ class WorkloadController(Controller[Name]):
                 current = await content_ids(self._store, release.meta.namespace, names)
                 before = max(releases, key=lambda each: each.spec.sequence, default=None)
                 draft.writes[place] = Put(with_content_ids(release, before, current))
-
-    def _note_told(self, key: Name, planned: Workload | None, draft: Draft) -> None:
-        self._told.pop(key, None)
-        if (status := _told(planned, draft)) is not None:
-            self._told[key] = Told(status, self._clock.monotonic(), draft.again_seconds)
 
     async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
         """With what the plan left for later, as long as its workload is what it was; others get their turn between."""
@@ -303,14 +242,6 @@ def rest_seconds(count: int, others: int) -> float:
     does."""
     alone = min(count * PACE_SECONDS, PACE_MOST)
     return min(alone * (others + 1), TOGETHER_MOST) if alone >= PACE_LEAST else 0.0
-
-
-def _told(planned: Workload | None, draft: Draft) -> WorkloadStatus | None:
-    """The status, if it is all that a plan writes, and is for those who look."""
-    written = draft.writes[0].value if len(draft.writes) == 1 and isinstance(draft.writes[0], Put) else None
-    if planned is None or not isinstance(written, Workload) or draft.unfinished or not only_tells(planned, written):
-        return None
-    return written.status
 
 
 def _settled(workload: Workload | None) -> bool:

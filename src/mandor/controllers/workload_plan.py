@@ -50,8 +50,7 @@ def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
     draft.in_place = yield from in_place(workload, release, seen.releases, seen.instances, world)
     rollout = workload.status.rollout
     if draft.in_place and rollout is not None and rollout.settled_on:
-        if world.heeded:
-            yield from _only_tell(draft, seen, workload, release, rollout, world)
+        yield from _only_tell(draft, seen, workload, release, rollout, world)
         return draft
     members = yield from _members(draft, workload, seen.instances, world)
     waits = yield from find_waits(workload, members, release, world)
@@ -68,7 +67,7 @@ def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
     status = replace(status, opened=opened(workload, waits), message=message)
     yield from forget_releases(draft, workload, seen.releases, seen.instances)
     if not draft.unfinished or _turned(workload.status.rollout, status.rollout):
-        _tell_status(draft, workload, status, end, world)
+        _tell_status(draft, workload, status, end)
     return draft
 
 
@@ -80,7 +79,7 @@ def _only_tell(
     if workload.spec.type == "daemon":
         members = yield from _members(draft, workload, seen.instances, world)
     status = yield from _service_status(draft, seen, workload, members, release, rollout, world)
-    _tell_status(draft, workload, replace(status, opened=opened(workload, {})), None, world)
+    _tell_status(draft, workload, replace(status, opened=opened(workload, {})), None)
 
 
 def _members(
@@ -153,34 +152,11 @@ def _plan_end(draft: Draft, seen: Seen, reason: str, world: World) -> Steps[None
 # Status.
 
 
-def only_tells(planned: Workload, written: Workload) -> bool:
-    """Nothing of what was written would change a plan: it is for those who look."""
-    before, after = planned.status, written.status
-    return (
-        planned.spec is written.spec
-        and planned.spec.type != "batch"
-        and before.release == after.release
-        and before.opened == after.opened
-        and _remembered(before.rollout) == _remembered(after.rollout)
-    )
-
-
-def _remembered(rollout: Rollout | None) -> Rollout | None:
-    """What the next plan goes on with; how far each group is, it sees for itself."""
-    if rollout is None or rollout.settled_on:
-        return rollout
-    groups = {name: replace(each, updated=0, healthy=0) for name, each in rollout.groups.items()}
-    return replace(rollout, message="", groups=groups)
-
-
-def _tell_status(draft: Draft, workload: Workload, status: WorkloadStatus, end: Ending | None, world: World) -> None:
-    """Written only when it says something new, to somebody."""
+def _tell_status(draft: Draft, workload: Workload, status: WorkloadStatus, end: Ending | None) -> None:
+    """Write the status and its event if the status differs from the stored one."""
     if status == workload.status:
         return
-    told = workload.changed(status=status)
-    if not world.heeded and only_tells(workload, told):
-        return
-    draft.put(told)
+    draft.put(workload.changed(status=status))
     if end is not None and workload.status.phase != end.phase:
         draft.note(workload, end.phase, end.message or "all completions are done", warning=end.phase == "Failed")
 

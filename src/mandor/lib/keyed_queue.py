@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from mandor.lib.clock import Alarm, Clock
@@ -15,15 +15,13 @@ class KeyedQueue(Generic[K]):
     """Level-triggered work: adding a queued key changes nothing; adding a key that is being
     handled queues it again for when its worker is done."""
 
-    def __init__(self, clock: Clock, steady: Callable[[K], bool] = lambda key: False) -> None:
-        """`steady`: asked when the pause of a key is over: whether there is nothing to do for it. Then it rests for as
-        long again, and nobody is woken."""
-        self._clock, self._steady = clock, steady
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._ready: deque[K] = deque()
         self._queued: set[K] = set()
         self._busy: set[K] = set()
         self._again: set[K] = set()
-        self._later: list[tuple[float, int, K, float]] = []
+        self._later: list[tuple[float, int, K]] = []
         self._due: dict[K, float] = {}
         self._count = 0
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -56,14 +54,11 @@ class KeyedQueue(Generic[K]):
         at = self._clock.monotonic() + seconds
         if key in self._queued or self._due.get(key, at + 1) <= at:
             return
-        self._put_off(key, at, seconds)
-        if self._idle:
-            self._set_alarm()
-
-    def _put_off(self, key: K, at: float, seconds: float) -> None:
         self._due[key] = at
         self._count += 1
-        heapq.heappush(self._later, (at, self._count, key, seconds))
+        heapq.heappush(self._later, (at, self._count, key))
+        if self._idle:
+            self._set_alarm()
 
     def done(self, key: K) -> None:
         self._busy.discard(key)
@@ -92,12 +87,8 @@ class KeyedQueue(Generic[K]):
     def _promote(self) -> None:
         now = self._clock.monotonic()
         while self._later and self._later[0][0] <= now:
-            at, _, key, seconds = heapq.heappop(self._later)
-            if self._due.get(key) != at:
-                continue
-            if seconds > 0 and key not in self._busy and self._steady(key):
-                self._put_off(key, now + seconds, seconds)
-            else:
+            at, _, key = heapq.heappop(self._later)
+            if self._due.get(key) == at:
                 del self._due[key]
                 self.add(key)
 

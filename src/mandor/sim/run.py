@@ -175,7 +175,6 @@ class _Run:
         # Nobody will ask this cluster anything: what is kept for people alone is not written.
         cluster.recorder = Unheard
         cluster.scheduler_options["keeps_decisions"] = False
-        cluster.controller_options["watched"] = False
         async with cluster:
             self._cluster = cluster
             self._chronicle = Chronicle(cluster.clock, cluster.clock.monotonic())

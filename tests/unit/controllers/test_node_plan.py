@@ -6,13 +6,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mandor.controllers import node_plan
 from mandor.controllers.hearing import Ears
 from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, lost, lost_after
-from mandor.model.node import Node, NodePhase
+from mandor.model.node import NodePhase
 from mandor.model.phase import Phase
 from tests.scenarios.make import NOW, make_group, make_instance, make_node
 
@@ -49,38 +47,6 @@ def test_silence_counts_from_when_a_node_was_last_heard() -> None:
     ears.hears("s1", ["n1"])
     tick(ears, ("n1", "n2"), 30, 31)
     assert (ears.silence("n1"), ears.silence("n2")) == (0, 1)
-
-
-_steps = st.lists(
-    st.tuples(
-        st.sampled_from(["listen", "listen on"]),
-        st.sampled_from([1.0, 5.0, 16.0]),
-        st.booleans(),
-        st.sets(st.sampled_from(["n1", "n2", "n3"])),
-        st.sets(st.sampled_from(["n1", "n2", "n3"])),
-    ),
-    max_size=25,
-)
-
-
-@given(_steps)
-def test_to_listen_on_is_to_listen_once_more_as_long_as_nothing_else_is_heard(steps: list[Any]) -> None:
-    """`plain`: listens each time."""
-    plain, quick, now, nodes = Ears(gap_seconds=15), Ears(gap_seconds=15), 0.0, frozenset[str]()
-    for how, passed, renewed, hears, there in steps:
-        now += passed
-        changed = how == "listen"
-        for ears in (plain, quick):
-            if renewed:
-                ears.renewed("s1", 12, now)
-            if changed:
-                ears.hears("s1", sorted(hears))
-        nodes = frozenset(there) if changed else nodes
-        plain.listen(nodes, now)
-        if changed or not quick.listen_on(now):
-            quick.listen(nodes, now)
-        assert quick.heard == plain.heard
-        assert {each: quick.silence(each) for each in nodes} == {each: plain.silence(each) for each in nodes}
 
 
 def test_a_node_just_met_has_the_whole_grace() -> None:
@@ -266,55 +232,3 @@ def test_a_node_that_is_heard_again_needs_a_new_permit() -> None:
     permits = permit([*silent("n1"), *heard("n2")], Permits(), TIMES, now=0)
     permits = permit(heard("n1", "n2"), permits, TIMES, now=5)
     assert set(permits.given) == set()
-
-
-# Looks that are not made.
-
-
-def as_seen(node: Node, silence: float, patience: tuple[float, ...]) -> NodeSeen:
-    wants = silence >= TIMES.suspect_seconds and silence >= min(patience, default=TIMES.lost_seconds)
-    return NodeSeen(node, silence == 0, silence, wants, patience if silence >= TIMES.suspect_seconds else ())
-
-
-def given_up(nodes: list[NodeSeen], permits: Permits) -> set[tuple[str, float]]:
-    """Whose instances, by the patience of each."""
-    return {
-        (each.node.meta.name, limit)
-        for each in nodes
-        for limit in each.patience
-        if each.wants and each.node.meta.name in permits.given and each.silence_seconds >= limit
-    }
-
-
-_silences = st.integers(0, 400).map(float)
-_patiences = st.lists(st.sampled_from([20.0, 60.0, 90.0, 300.0]), max_size=3).map(tuple)
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(["default", "edge"]), _silences, _patiences), max_size=7),
-    st.sampled_from([1, 5, 31, 200]),
-    st.floats(0, 0.999),
-)
-def test_until_then_a_look_finds_the_same(
-    silences: list[tuple[str, float, tuple[float, ...]]], ticks: int, share: float
-) -> None:
-    nodes = [make_node(f"n{index}", pool=pool) for index, (pool, _, _) in enumerate(silences)]
-
-    def look(seconds: float, before: Permits) -> tuple[list[NodeSeen], Permits]:
-        found = [
-            as_seen(node, silence + seconds if silence else 0.0, patience)
-            for node, (_, silence, patience) in zip(nodes, silences, strict=True)
-        ]
-        return found, permit(found, before, TIMES, now=NOW + seconds)
-
-    seen, permits = look(0, Permits())
-    for tick in range(ticks):
-        seen, permits = look(tick, permits)
-        after = [judged(each, TIMES, permitted=each.node.meta.name in permits.given, now=NOW) for each in seen]
-        nodes = [new or each.node for new, each in zip(after, seen, strict=True)]
-    unheard = [each for each in seen if not each.heard]
-    same = node_plan.same_for(unheard, permits, TIMES, now=NOW + ticks - 1)
-    later, still = look(ticks - 1 + share * min(same, 1000), permits)
-    assert (still.given, still.mass) == (permits.given, permits.mass)
-    assert given_up(later, still) == given_up(seen, permits)
-    assert not [each for each in later if judged(each, TIMES, permitted=each.node.meta.name in still.given, now=NOW)]

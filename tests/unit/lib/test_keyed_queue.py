@@ -122,30 +122,3 @@ async def test_whoever_takes_several_has_them_all_in_hand() -> None:
     assert queue.more(9) == ["c"]
     queue.done("b")
     assert queue.more(9) == ["b"]
-
-
-async def test_a_key_for_which_there_is_nothing_to_do_rests_for_as_long_again_and_wakes_nobody() -> None:
-    clock, asked = ManualClock(start=0.0), list[float]()
-
-    def steady(key: str) -> bool:
-        asked.append(clock.monotonic())
-        return len(asked) < 3
-
-    queue: KeyedQueue[str] = KeyedQueue(clock, steady)
-    queue.add_after("a", 5)
-    worker = asyncio.ensure_future(queue.get())
-    await clock.advance(14)
-    assert not worker.done()
-    await clock.advance(1)
-    assert await asyncio.wait_for(worker, 10) == "a"
-    assert asked == [5, 10, 15]
-
-
-async def test_a_change_wakes_the_worker_of_a_key_that_rests() -> None:
-    clock = ManualClock()
-    queue: KeyedQueue[str] = KeyedQueue(clock, lambda key: True)
-    queue.add_after("a", 5)
-    worker = asyncio.ensure_future(queue.get())
-    await clock.advance(12)
-    queue.add("a")
-    assert await asyncio.wait_for(worker, 10) == "a"
