@@ -72,7 +72,7 @@ format: setup ## Rewrite the sources in the project's format, with safe lint fix
 
 .PHONY: reference
 reference: setup ## Write docs/reference anew from the code
-	@$(BIN)/python scripts/reference.py
+	@$(BIN)/python -m scripts.reference
 	@$(BIN)/python scripts/imported_keys.py
 
 .PHONY: docs

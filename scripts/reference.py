@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/reference from the code: manifests and scenarios from their schemas, the command line.
+"""Writes docs/reference from the code: manifests, scenarios, the command line, and the lists of reference_lists.py.
 
 `reference.py` writes the pages; `--check` fails if one of them is not what the code says.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from mandor.model.manifest import LATER_KINDS
 from mandor.model.reading import LATER
 from mandor.model.schema import manifest_schema
 from mandor.sim.scenario import Scenario
+from scripts.reference_lists import errors_page, kinds_page, metrics_page, page, reasons_page, settings_page
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -243,7 +244,16 @@ def _help(command: click.Command, path: str) -> str:
     return re.sub(r"[ \t]+$", "", command.get_help(context), flags=re.MULTILINE)
 
 
-PAGES = {"manifest.md": manifest_page, "scenario.md": scenario_page, "cli.md": cli_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "manifest.md": manifest_page,
+    "scenario.md": scenario_page,
+    "cli.md": cli_page,
+    "errors.md": lambda: page(NOTE, errors_page()),
+    "reasons.md": lambda: page(NOTE, reasons_page()),
+    "metrics.md": lambda: page(NOTE, metrics_page()),
+    "settings.md": lambda: page(NOTE, settings_page()),
+    "kinds.md": lambda: page(NOTE, kinds_page()),
+}
 
 
 def main() -> int:
@@ -252,8 +262,8 @@ def main() -> int:
     check = parser.parse_args().check
     old = []
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, page in PAGES.items():
-        path, text = FOLDER / name, page()
+    for name, make in PAGES.items():
+        path, text = FOLDER / name, make()
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             old.append(name)
             if not check:

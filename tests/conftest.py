@@ -24,6 +24,7 @@ from tests.components.image import busybox_image
 from tests.components.incus import Incus, start_incus
 from tests.components.left_over import end_left_over, mark_run
 from tests.components.podman import Podman, start_podman
+from tests.reasons import reasons_checked
 
 # A busy machine is slow to think of examples, and that is no mistake of the code under test.
 settings.register_profile("mandor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -136,6 +137,18 @@ def _logger_settings() -> dict[str, tuple[int, bool, bool]]:
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == "mandor"
     }
     return found | {"": (logging.root.level, logging.root.disabled, True)}
+
+
+# Every recorded event has a documented reason.
+
+
+@pytest.fixture(autouse=True, scope="session")
+def reasons_are_documented() -> Iterator[None]:
+    """An event with a reason that docs/reference/reasons.toml does not list fails the run."""
+    with reasons_checked() as missing:
+        yield
+    if missing:
+        pytest.fail("\n".join(dict.fromkeys(missing)), pytrace=False)
 
 
 # etcd.

@@ -94,10 +94,27 @@ def unit_families(used: Mapping[Unit, tuple[Instance, str, Usage]]) -> Iterator[
 
     yield counter("mandor_instance_cpu_seconds_total", "Processor time since it began.", of("cpu_seconds"), *UNIT)
     yield gauge("mandor_instance_memory_bytes", "Memory in use.", of("memory_bytes"), *UNIT)
-    for field, name, meaning in (
-        ("network_in_bytes", "network_received", "Received since it began, where the engine can tell."),
-        ("network_out_bytes", "network_sent", "Sent since it began, where the engine can tell."),
-        ("disk_read_bytes", "disk_read", "Read from disk since it began."),
-        ("disk_write_bytes", "disk_written", "Written to disk since it began."),
-    ):
-        yield counter(f"mandor_instance_{name}_bytes_total", meaning, of(field), *UNIT)
+    yield counter(
+        "mandor_instance_network_received_bytes_total",
+        "Bytes received since the task started, where the engine measures it.",
+        of("network_in_bytes"),
+        *UNIT,
+    )
+    yield counter(
+        "mandor_instance_network_sent_bytes_total",
+        "Bytes sent since the task started, where the engine measures it.",
+        of("network_out_bytes"),
+        *UNIT,
+    )
+    yield counter(
+        "mandor_instance_disk_read_bytes_total",
+        "Bytes read from disk since the task started.",
+        of("disk_read_bytes"),
+        *UNIT,
+    )
+    yield counter(
+        "mandor_instance_disk_written_bytes_total",
+        "Bytes written to disk since the task started.",
+        of("disk_write_bytes"),
+        *UNIT,
+    )

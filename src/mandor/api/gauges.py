@@ -4,7 +4,7 @@ Every server can tell this, from what it mirrors since somebody first asked.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
@@ -23,7 +23,6 @@ from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 
 T = TypeVar("T")
-_RESOURCES = (("cpu_milli", "cpu_cores", 1000), ("memory_bytes", "memory_bytes", 1), ("disk_bytes", "disk_bytes", 1))
 
 
 class ClusterGauges:
@@ -89,12 +88,10 @@ class ClusterGauges:
         yield gauge("mandor_node_closed", "1: cordoned, drained, or in maintenance.", closed, "node")
         pressed = {(each.meta.name, what): 1.0 for each in nodes for what in each.status.pressure}
         yield gauge("mandor_node_pressure", "1: the node is short of it.", pressed, "node", "resource")
-        yield from _amounts(
-            "mandor_node_allocatable",
-            "What a node has for work",
-            nodes,
-            lambda each: (each.meta.name, each.allocatable),
-        )
+        amounts = [(each.meta.name, each.allocatable) for each in nodes]
+        yield gauge("mandor_node_allocatable_cpu_cores", "CPU cores for instances.", _cores(amounts), "node")
+        yield gauge("mandor_node_allocatable_memory_bytes", "Memory for instances.", _memory(amounts), "node")
+        yield gauge("mandor_node_allocatable_disk_bytes", "Disk space for instances.", _disk(amounts), "node")
 
     def _of_tokens(self) -> Family:
         found = self._endings.counts(self._clock.now())
@@ -110,41 +107,44 @@ class ClusterGauges:
         yield gauge(
             "mandor_workload_restarts", "Restarts of the instances that are there.", found, "namespace", "workload"
         )
-        for name, what in (("wanted", "that are wanted"), ("ready", "that are ready")):
-            counts = {
-                (each.meta.namespace, each.meta.name): float(getattr(each.status, name))
-                for each in list(self._workloads.items())
-                if isinstance(each, Workload)
-            }
-            yield gauge(f"mandor_workload_instances_{name}", f"Instances {what}.", counts, "namespace", "workload")
+        workloads = [each for each in list(self._workloads.items()) if isinstance(each, Workload)]
+        wanted = {(each.meta.namespace, each.meta.name): float(each.status.wanted) for each in workloads}
+        yield gauge("mandor_workload_instances_wanted", "Instances wanted.", wanted, "namespace", "workload")
+        ready = {(each.meta.namespace, each.meta.name): float(each.status.ready) for each in workloads}
+        yield gauge("mandor_workload_instances_ready", "Instances ready.", ready, "namespace", "workload")
 
     def _of_usage(self) -> Iterator[Family]:
         heard = self._heartbeats.all_usage()
         ages = (((each.node,), each.age_seconds) for each in heard)
         yield gauge("mandor_node_heartbeat_age_seconds", "Since this server heard a node last.", ages, "node")
-        yield from _amounts(
-            "mandor_node_used",
-            "What is used on a node",
-            heard,
-            lambda each: (
-                each.node,
-                Resources(each.usage.cpu_milli, each.usage.memory_bytes, each.usage.disk_bytes),
-            ),
-        )
-        for direction in ("in", "out"):
-            rates = (((each.node,), float(getattr(each.usage, f"network_{direction}_bytes"))) for each in heard)
-            way = "received" if direction == "in" else "sent"
-            yield gauge(f"mandor_node_network_{way}_bytes_per_second", f"What a node {way}, lately.", rates, "node")
+        used = [
+            (each.node, Resources(each.usage.cpu_milli, each.usage.memory_bytes, each.usage.disk_bytes))
+            for each in heard
+        ]
+        yield gauge("mandor_node_used_cpu_cores", "CPU cores in use.", _cores(used), "node")
+        yield gauge("mandor_node_used_memory_bytes", "Memory in use.", _memory(used), "node")
+        yield gauge("mandor_node_used_disk_bytes", "Disk space in use.", _disk(used), "node")
+        received = (((each.node,), float(each.usage.network_in_bytes)) for each in heard)
+        yield gauge("mandor_node_network_received_bytes_per_second", "Bytes received per second.", received, "node")
+        sent = (((each.node,), float(each.usage.network_out_bytes)) for each in heard)
+        yield gauge("mandor_node_network_sent_bytes_per_second", "Bytes sent per second.", sent, "node")
 
 
 def _counted(counts: Counter[Values]) -> dict[Values, float]:
     return {values: float(count) for values, count in counts.items() if count}
 
 
-def _amounts(
-    name: str, meaning: str, items: Sequence[T], amounts: Callable[[T], tuple[str, Resources]]
-) -> Iterator[Family]:
-    """`amounts`: a node, and what it has; asked again for each resource, a few nodes at a time."""
-    for field, unit, divisor in _RESOURCES:
-        found = (((node,), getattr(each, field) / divisor) for node, each in map(amounts, items))
-        yield gauge(f"{name}_{unit}", f"{meaning}: {unit.replace('_', ', in ')}.", found, "node")
+Amounts = Sequence[tuple[str, Resources]]
+"""Resources by node. The samples of a gauge are computed while its lines are written, a few nodes at a time."""
+
+
+def _cores(amounts: Amounts) -> Iterator[tuple[Values, float]]:
+    return (((node,), each.cpu_milli / 1000) for node, each in amounts)
+
+
+def _memory(amounts: Amounts) -> Iterator[tuple[Values, float]]:
+    return (((node,), float(each.memory_bytes)) for node, each in amounts)
+
+
+def _disk(amounts: Amounts) -> Iterator[tuple[Values, float]]:
+    return (((node,), float(each.disk_bytes)) for node, each in amounts)

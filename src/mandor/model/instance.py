@@ -143,6 +143,8 @@ _RESERVED = Phase.RESERVED  # Python 3.11 looks a member of an enum up in a func
 
 
 class Instance(Object, frozen=True, tag="instance"):
+    """One copy of a group of a workload, on at most one node."""
+
     kind: ClassVar[str] = "instance"
     plural: ClassVar[str] = "instances"
 

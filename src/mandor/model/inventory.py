@@ -25,6 +25,8 @@ class InventoryStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only
 
 
 class Inventory(Object, frozen=True, tag="inventory"):
+    """The machines for virtual machines, as read from the node API or file of `inventory`."""
+
     kind: ClassVar[str] = "inventory"
     plural: ClassVar[str] = "inventories"
     namespaced: ClassVar[bool] = False

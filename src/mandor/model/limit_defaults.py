@@ -38,6 +38,8 @@ class LimitDefaultsSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbi
 
 
 class LimitDefaults(Object, frozen=True, tag="limit-defaults"):
+    """Default resources and limits for tasks of a namespace that leave them out."""
+
     kind: ClassVar[str] = "limit-defaults"
     plural: ClassVar[str] = "limit-defaults"
     spec: LimitDefaultsSpec

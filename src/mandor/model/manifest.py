@@ -60,6 +60,8 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "role-binding": RoleBindingSpec,
     "issuer": IssuerSpec,
 }
+APPLIED_KINDS = frozenset(_SPECS)
+"""Kinds that users apply; the cluster makes the objects of the other kinds."""
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
     "namespace": Namespace,

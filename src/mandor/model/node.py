@@ -257,6 +257,8 @@ UNKNOWN = NodeStatus(phase=NodePhase.UNKNOWN)
 
 
 class Node(Object, frozen=True, tag="node"):
+    """A machine that runs instances, with an agent on it."""
+
     kind: ClassVar[str] = "node"
     plural: ClassVar[str] = "nodes"
     namespaced: ClassVar[bool] = False

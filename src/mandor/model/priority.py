@@ -26,6 +26,8 @@ class PriorityClassSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbi
 
 
 class PriorityClass(Object, frozen=True, tag="priority-class"):
+    """A named priority for workloads."""
+
     kind: ClassVar[str] = "priority-class"
     plural: ClassVar[str] = "priority-classes"
     namespaced: ClassVar[bool] = False

@@ -57,6 +57,8 @@ class QuotaStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
 
 
 class Quota(Object, frozen=True, tag="quota"):
+    """Limits on what the instances of a namespace use together."""
+
     kind: ClassVar[str] = "quota"
     plural: ClassVar[str] = "quotas"
     spec: QuotaSpec

@@ -217,6 +217,8 @@ class Webhook(Object, frozen=True, tag="webhook"):
 
 
 class EventBus(Object, frozen=True, tag="event-bus"):
+    """A NATS or Kafka address that the server sends events to."""
+
     kind: ClassVar[str] = "event-bus"
     plural: ClassVar[str] = "event-buses"
     namespaced: ClassVar[bool] = False

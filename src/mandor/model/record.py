@@ -138,6 +138,8 @@ class NamespaceStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_
 
 
 class Namespace(Object, frozen=True, tag="namespace"):
+    """A tenant: its objects are separate from those of other namespaces, within the level and limits that it sets."""
+
     kind: ClassVar[str] = "namespace"
     plural: ClassVar[str] = "namespaces"
     namespaced: ClassVar[bool] = False
@@ -255,6 +257,8 @@ class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
 
 
 class Session(Object, frozen=True, tag="session"):
+    """A request for logs, exec or an image load, which the agent of the node answers by connecting to the server."""
+
     kind: ClassVar[str] = "session"
     plural: ClassVar[str] = "sessions"
     spec: SessionSpec

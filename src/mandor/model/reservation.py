@@ -75,6 +75,8 @@ class ReservationStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_on
 
 
 class Reservation(Object, frozen=True, tag="reservation"):
+    """Room on nodes that is held for certain workloads, for a time."""
+
     kind: ClassVar[str] = "reservation"
     plural: ClassVar[str] = "reservations"
     spec: ReservationSpec

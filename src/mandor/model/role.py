@@ -119,6 +119,8 @@ class RoleBindingSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_
 
 
 class RoleBinding(Object, frozen=True, tag="role-binding"):
+    """Gives a role to users, groups or workload identities of an issuer."""
+
     kind: ClassVar[str] = "role-binding"
     plural: ClassVar[str] = "role-bindings"
     namespaced: ClassVar[bool] = False

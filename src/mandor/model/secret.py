@@ -54,6 +54,8 @@ class SecretStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
 
 class Secret(Object, frozen=True, tag="secret"):
+    """Values for tasks, stored encrypted; only nodes that run a task with the secret can read them."""
+
     kind: ClassVar[str] = "secret"
     plural: ClassVar[str] = "secrets"
     spec: SecretSpec = field(default_factory=SecretSpec)

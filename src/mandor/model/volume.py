@@ -109,6 +109,8 @@ class VolumeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
 
 
 class Volume(Object, frozen=True, tag="volume"):
+    """Data that outlives instances."""
+
     kind: ClassVar[str] = "volume"
     plural: ClassVar[str] = "volumes"
 

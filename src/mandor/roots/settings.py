@@ -32,6 +32,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_style: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level of records that are logged."""
     otlp_traces: str = ""
     """`http://HOST:4318`: the OTLP receiver that spans of this program's own work are sent to; empty: what
     OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT says, and without them none are recorded."""
@@ -58,15 +59,21 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listen: str = "127.0.0.1:8080"
+    """`HOST:PORT` of the API; any address other than loopback uses TLS."""
     address: str = ""
     """The URL under which agents reach this very server; empty: made from `listen`."""
     store: str = ""
     """`sqlite:PATH`, `etcd://HOST:PORT,HOST:PORT/PREFIX`, `etcds://…`, `memory:`; empty: SQLite in `data`."""
     store_ca: str = ""
+    """File (PEM) with the certificates to trust for `etcds://` stores."""
     store_cert: str = ""
+    """File (PEM) with the client certificate for the store."""
     store_key: str = ""
+    """File (PEM) with the key of `store_cert`."""
     store_user: str = ""
+    """User name at the store."""
     store_password_file: str = ""
+    """File with the password of `store_user`."""
     accept_older_store: bool = False
     """Start on a store that holds less than this server saw in it before, and go on from there."""
     tls: bool = False
@@ -76,10 +83,12 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     tls_cert: str = ""
     """A certificate (PEM) from elsewhere for this server; empty: the cluster's authority issues it."""
     tls_key: str = ""
+    """File (PEM) with the key of `tls_cert`."""
     ca_cert: str = ""
     """The certificate (PEM) of an authority of yours, which issues instead of the cluster's own; the same for all
     servers."""
     ca_key: str = ""
+    """File (PEM) with the key of `ca_cert`."""
     certificate_life: Seconds = Seconds(24 * 3600)
     """How long the certificate of a node is good; its agent renews it after two thirds of that."""
     roles: tuple[str, ...] = ROLES
@@ -155,6 +164,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     backup_dir: str = ""
     """A folder that this server saves the whole cluster in, by itself, as `mandor backup` does; empty: it does not."""
     backup_every: Seconds = Seconds(6 * 3600)
+    """Time between two backups."""
     backup_keep: int = 28
     """So many of the newest are kept there."""
     plugins: str = ""
@@ -276,10 +286,13 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     server: tuple[str, ...] = ("http://127.0.0.1:8080",)
     """The API servers' URLs; the agent moves on to the next when one does not answer."""
     server_ca: str = ""
+    """File (PEM) with the certificates to trust for the servers; empty: the authority named by the join token."""
     name: str = ""
     """The node's name; empty: the host's name."""
     join_token: str = ""
+    """Join token of the cluster, needed at the first start."""
     join_token_file: str = ""
+    """File with the join token."""
     engine: tuple[str, ...] = ()
     """The engines to offer; empty: every one that is found but `process`, which runs tasks on the node itself and is
     offered only by name; `all`: every one that is found, `process` too."""
@@ -310,6 +323,7 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`memory=6%:3%:60s`: with less than 6 % left the node is under pressure, and ends instances after a minute; with
     less than 3 %, at once. Also of `disk` and `inodes`; `memory=off` looks away."""
     heartbeat: Seconds = Seconds(10)
+    """Time between heartbeats."""
     metrics: str = ""
     """`HOST:PORT` where Prometheus reads what the agent counts and its instances use, for everybody who gets there;
     empty: nowhere."""

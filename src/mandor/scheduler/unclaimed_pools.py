@@ -11,7 +11,7 @@ from mandor.scheduler.pool_ownership import EVERY, ONE, ROLE, Pools, election_of
 from mandor.store.base import Store
 
 LOOK_SECONDS = 2.0
-UNCLAIMED = "UnclaimedPools"
+UNCLAIMED = "Unclaimed"
 _LEADER = "leader-"
 
 

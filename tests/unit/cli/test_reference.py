@@ -30,6 +30,13 @@ def test_every_key_of_the_manifest_has_a_meaning() -> None:
     assert silent <= {"kind", "name", "key", "value", "effect", "protocol"}, "say what it means below the field"
 
 
+@pytest.mark.parametrize("name", ["errors.md", "kinds.md", "metrics.md", "reasons.md", "settings.md"])
+def test_every_row_of_a_list_has_a_meaning(name: str) -> None:
+    rows = [line.split("|") for line in reference.PAGES[name]().splitlines() if line.startswith("| `")]
+    assert rows
+    assert [row[1].strip() for row in rows if not row[-2].strip()] == []
+
+
 @pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL))
 def test_every_manifest_of_the_guide_is_a_good_one(text: str) -> None:
     assert load_manifests(text)

@@ -294,9 +294,9 @@ class Shipper:
         meaning = "Lines that receivers never get: over the rate, over the buffer, refused, or no disk to keep them on."
         yield counter("mandor_log_lines_dropped_total", meaning, dropped, "sink", "reason")
         yield counter("mandor_log_sends_total", "Batches, by what became of them.", self._sends, "sink", "result")
-        for name, what, meaning in (
-            ("mandor_log_buffer_lines", "waiting", "Lines on disk that wait for their receiver."),
-            ("mandor_log_buffer_bytes", "size", "What they take on disk."),
-            ("mandor_log_lag_seconds", "lag", "How old the oldest of them is."),
-        ):
-            yield gauge(name, meaning, {(each.name,): float(getattr(each, what)) for each in outlets}, "sink")
+        lines = {(each.name,): float(each.waiting) for each in outlets}
+        yield gauge("mandor_log_buffer_lines", "Lines on disk that wait for their receiver.", lines, "sink")
+        size = {(each.name,): float(each.size) for each in outlets}
+        yield gauge("mandor_log_buffer_bytes", "Disk space of the lines that wait for their receiver.", size, "sink")
+        lag = {(each.name,): float(each.lag) for each in outlets}
+        yield gauge("mandor_log_lag_seconds", "Age of the oldest line that waits for its receiver.", lag, "sink")
