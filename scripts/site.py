@@ -35,7 +35,7 @@ def links(page: Path, text: str = "") -> list[tuple[str, Path]]:
 
 
 def sections() -> Nav:
-    """`* **Learn**: [a page](path), …`, as docs/README.md lists them; what it leaves out comes last."""
+    """`* **Tutorial**: [a page](path), …`, as docs/README.md lists them; what it leaves out comes last."""
     nav: Nav = [("Mandor", [("What it is", "README.md"), ("All pages", str(INDEX))])]
     index = (ROOT / INDEX).read_text(encoding="utf-8")
     for section, line in re.findall(r"^\* \*\*(.+?)\*\*: (.+)$", index, re.MULTILINE):
