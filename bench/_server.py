@@ -21,8 +21,8 @@ from bench._sampler import Sampler
 from mandor.api.app import build_app
 from mandor.api.auth import make_token
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.http.server import ApiServer, open_socket
 from mandor.api.parts import ApiParts
-from mandor.api.server import ApiServer, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.lib.clock import SystemClock
 from mandor.lib.garbage import collect_gently

@@ -15,9 +15,9 @@ import msgspec
 
 from mandor import errors
 from mandor.api.app import OPERATIONS
+from mandor.api.http.problems import STATUS
 from mandor.api.openapi import ALWAYS
 from mandor.api.operation import JSON, Operation
-from mandor.api.problems import STATUS
 from mandor.api.routes.sessions import WEBSOCKETS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "api.md"

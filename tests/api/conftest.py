@@ -13,8 +13,8 @@ import pytest
 from mandor.api.app import build_app
 from mandor.api.auth import Auth, make_token
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.http.server import ApiServer, open_socket
 from mandor.api.parts import ApiParts
-from mandor.api.server import ApiServer, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.client.aio import Client
 from mandor.lib.clock import SystemClock

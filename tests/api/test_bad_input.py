@@ -5,7 +5,7 @@ from io import BytesIO
 
 import pytest
 
-from mandor.api.problems import STATUS
+from mandor.api.http.problems import STATUS
 from mandor.errors import BY_CODE
 from tests.api.conftest import Api, StartApi
 

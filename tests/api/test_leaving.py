@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from mandor.api.connection import ENDS_EACH_PASS
+from mandor.api.http.connection import CLOSED_EACH_PASS
 from tests.api.conftest import StartApi
 from tests.api.test_slow_watchers import open_silent
 
-WATCHERS = 3 * ENDS_EACH_PASS
+WATCHERS = 3 * CLOSED_EACH_PASS
 
 
 @pytest.mark.req("S0-16")
@@ -35,7 +35,7 @@ async def test_who_leaves_together_is_let_go_in_turns_and_as_a_whole(start_api: 
     for each in callers:
         each.close()
     ended = [before - after for before, after in pairwise(open_streams)]
-    assert max(ended) <= ENDS_EACH_PASS
+    assert max(ended) <= CLOSED_EACH_PASS
     state = api.server.server_state
     async with asyncio.timeout(30):
         while state.connections or state.tasks:

@@ -29,7 +29,7 @@ async def test_answers_are_counted_by_operation_and_status(api: Api) -> None:
     await admin.request("GET", "/v1/nodes")
     with pytest.raises(Forbidden):
         await (await api.client(await api.token("join", "join:first"))).request("GET", "/v1/debug/table")
-    lines = [line for family in api.parts.measures.families(0) for line in family.lines()]
+    lines = [line for family in api.parts.request_metrics.families(0) for line in family.lines()]
     assert 'mandor_api_requests_total{operation="list_nodes",code="200"} 1' in lines
     assert 'mandor_api_requests_total{operation="compareTable",code="403"} 1' in lines
     assert "mandor_api_requests_in_flight 0" in lines

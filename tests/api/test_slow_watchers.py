@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from mandor.api import connection
+from mandor.api.http import connection
 from mandor.api.watch import PIECE_BYTES
 from mandor.store.base import Put
 from mandor.testing.store import make_instance
@@ -71,7 +71,7 @@ async def test_what_slow_watchers_leave_unread_is_bounded_and_then_they_are_cut_
             await api.store.commit(*[Put(make_instance(f"i-{start + number}")) for number in range(100)])
             await asyncio.sleep(0)
         async with asyncio.timeout(60):
-            while api.parts.measures.cut < len(late):
+            while api.parts.request_metrics.cut < len(late):
                 await asyncio.sleep(0.05)
             while len(api.parts.streams) > WATCHERS:
                 await asyncio.sleep(0.05)

@@ -15,10 +15,10 @@ import uvloop
 from mandor.api.app import build_app
 from mandor.api.auth import make_token
 from mandor.api.caller import Caller
-from mandor.api.connection_limits import GRACE_SECONDS, ConnectionLimits, network_of
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.http.connection_limits import GRACE_SECONDS, ConnectionLimits, network_of
+from mandor.api.http.server import ApiServer, ServerTls, open_socket
 from mandor.api.parts import ApiParts
-from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.client.aio import Client
 from mandor.lib.clock import SystemClock
@@ -179,7 +179,7 @@ async def test_a_body_that_trickles_in_is_answered_with_408(start_api: StartApi)
 async def test_a_body_that_nobody_reads_ends_with_its_connection(
     start_api: StartApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mandor.api.bounded_protocol.BODY_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("mandor.api.http.bounded_protocol.BODY_GRACE_SECONDS", 0.0)
     api = await start_api(body_seconds_most=0.5)
     reader, writer = await dial(api.url)
     writer.write(b"POST /v1/commit HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n")
@@ -327,7 +327,7 @@ async def _stall(folder: Path) -> None:
             writer.close()
 
         async def none_is_counted() -> bool:
-            return server.open_ones._lanes.total() == 0
+            return server.connection_limits._lanes.total() == 0
 
         await until(none_is_counted)
 
@@ -345,7 +345,7 @@ async def _stalled_many(folder: Path) -> None:
             return True
 
         await until(served)
-        assert server.open_ones._lanes["stranger"] <= 10
+        assert server.connection_limits._lanes["stranger"] <= 10
         for _, writer in opened:
             writer.close()
 

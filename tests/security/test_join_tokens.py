@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from mandor.api.auth import Auth, make_token
-from mandor.api.request import Source
+from mandor.api.http.request import Source
 from mandor.client.aio import Client
 from mandor.client.sync import Client as SyncClient
 from mandor.errors import Conflict, Forbidden, Invalid, Unauthenticated, Unavailable, Unsupported

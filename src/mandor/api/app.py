@@ -1,4 +1,4 @@
-"""The ASGI application: every operation under its path, and what they share."""
+"""The ASGI application: all operations by path, the documentation and the web panel."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,11 +10,11 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from mandor.api.endpoint import Endpoint
+from mandor.api.http.path_router import PathRouter
+from mandor.api.http.request import send_problem
 from mandor.api.openapi import document, page
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.parts import ApiParts
-from mandor.api.paths import Paths
-from mandor.api.request import send_problem
 from mandor.api.routes import (
     access,
     apply,
@@ -45,7 +45,7 @@ from mandor.errors import NotFound
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import KINDS
 
-# Where several paths fit, the first of them answers.
+# Where several paths match, the first one is used.
 OPERATIONS: list[Operation] = [
     *nodes.OPERATIONS,
     *credentials.OPERATIONS,
@@ -73,11 +73,11 @@ OPERATIONS: list[Operation] = [
 
 
 POLICY = b"default-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'"
-"""For the page of documentation: nothing comes from elsewhere."""
+"""Content security policy of the documentation page: nothing is loaded from other origins."""
 
 
 def build_app(parts: ApiParts) -> "App":
-    """The whole API over these parts; `app.state.closing.set()` ends its streams, for a server that stops."""
+    """Return the ASGI application of the whole API."""
     grouped: dict[str, list[Operation]] = {}
     for each in [*OPERATIONS, *_documentation()]:
         grouped.setdefault(each.path, []).append(each)
@@ -86,20 +86,19 @@ def build_app(parts: ApiParts) -> "App":
     sockets = sessions.WEBSOCKETS | images.WEBSOCKETS
     routes += [WebSocketRoute(path, _Socket(partial(run, parts))) for path, run in sockets.items()]
     routes += [Route("/", ToPanel()), Route("/ui", ToPanel()), Route("/ui/{rest:path}", Panel())]
-    routes.append(Route("/{rest:path}", _nothing_here))
+    routes.append(Route("/{rest:path}", _unknown_path))
 
-    app = App(Paths(endpoints), routes)
+    app = App(PathRouter(endpoints), routes)
     app.router.redirect_slashes = False
-    app.state.closing = parts.streams
     return app
 
 
 class App(Starlette):
-    """Operations are looked up; only what is none is tried one after another."""
+    """Looks operations up by path; Starlette's routes are tried only for other paths."""
 
-    def __init__(self, paths: Paths[Endpoint], routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, router: PathRouter[Endpoint], routes: Sequence[BaseRoute]) -> None:
         super().__init__(routes=routes)
-        self.find = paths.find
+        self.find = router.find
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self.find(scope["path"]) if scope["type"] == "http" else None
@@ -111,7 +110,7 @@ class App(Starlette):
 
 
 class _Socket:
-    """Starlette takes classes and instances for ASGI applications, functions for handlers."""
+    """Makes an ASGI application of a function: Starlette would take the function for a request handler."""
 
     def __init__(self, run: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         self._run = run
@@ -120,16 +119,16 @@ class _Socket:
         await self._run(scope, receive, send)
 
 
-class _NothingHere:
+class _UnknownPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         word = path.removeprefix("/v1/").partition("/")[0]
         plurals = [kind.plural for kind in KINDS.values()]
-        hint = did_you_mean(word, plurals) if path.startswith("/v1/") else "GET /docs shows what there is"
-        await send_problem(send, NotFound(f"there is nothing at {path[:200]}", hint=hint))
+        hint = did_you_mean(word, plurals) if path.startswith("/v1/") else "GET /docs lists all paths"
+        await send_problem(send, NotFound(f"the path {path[:200]} does not exist", hint=hint))
 
 
-_nothing_here = _NothingHere()
+_unknown_path = _UnknownPath()
 
 
 def _documentation() -> list[Operation]:
@@ -157,5 +156,5 @@ def _documentation() -> list[Operation]:
 
 @cache
 def openapi_json() -> bytes:
-    """The document as it is served."""
+    """Return the OpenAPI document as it is served."""
     return msgspec.json.encode(document(OPERATIONS))

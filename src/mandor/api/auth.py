@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from mandor.api.caller import LOCAL, Caller
 from mandor.api.certificates import CertificateAuthority
 from mandor.api.grants import rules_of
+from mandor.api.http.client_certificate import ClientCertificate
+from mandor.api.http.request import Headers, Source, header
 from mandor.api.issuers import Issuers
-from mandor.api.peer import Peer
-from mandor.api.request import Headers, Source, header
 from mandor.api.rights import Rules, narrowed
 from mandor.errors import Forbidden, Unauthenticated
 from mandor.lib.clock import Clock
@@ -158,8 +158,8 @@ class Auth:
             if caller.role == "node" and source.secure and not enrols:
                 await self._check_unbound(caller)
             return caller
-        if source.peer is not None:
-            return await self.certificate(source.peer)
+        if source.certificate is not None:
+            return await self.certificate(source.certificate)
         if self._tokens_required:
             raise Unauthenticated(
                 "a token is needed", hint="send `Authorization: Bearer TOKEN`; `mandor token create` makes one"
@@ -191,25 +191,28 @@ class Auth:
             raise Unauthenticated("the token has expired", hint="`mandor token create` makes another")
         return caller
 
-    async def certificate(self, peer: Peer) -> Caller:
-        """The node that a client certificate is for: issued by an authority that is trusted now, for the key that the
-        node is known by."""
-        name, authority = peer.node, self._authority
+    async def certificate(self, certificate: ClientCertificate) -> Caller:
+        """Return the node that a client certificate names.
+
+        The certificate has to be issued by an authority that is trusted now, for the key in the node's credential.
+        """
+        name, authority = certificate.node, self._authority
         if not name or authority is None:
             raise Unauthenticated("this certificate is not one of a node", hint="people show a token")
-        if not authority.trusts(peer):
+        if not authority.trusts(certificate):
             raise Unauthenticated(
                 f"the certificate of {name} has ended, or its authority is not trusted any more",
                 hint="the agent gets another one when it starts",
             )
         found = await self._store.get(Key("token", "", node_token_name(name)))
-        proof = BY_KEY + peer.presented.key
+        proof = BY_KEY + certificate.presented.key
         if not isinstance(found, Token) or not self._lasts(found, proof):
             raise Unauthenticated(f"{name} is not known by this certificate", hint="the node may have been deleted")
-        if peer.known is None or peer.known[0] is not found:
+        if certificate.authenticated is None or certificate.authenticated[0] is not found:
             spec = found.spec
-            peer.known = found, Caller(spec.identity, spec.role, frozenset(spec.namespaces), found.meta.name, proof)
-        return peer.known[1]
+            caller = Caller(spec.identity, spec.role, frozenset(spec.namespaces), found.meta.name, proof)
+            certificate.authenticated = found, caller
+        return certificate.authenticated[1]
 
     async def _check_unbound(self, caller: Caller) -> None:
         """A secret alone may be stolen: it is not taken from a node that has a certificate."""

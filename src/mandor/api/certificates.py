@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import msgspec
 
-from mandor.api.peer import Peer
+from mandor.api.http.client_certificate import ClientCertificate
 from mandor.errors import Conflict, Invalid, Unavailable, Unsupported
 from mandor.lib import x509
 from mandor.lib.clock import Clock
@@ -117,12 +117,12 @@ class CertificateAuthority:
         certificate = self._issue(public, hosts[0], hosts=hosts, server=True, seconds=SERVER_SECONDS)
         return certificate + "".join(each.cross for each in self._trusted()[:-1])
 
-    def trusts(self, peer: Peer) -> bool:
+    def trusts(self, certificate: ClientCertificate) -> bool:
         """Return whether an authority that is trusted now issued the certificate, and it is good now."""
-        now, presented = self._clock.now(), peer.presented
+        now, presented = self._clock.now(), certificate.presented
         if self._known is None or not presented.starts_at <= now < presented.ends_at:
             return False
-        issuer = peer.issuer(self._known.spec.certificates)
+        issuer = certificate.issuer(self._known.spec.certificates)
         return issuer is not None and (not issuer.until or issuer.until > now)
 
     @property

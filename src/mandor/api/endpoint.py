@@ -1,4 +1,4 @@
-"""Endpoint: takes a request, calls its operation, gives the answer; every error becomes a problem."""
+"""Endpoint: authenticates and decodes a request, calls its operation and encodes the reply; errors become problems."""
 
 import logging
 from collections.abc import Iterable
@@ -10,16 +10,15 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from mandor.api.auth import check_local
-from mandor.api.body import Gone, TooSlow, WrongContent, check_body, decoded, read_body
 from mandor.api.caller import LOCAL, Caller
-from mandor.api.lanes import lane_of, weight_of
+from mandor.api.http.body import ClientDisconnected, TooSlow, WrongContent, check_body, decode_body, read_body
+from mandor.api.http.fair_queue import Lane
+from mandor.api.http.problems import STATUS, misfit
+from mandor.api.http.request import CLIENT_CERTIFICATE, Pairs, Reply, Request, Source, problem_reply, send_reply
 from mandor.api.operation import JSON, Call, Operation, Stream, Text
 from mandor.api.parts import ApiParts
-from mandor.api.problems import STATUS, misfit
-from mandor.api.request import PEER, Pairs, Reply, Request, Source, problem_reply, send_reply
 from mandor.api.revocation import ENDS
 from mandor.api.tracing import request_span
-from mandor.api.turn_plan import Lane
 from mandor.api.versions import check_skew, note_newer
 from mandor.errors import Forbidden, Invalid, MandorError, TooLarge, Unauthenticated, Unsupported
 from mandor.lib.at_once import Waits, at_once
@@ -30,23 +29,25 @@ log = logging.getLogger("mandor.api")
 
 QUERY_BYTES_MOST = 16 * 1024
 LONG = frozenset({Lane.FORECAST, Lane.BULK})
-"""Lanes of operations that may take seconds: they end with the token of their caller."""
-GONE = 499
-"""Counted for who went away before there was an answer."""
+"""Lanes of operations that may take seconds: they are cancelled when the caller's token is revoked."""
+DISCONNECTED = 499
+"""Status in the metrics for a client that disconnected before the response."""
+WEIGHTS = {"component": 4}
+"""Share of a caller in its lane, by role; 1 for other roles. A component works for many users."""
 _JSON: Pairs = ((b"content-type", JSON.encode()),)
 
 
 class Endpoint:
-    """One path; an ASGI application, and for requests that are here already a plain function of them."""
+    """The operations of one path; an ASGI application, and a function for requests that have arrived completely."""
 
     def __init__(self, parts: ApiParts, operations: Iterable[Operation]) -> None:
         self._parts = parts
         self._by_method: dict[str, Operation] = {each.method: each for each in operations}
         self._queries: dict[str, Query] = {each.method: Query(each.query) for each in self._by_method.values()}
         self.whole = frozenset(each.method for each in self._by_method.values() if each.gives == JSON)
-        """Methods whose answers are one piece."""
+        """Methods whose responses are one piece."""
         self.prompt = frozenset(each.method for each in self._by_method.values() if each.prompt)
-        """Methods that `reply_at_once` is worth a try for."""
+        """Methods for which `reply_at_once` is worth a try."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,31 +58,34 @@ class Endpoint:
             try:
                 await answer.run(receive, send)
             except ENDS as error:
-                # What was sent is not whole, and must not look like it: the connection breaks off.
-                log.info("%s breaks off: %s", scope["path"], error)
+                # The response is incomplete and must not look complete: the connection is closed.
+                log.info("%s was ended: %s", scope["path"], error)
         elif answer is not None:
             await send_reply(send, answer)
 
     async def reply(self, request: Request, body: bytes | Receive) -> Reply | Stream | None:
-        """The answer, whatever happens; None: the caller went away. `body`: all of it, or how to read it."""
-        measures, began, status = self._parts.measures, perf_counter(), GONE
-        measures.in_flight += 1
+        """Return the response, also for every error; None: the client disconnected.
+
+        `body`: the whole body, or the ASGI channel to read it from.
+        """
+        metrics, began, status = self._parts.request_metrics, perf_counter(), DISCONNECTED
+        metrics.in_flight += 1
         try:
             answer = await self._answer(request, body)
             status = answer.status if isinstance(answer, Reply) else 200
             return answer
-        except Gone:
+        except ClientDisconnected:
             return None
         except Exception as error:
             refusal = self._refusal(request, error)
             status = refusal.status
             return refusal
         finally:
-            measures.in_flight -= 1
-            measures.answered(self._name(request.method), status, perf_counter() - began)
+            metrics.in_flight -= 1
+            metrics.answered(self._name(request.method), status, perf_counter() - began)
 
     def reply_at_once(self, request: Request, body: bytes) -> Reply | None:
-        """As `reply`, but without waiting; None: it would have to, so nothing was answered."""
+        """Return the response without waiting; None: the handler would have to wait."""
         began = perf_counter()
         try:
             reply = self._answer_at_once(request, body)
@@ -89,7 +93,7 @@ class Endpoint:
             return None
         except Exception as error:
             reply = self._refusal(request, error)
-        self._parts.measures.answered(self._name(request.method), reply.status, perf_counter() - began)
+        self._parts.request_metrics.answered(self._name(request.method), reply.status, perf_counter() - began)
         return reply
 
     async def _answer(self, request: Request, body: bytes | Receive) -> Reply | Stream:
@@ -99,18 +103,17 @@ class Endpoint:
         self._check_gate(operation, caller)
         query = self._queries[operation.method].read(request.query)
         data, content_type = b"", ""
-        # Read before the turn: who sends it slowly takes nobody's seat.
+        # Read before the request enters the queue: a slow sender must not hold a slot.
         if operation.body is not None:
-            content_type = check_body(operation, request.headers, parts.settings)
+            content_type = self._check_body(operation, request)
             data = body if isinstance(body, bytes) else await read_body(body, parts.settings)
-        stile = parts.turnstile
-        turn = stile.ask(
-            lane_of(operation, caller), caller, weight=weight_of(caller), cost=operation.cost, size_bytes=len(data)
-        )
+        admission, weight = parts.request_admission, WEIGHTS.get(caller.role, 1)
+        lane = operation.lane_for(caller)
+        ticket = admission.enqueue(lane, caller, weight=weight, cost=operation.cost, size_bytes=len(data))
         try:
-            if not turn.seated:
-                await stile.wait(turn)
-            if caller.role == "node" and turn.lane is not Lane.HEARTBEAT:
+            if not ticket.admitted:
+                await admission.wait(ticket)
+            if caller.role == "node" and lane is not Lane.HEARTBEAT:
                 await parts.of_nodes.turn()
             call = self._call(operation, request, caller, query, data, content_type)
             if operation.lane in LONG:
@@ -118,8 +121,8 @@ class Endpoint:
                     return await self._handled(operation, request, call)
             return await self._handled(operation, request, call)
         finally:
-            # What is left is to send it, at the caller's own pace.
-            stile.leave(turn)
+            # Sending the response, at the client's pace, needs no slot.
+            admission.release(ticket)
 
     async def _handled(self, operation: Operation, request: Request, call: Call[Any, Any]) -> Reply | Stream:
         if self._parts.tracer is None:
@@ -128,18 +131,18 @@ class Endpoint:
             return _reply(operation, await operation.handler(call))
 
     def _answer_at_once(self, request: Request, body: bytes) -> Reply:
-        """What takes no turn, as heartbeats do; with the same steps as `_answer`."""
+        """Answer a request that needs no slot, such as a heartbeat; with the same steps as `_answer`."""
         operation = self._operation(request)
         parts = self._parts
         if parts.tracer is not None and b"traceparent" in request.headers:
             raise Waits
         caller = at_once(self._identify(operation, request))
         self._check_gate(operation, caller)
-        if lane_of(operation, caller) is not Lane.HEARTBEAT:
+        if operation.lane_for(caller) is not Lane.HEARTBEAT:
             raise Waits
         query = self._queries[operation.method].read(request.query)
-        content_type = check_body(operation, request.headers, parts.settings) if operation.body is not None else ""
-        parts.turnstile.pass_by(Lane.HEARTBEAT, caller)
+        content_type = self._check_body(operation, request) if operation.body is not None else ""
+        parts.request_admission.count(Lane.HEARTBEAT, caller)
         call = self._call(operation, request, caller, query, body, content_type)
         reply = _reply(operation, at_once(operation.handler(call)))
         if isinstance(reply, Stream):
@@ -149,24 +152,26 @@ class Endpoint:
     def _operation(self, request: Request) -> Operation:
         method = "GET" if request.method == "HEAD" else request.method
         operation = self._by_method.get(method)
-        # Whoever wants only the head of a stream would wait for its end.
+        # HEAD of a stream would wait for the end of the stream.
         if operation is None or (method != request.method and operation.gives != JSON):
-            raise WrongMethod(f"{request.path} has no {method}", hint=f"it has {', '.join(self._by_method)}")
+            raise WrongMethod(
+                f"{request.path} does not support {method}", hint=f"supported: {', '.join(self._by_method)}"
+            )
         return operation
 
     async def _identify(self, operation: Operation, request: Request) -> Caller:
         parts = self._parts
         if operation.open:
-            parts.turnstile.stranger(request.address)
+            parts.request_admission.count_unauthenticated(request.address)
             if not parts.settings.tokens_required:
                 check_local(request.headers)
             return LOCAL
         try:
             caller = await parts.auth.identify(
-                request.headers, Source(request.scheme, request.address, request.peer), enrols=operation.enrols
+                request.headers, Source(request.scheme, request.address, request.certificate), enrols=operation.enrols
             )
         except Unauthenticated:
-            parts.turnstile.stranger(request.address)
+            parts.request_admission.count_unauthenticated(request.address)
             raise
         if request.identified is not None:
             request.identified(caller)
@@ -175,17 +180,17 @@ class Endpoint:
         return caller
 
     def _check_gate(self, operation: Operation, caller: Caller) -> None:
-        """Refuse by the gate before query and body are read; a refused request counts against the rate limit."""
+        """Raise `Forbidden` before query and body are read; a refused request counts against the rate limit."""
         try:
             operation.check_caller(caller)
         except Forbidden:
-            self._parts.turnstile.pass_by(lane_of(operation, caller), caller)
+            self._parts.request_admission.count(operation.lane_for(caller), caller)
             raise
 
     def _call(
         self, operation: Operation, request: Request, caller: Caller, query: Any, data: bytes, content_type: str
     ) -> Call[Any, Any]:
-        body = decoded(operation, data) if operation.body is not None else None
+        body = _decoded(operation, data) if operation.body is not None else None
         return Call(
             self._parts,
             caller,
@@ -198,6 +203,10 @@ class Endpoint:
             request.scheme == "https",
         )
 
+    def _check_body(self, operation: Operation, request: Request) -> str:
+        settings, optional = self._parts.settings, operation.body_optional
+        return check_body(operation.takes, request.headers, settings, optional=optional)
+
     def _name(self, method: str) -> str:
         operation = self._by_method.get("GET" if method == "HEAD" else method)
         return operation.name if operation is not None else ""
@@ -205,7 +214,7 @@ class Endpoint:
     def _refusal(self, request: Request, error: Exception) -> Reply:
         if not isinstance(error, MandorError):
             log.error("%s %s failed", request.method, request.path, exc_info=error)
-            return problem_reply(MandorError("something went wrong inside", hint="the server's log has more"))
+            return problem_reply(MandorError("internal error", hint="the server's log has the details"))
         note_newer(error, request.headers)
         if isinstance(error, WrongMethod):
             return problem_reply(error, status=405, more=[(b"allow", ", ".join(self._by_method).encode())])
@@ -222,9 +231,17 @@ def request_of(scope: Scope) -> Request:
         dict(scope["headers"]),
         (scope.get("client") or ("",))[0],
         scope.get("scheme", "http"),
-        scope.get("state", {}).get(PEER),
+        scope.get("state", {}).get(CLIENT_CERTIFICATE),
         (scope.get("state") or {}).get("identified"),
     )
+
+
+def _decoded(operation: Operation, data: bytes) -> Any:
+    if operation.body is bytes:
+        return data
+    if not data and operation.body_optional:
+        return None
+    return decode_body(data, operation.body)
 
 
 def _reply(operation: Operation, answer: Any) -> Reply | Stream:
@@ -237,11 +254,11 @@ def _reply(operation: Operation, answer: Any) -> Reply | Stream:
 
 
 class WrongMethod(Unsupported):
-    """Answered with 405."""
+    """The path does not support the method; HTTP status 405."""
 
 
 class Query:
-    """Reads a query string into a struct; parameters nobody knows are errors."""
+    """Reads a query string into a struct; unknown parameters are errors."""
 
     def __init__(self, wanted: type | None) -> None:
         self._wanted = wanted
@@ -258,7 +275,7 @@ class Query:
         try:
             pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, max_num_fields=100, errors="strict")
         except ValueError as error:
-            raise Invalid(f"the query cannot be read: {error}") from error
+            raise Invalid(f"the query is invalid: {error}") from error
         given: dict[str, Any] = {}
         for name, value in pairs:
             if name not in self._known:
@@ -266,7 +283,7 @@ class Query:
             if name in self._many:
                 given.setdefault(name, []).append(value)
             elif name in given:
-                raise Invalid(f"the parameter {name!r} stands there twice", parameter=name)
+                raise Invalid(f"the parameter {name!r} is given twice", parameter=name)
             else:
                 given[name] = value
         assert self._wanted is not None

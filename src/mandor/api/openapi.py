@@ -8,8 +8,8 @@ from typing import Any, get_args
 import msgspec
 
 from mandor import __version__
+from mandor.api.http.problems import STATUS, Problem
 from mandor.api.operation import JSON, NDJSON, Operation
-from mandor.api.problems import STATUS, Problem
 from mandor.model.json_schema import Schema, SchemaMaker
 
 ALWAYS = ("invalid", "unauthenticated", "forbidden", "too_many", "unavailable", "internal")

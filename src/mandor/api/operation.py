@@ -1,4 +1,4 @@
-"""Operation: one method of one path, with the types it takes and gives; routes and OpenAPI both come from these."""
+"""Operation: one method of one path with its input and output types; the source of routes and OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -8,8 +8,8 @@ from starlette.types import Receive, Scope, Send
 
 from mandor.api.caller import Caller
 from mandor.api.gate import READERS, WRITERS, Gate
-from mandor.api.request import Headers
-from mandor.api.turn_plan import Lane
+from mandor.api.http.fair_queue import Lane
+from mandor.api.http.request import Headers
 
 if TYPE_CHECKING:
     from mandor.api.parts import ApiParts
@@ -26,7 +26,7 @@ Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Q, B]):
-    """One request, decoded and checked: `query` and `body` have the types the operation declared."""
+    """One decoded request: `query` and `body` have the types that the operation declares."""
 
     parts: "ApiParts"
     caller: Caller
@@ -36,21 +36,21 @@ class Call(Generic[Q, B]):
     content_type: str
     headers: Headers
     address: str
-    """Where the caller is, for the audit."""
+    """IP address of the caller, for the audit record."""
     secure: bool = False
-    """It came over TLS."""
+    """Whether the request came over TLS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An answer that is sent piece by piece; `run` sends everything, the start included."""
+    """A streaming response; `run` sends all of it, including the status and headers."""
 
     run: Callable[[Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An answer that is not JSON, or JSON that is ready."""
+    """A response that is not JSON, or JSON that is encoded already."""
 
     body: bytes
     content_type: str = JSON
@@ -62,44 +62,54 @@ class Operation:
     method: Method
     path: str
     name: str
-    """Its operationId."""
+    """The operationId of the OpenAPI document."""
     summary: str
     tag: str
     handler: Callable[[Call[Any, Any]], Coroutine[Any, Any, Any]]
     query: type | None = None
-    """A struct: one field a parameter."""
+    """A struct with one field per query parameter."""
     body: Any = None
-    """The type of the JSON body; `bytes`: taken as it is."""
+    """The type of the JSON body; `bytes`: the body is not decoded."""
     shape: Any = None
-    """The type the document shows where the handler itself takes a looser one."""
+    """The type in the OpenAPI document, if the handler accepts more than that."""
     body_optional: bool = False
     takes: tuple[str, ...] = (JSON,)
-    """The content types of the body."""
+    """The accepted content types of the body."""
     result: Any = None
     gives: str = JSON
     status: int = 200
     open: bool = False
-    """Needs no token."""
+    """Whether the operation needs no token."""
     gate: Gate | None = None
-    """The callers that may use it at all; None: `READERS` for GET, `WRITERS` for every other method."""
+    """The callers that may use the operation; None: `READERS` for GET, `WRITERS` for every other method."""
     enrols: bool = False
-    """A node that has a certificate may call it with its secret, too: it gets the next certificate here."""
+    """Whether a node that has a certificate may authenticate with its secret, to get its next certificate."""
     refuses: tuple[str, ...] = ()
-    """Error codes beside those that every operation may answer."""
+    """Error codes in addition to those that every operation may return."""
     path_notes: Mapping[str, str] = field(default_factory=dict)
     lane: Lane | None = None
-    """How important it is under load; None: as who asks."""
+    """The lane of the request; None: depends on the caller."""
     reports: bool = False
-    """Agents use it to report: that trails behind their orders."""
+    """Whether agents use the operation to report status, which has a lane of its own."""
     prompt: bool = False
-    """Its handler waits for nothing: it is answered without a task where that is so, and may be begun twice."""
+    """Whether the handler rarely waits: it is tried without a task first, and called again in one if it would wait."""
     cost: int = 1
-    """So many ordinary requests it counts for among those of the same lane."""
+    """Number of ordinary requests that this one counts for in its lane."""
 
     def check_caller(self, caller: Caller) -> None:
         """Raise `Forbidden` if the caller may not use this operation, whatever the request contains."""
         gate = self.gate or (READERS if self.method == "GET" else WRITERS)
         gate.check(caller, f"use {self.method} {self.path}")
+
+    def lane_for(self, caller: Caller) -> Lane:
+        """Return the lane of a request; nodes have lanes of their own, also for operations that are bulk for people."""
+        if self.lane is Lane.HEARTBEAT:
+            # Other callers are refused later, and must not get ahead of the queue.
+            trusted = self.open or caller.role == "node" or not caller.token
+            return Lane.HEARTBEAT if trusted else Lane.PEOPLE
+        if caller.role in {"node", "join"}:
+            return Lane.REPORT if self.reports else Lane.AGENT
+        return self.lane or Lane.PEOPLE
 
 
 Websocket = Callable[["ApiParts", Scope, Receive, Send], Awaitable[None]]

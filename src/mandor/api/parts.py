@@ -9,9 +9,11 @@ from mandor.api.audit import Auditor
 from mandor.api.auth import Auth
 from mandor.api.certificates import CertificateAuthority
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.http.fair_queue import FairQueue, Lane
+from mandor.api.http.rate_limiter import RateLimiter
+from mandor.api.http.request_admission import RequestAdmission
+from mandor.api.http.request_metrics import RequestMetrics
 from mandor.api.identities import IdentityKeys
-from mandor.api.measures import Measures
-from mandor.api.rate import Rates
 from mandor.api.revocation import Revocation
 from mandor.api.scheduling import Desk, Scheduling
 from mandor.api.secret_keys import Keys
@@ -20,8 +22,6 @@ from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
 from mandor.api.supplies import Supplies
 from mandor.api.tasks import TaskDesk
-from mandor.api.turn_plan import Lane, Turns
-from mandor.api.turnstile import Turnstile
 from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
 from mandor.lib.egress import STRICT, Egress
@@ -91,7 +91,7 @@ class ApiParts:
     """Runs a scenario with so many seeds: the report, as JSON and as a page; None: this server does not."""
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text
     """What this process counts, as text."""
-    measures: Measures = field(default_factory=Measures)
+    request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
     everywhere: Callable[[], frozenset[str]] = lambda: frozenset(FEATURES)
     """The features that every server of the cluster has."""
     tracer: Tracer | None = None
@@ -106,8 +106,9 @@ class ApiParts:
     streams: Streams = field(init=False)
     sessions: Sessions = field(init=False)
     desk: Desk = field(init=False)
-    rates: Rates = field(init=False)
-    turnstile: Turnstile = field(init=False)
+    write_rates: RateLimiter = field(init=False)
+    """Limits the objects that one identity writes per second."""
+    request_admission: RequestAdmission = field(init=False)
     tasks: TaskDesk = field(init=False)
     auditor: Auditor = field(init=False)
     supplies: Supplies = field(init=False)
@@ -134,16 +135,19 @@ class ApiParts:
         make(self, "auditor", Auditor(self.clock, self.everywhere))
         make(self, "tasks", TaskDesk(self.store, self.clock, self.auditor))
         make(self, "supplies", Supplies(self.store))
-        make(self, "turnstile", _turnstile(self.clock, settings))
-        make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))
+        make(self, "request_admission", _request_admission(self.clock, settings))
+        make(self, "write_rates", RateLimiter(self.clock, settings.writes_per_second, settings.writes_burst))
 
     def _nodes_each_pass(self) -> int:
-        waited = self.turnstile.waited_seconds(Lane.AGENT, Lane.REPORT) if self.placing() else PATIENCE_SECONDS
+        waited = (
+            self.request_admission.longest_wait_seconds(Lane.AGENT, Lane.REPORT) if self.placing() else PATIENCE_SECONDS
+        )
         return NODES_WHILE_PLACING if waited < PATIENCE_SECONDS else NODES_EACH_PASS
 
 
-def _turnstile(clock: Clock, settings: ApiSettings) -> Turnstile:
-    requests = Rates(clock, settings.requests_per_second, settings.requests_burst, "asks more than {:g} times")
-    beats = Rates(clock, settings.beats_per_second, settings.beats_burst, "beats more than {:g} times")
-    strangers = Rates(clock, settings.strangers_per_second, settings.strangers_burst, "asks more than {:g} times")
-    return Turnstile(Turns(), requests, beats, strangers)
+def _request_admission(clock: Clock, settings: ApiSettings) -> RequestAdmission:
+    action = "sends more than {:g} requests"
+    requests = RateLimiter(clock, settings.requests_per_second, settings.requests_burst, action)
+    heartbeats = RateLimiter(clock, settings.beats_per_second, settings.beats_burst, "sends more than {:g} heartbeats")
+    unauthenticated = RateLimiter(clock, settings.strangers_per_second, settings.strangers_burst, action)
+    return RequestAdmission(FairQueue(), requests, heartbeats, unauthenticated)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from mandor.api.turn_plan import LIMITS, Lane
+from mandor.api.http.fair_queue import LIMITS, Lane
 from mandor.errors import TooMany, Unavailable
 from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 KINDS = (Node, PriorityClass, Quota, Reservation, Volume, Workload, Release, Instance)
 """What placement depends on."""
-AT_ONCE = LIMITS[Lane.FORECAST].seats
+AT_ONCE = LIMITS[Lane.FORECAST].slots
 """Answers computed at a time: one identity has one of these seats, so another one is free for the others."""
 WAITING_MOST = 8
 """Answers that are computed or wait for a seat."""

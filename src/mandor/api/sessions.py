@@ -12,7 +12,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from mandor.api.caller import Caller
-from mandor.api.problems import encode_problem
+from mandor.api.http.problems import encode_problem
 from mandor.api.revocation import Revocation
 from mandor.api.settings import ApiSettings
 from mandor.errors import Forbidden, MandorError, NotFound, TooMany, Unavailable

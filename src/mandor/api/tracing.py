@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mandor.api.caller import Caller
+from mandor.api.http.problems import STATUS
+from mandor.api.http.request import Request, header
 from mandor.api.operation import Operation
-from mandor.api.problems import STATUS
-from mandor.api.request import Request, header
 from mandor.errors import MandorError
 from mandor.telemetry.context import parse_header
 from mandor.telemetry.span import Kind, Value, within

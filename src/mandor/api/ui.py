@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from starlette.types import Receive, Scope, Send
 
-from mandor.api.request import Reply, send_problem, send_reply
+from mandor.api.http.request import Reply, send_problem, send_reply
 from mandor.errors import NotFound
 
 POLICY = (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from mandor import __version__
-from mandor.api.request import Headers, header
+from mandor.api.http.request import Headers, header
 from mandor.errors import Invalid, MandorError, Unsupported
 from mandor.lib.versions import SKEW_MOST, compatible, newer
 from mandor.model.features import gated

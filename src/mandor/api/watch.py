@@ -11,10 +11,10 @@ from starlette.types import Receive, Send
 
 from mandor.api.access import SECRETIVE, Sight, redacted
 from mandor.api.caller import Caller
+from mandor.api.http.request import send_problem
 from mandor.api.labels import Select
 from mandor.api.operation import NDJSON
 from mandor.api.parts import ApiParts
-from mandor.api.request import send_problem
 from mandor.api.revocation import ENDS
 from mandor.api.supplies import Supplier
 from mandor.api.wire import error_line, line_of

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta as Bounds
 from msgspec import Struct
 
-from mandor.api.problems import describe
+from mandor.api.http.problems import describe
 from mandor.errors import Invalid, MandorError
 from mandor.model.codec import KINDS, decode, encode
 from mandor.model.meta import Key

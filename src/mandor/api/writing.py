@@ -179,8 +179,8 @@ async def _admit(parts: ApiParts, paired: _Paired) -> list[Check]:
 def _spend(parts: ApiParts, caller: Caller, writes: Sequence[Write]) -> None:
     """Audits and events take room in the store, so nobody may write them without bound."""
     if caller.user:
-        parts.rates.spend(caller.identity, len(writes))
+        parts.write_rates.spend(caller.identity, len(writes))
     elif caller.role == "node":
         events = sum(isinstance(write, Put) and isinstance(write.value, Event) for write in writes)
         if events:
-            parts.rates.spend(caller.identity, events)
+            parts.write_rates.spend(caller.identity, events)

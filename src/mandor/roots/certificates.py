@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from mandor.api.certificates import CertificateAuthority
-from mandor.api.server import ServerTls
+from mandor.api.http.server import ServerTls
 from mandor.errors import Invalid, MandorError
 from mandor.lib import x509
 from mandor.lib.clock import Clock

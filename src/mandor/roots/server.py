@@ -24,11 +24,11 @@ from mandor.api.certificates import CertificateAuthority
 from mandor.api.cluster import KEY
 from mandor.api.gauges import ClusterGauges
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.http.request_metrics import RequestMetrics
+from mandor.api.http.server import ApiServer, ServerTls, open_socket
 from mandor.api.issuers import Issuers
-from mandor.api.measures import Measures
 from mandor.api.parts import ApiParts
 from mandor.api.secret_keys import FEATURE, Keys
-from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.api.user_range import ensure_users
 from mandor.baremetal.queue import TaskQueue
@@ -122,7 +122,7 @@ class Inside:
     """Through which tasks reach all servers; None: there is none."""
     metrics: Metrics = field(default_factory=Metrics)
     """What the parts of this process count, while they run."""
-    measures: Measures = field(default_factory=Measures)
+    request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
     """What the API of this process counts of itself."""
     keys: Keys | None = None
     """Of secrets."""
@@ -142,7 +142,7 @@ class Inside:
 
     def crowded(self) -> bool:
         """So many wait for an answer that what nobody waits for comes after them."""
-        return self.measures.in_flight > CROWD
+        return self.request_metrics.in_flight > CROWD
 
     def placing(self) -> bool:
         return self.scheduler is not None and self.scheduler.busy
@@ -357,7 +357,7 @@ async def _serve_api(
             compare_table=inside.compare_table,
             placing=inside.placing,
             metrics=metrics,
-            measures=inside.measures,
+            request_metrics=inside.request_metrics,
             tracer=inside.tracer,
             authority=authority,
             sealer=sealer,
@@ -368,11 +368,11 @@ async def _serve_api(
             try_receiver=Messages(store, clock, sealer, inside.egress, inside.files).try_out,
             simulate=Simulations(),
         )
-        inside.metrics.add(lambda: inside.measures.families(len(parts.streams)))
-        inside.metrics.add(parts.turnstile.families)
+        inside.metrics.add(lambda: inside.request_metrics.families(len(parts.streams)))
+        inside.metrics.add(parts.request_admission.families)
         inside.metrics.add(gauges.families)
         server = ApiServer(build_app(parts), parts, listener, tls=_tls(settings, inside))
-        inside.metrics.add(server.open_ones.families)
+        inside.metrics.add(server.connection_limits.families)
         tasks.start(recorder.run(), "recorder")
         tasks.start(heartbeats.run(), "heartbeats")
         start_recording(tasks, settings, store, clock, lambda: [each.instances for each in heartbeats.all_usage()])

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 from tempfile import mkdtemp
 
-from mandor.api.turn_plan import LIMITS, Lane
+from mandor.api.http.fair_queue import LIMITS, Lane
 from mandor.errors import Invalid, TooLarge, TooMany
 from mandor.lib.limited import Limits, Overran, run_limited
 
-AT_ONCE = LIMITS[Lane.SIMULATION].seats
+AT_ONCE = LIMITS[Lane.SIMULATION].slots
 RUN = Limits(seconds=120.0, cpu_seconds=120, memory_bytes=2 << 30, output_bytes=32 << 20, files=256, niceness=10)
 SCENARIO, PAGE = "scenario.yaml", "page.html"
 

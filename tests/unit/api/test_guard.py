@@ -4,7 +4,7 @@ import pytest
 
 from mandor.api.auth import check_local, hash_secret, make_token, split_token
 from mandor.api.endpoint import request_of
-from mandor.api.rate import Rates
+from mandor.api.http.rate_limiter import RateLimiter
 from mandor.errors import Forbidden, TooMany
 from mandor.lib.clock import ManualClock
 from mandor.lib.loopback import is_loopback
@@ -57,22 +57,22 @@ def test_the_last_of_two_host_headers_counts() -> None:
 
 async def test_a_bucket_empties_and_fills_again() -> None:
     clock = ManualClock()
-    rates = Rates(clock, per_second=2.0, burst=10)
-    rates.spend("user:a", 10)
+    limiter = RateLimiter(clock, per_second=2.0, burst=10)
+    limiter.spend("user:a", 10)
     with pytest.raises(TooMany) as caught:
-        rates.spend("user:a", 1)
+        limiter.spend("user:a", 1)
     assert caught.value.facts["seconds"] == 0.5
-    rates.spend("user:b", 10)
+    limiter.spend("user:b", 10)
     await clock.advance(0.5)
-    rates.spend("user:a", 1)
+    limiter.spend("user:a", 1)
     with pytest.raises(TooMany):
-        rates.spend("user:a", 1)
+        limiter.spend("user:a", 1)
     await clock.advance(100)
-    rates.spend("user:a", 10)
+    limiter.spend("user:a", 10)
 
 
 def test_the_table_of_buckets_is_bounded() -> None:
-    rates = Rates(ManualClock(), per_second=1.0, burst=10)
+    limiter = RateLimiter(ManualClock(), per_second=1.0, burst=10)
     for number in range(25_000):
-        rates.spend(f"user:{number}", 1)
-    assert len(rates._used) <= 20_001
+        limiter.spend(f"user:{number}", 1)
+    assert len(limiter._used) <= 20_001

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mandor.api.server import open_socket
+from mandor.api.http.server import open_socket
 from mandor.cli.commands import get
 from mandor.cli.kinds import find_kind
 from mandor.client.sync import Client

@@ -11,10 +11,10 @@ from msgspec import Struct
 from mandor.api.admission import known_engines
 from mandor.api.apply import Plan, Prune, Result, apply, delete_named
 from mandor.api.foreign import ImportReport, Read, Reading
+from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import JSON, YAML, Call, Operation
 from mandor.api.routes.queries import Format, Labels, Namespace, Strict
 from mandor.api.selector import parse_selector
-from mandor.api.turn_plan import Lane
 from mandor.api.writing import Author
 from mandor.errors import Invalid, TooLarge
 from mandor.model.manifest import DEFAULT_NAMESPACE
@@ -94,7 +94,7 @@ async def read_files(call: Call[Any, bytes], files: Sequence[tuple[str, str | by
     """The documents in the files that came with a call."""
     parts, query = call.parts, call.query
     engines = await known_engines(parts.store, parts.settings.engines) if check_engines else None
-    turn = partial(parts.turnstile.turn, Lane.CONVERSION, call.caller)
+    turn = partial(parts.request_admission.slot, Lane.CONVERSION, call.caller)
     return await Reading(query.namespace, engines, query.format, query.strict, turn).read(files)
 
 

@@ -3,8 +3,8 @@
 from starlette.types import Receive, Send
 
 from mandor.api.gate import Gate
+from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import Call, Operation, Stream
-from mandor.api.turn_plan import Lane
 from mandor.store.dump import dump
 
 CONTENT_TYPE = "application/gzip"

@@ -1,8 +1,8 @@
 """What helps to find a defect of mandor itself."""
 
 from mandor.api.gate import Gate
+from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import Call, Operation
-from mandor.api.turn_plan import Lane
 from mandor.errors import NotFound
 from mandor.model.record import Lease
 from mandor.model.table_report import TableReport

@@ -9,11 +9,11 @@ from msgspec import Struct
 from mandor.api.access import read
 from mandor.api.caller import lacks
 from mandor.api.gate import Gate
+from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.rights import allowed_on
 from mandor.api.routes.queries import Namespace
 from mandor.api.scheduling import Bench
-from mandor.api.turn_plan import Lane
 from mandor.errors import Forbidden
 from mandor.model.codec import encode
 from mandor.model.decision import DecisionSpec, KeptDecision

@@ -129,7 +129,7 @@ async def read_value(call: Call[NameQuery, None]) -> SecretValue:
             raise missing(key)
         raise refusal
     values = opened(parts.sealer, found).spec.values
-    parts.rates.spend(caller.identity, 1)
+    parts.write_rates.spend(caller.identity, 1)
     await parts.store.commit(parts.auditor.record(caller, READ_VALUE, str(key), call.address))
     return SecretValue(dict(values))
 

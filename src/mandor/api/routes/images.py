@@ -99,7 +99,7 @@ async def _find(parts: ApiParts, name: str) -> Node:
 
 
 async def _record(parts: ApiParts, caller: Caller, node: Node, image: ImageFile, scope: Scope) -> None:
-    parts.rates.spend(caller.identity, 1)
+    parts.write_rates.spend(caller.identity, 1)
     address = (scope.get("client") or ("",))[0]
     facts = {"names": list(image.names), "id": image.id, "size": image.size}
     changes = [FieldChange(path=path, after=value) for path, value in facts.items() if value]

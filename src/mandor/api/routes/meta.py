@@ -9,8 +9,8 @@ from mandor import __version__
 from mandor.api.caller import PARTS
 from mandor.api.cluster import read_cluster
 from mandor.api.gate import Gate
+from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import Call, Operation, Text
-from mandor.api.turn_plan import Lane
 from mandor.errors import Unavailable
 from mandor.lib.metrics import CONTENT_TYPE
 from mandor.model.features import FEATURES

@@ -15,13 +15,13 @@ from mandor.api.cluster import read_cluster
 from mandor.api.enrolment import bound, certificate_for, may_issue
 from mandor.api.gate import Gate
 from mandor.api.heartbeat import Report, UsageReport
+from mandor.api.http.fair_queue import Lane
+from mandor.api.http.request import header
 from mandor.api.joining import NO_TERMS, Admitted, admit, check_known, lasting, used_once
 from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
 from mandor.api.pools import new_node_spec
 from mandor.api.renewal import certificate_seconds, renew_seconds
-from mandor.api.request import header
-from mandor.api.turn_plan import Lane
 from mandor.api.versions import check_skew
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from mandor.lib.x509 import REQUEST_BYTES_MOST

@@ -12,13 +12,13 @@ from mandor.api.access import missing, read, read_all, redacted, sight
 from mandor.api.auth import node_token_name
 from mandor.api.counts import kept_counts, scaled_counts
 from mandor.api.gate import WRITERS
+from mandor.api.http.fair_queue import Lane
+from mandor.api.http.problems import misfit
 from mandor.api.labels import select_for
 from mandor.api.operation import JSON, MERGE_PATCH, Call, Operation
-from mandor.api.problems import misfit
 from mandor.api.routes.queries import ListQuery, NameQuery, VersionQuery
 from mandor.api.secret import opened
 from mandor.api.selector import parse_selector
-from mandor.api.turn_plan import Lane
 from mandor.api.writers import check_reach
 from mandor.api.writing import Author, commit_as, moved
 from mandor.errors import Conflict, Invalid

@@ -9,12 +9,12 @@ from msgspec import Struct
 from mandor.api.apply import plan_apply
 from mandor.api.foreign import Read, text_in
 from mandor.api.gate import Gate
+from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import JSON, Call, Operation, Text
 from mandor.api.plan import PlanReport, Wish, report
 from mandor.api.routes.apply import TAKES, ManifestFile, files_in, read_files
 from mandor.api.routes.queries import Format, Namespace, Strict
 from mandor.api.scheduling import Bench
-from mandor.api.turn_plan import Lane
 from mandor.api.writing import Author
 from mandor.errors import Invalid, NotFound, TooLarge, Unavailable
 from mandor.lib.words import did_you_mean

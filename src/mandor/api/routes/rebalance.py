@@ -6,9 +6,9 @@ from msgspec import Meta as Note
 from msgspec import Struct
 
 from mandor.api.gate import Gate
+from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.scheduling import Bench
-from mandor.api.turn_plan import Lane
 from mandor.model.codec import encode
 from mandor.model.image import tagged
 from mandor.model.rebalance import PlannedMove, RebalanceSpec

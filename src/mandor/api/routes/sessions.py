@@ -15,10 +15,10 @@ from mandor.api.caller import Caller, lacks
 from mandor.api.changes import FieldChange
 from mandor.api.endpoint import Query
 from mandor.api.gate import Gate
+from mandor.api.http.problems import CONTENT_TYPE, STATUS, encode_problem
+from mandor.api.http.request import Headers, header, send_problem, source_of
 from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.parts import ApiParts
-from mandor.api.problems import CONTENT_TYPE, STATUS, encode_problem
-from mandor.api.request import Headers, header, send_problem, source_of
 from mandor.api.revocation import ENDS
 from mandor.api.rights import about, allowed_on
 from mandor.api.routes.queries import Namespace
@@ -240,7 +240,7 @@ async def identify(parts: ApiParts, scope: Scope, headers: Headers) -> Caller:
     try:
         caller = await parts.auth.identify(headers, source_of(scope))
     except Unauthenticated:
-        parts.turnstile.stranger((scope.get("client") or ("",))[0])
+        parts.request_admission.count_unauthenticated((scope.get("client") or ("",))[0])
         raise
     identified = (scope.get("state") or {}).get("identified")
     if identified is not None:
@@ -301,7 +301,7 @@ async def _record(
     parts: ApiParts, caller: Caller, verb: str, instance: Instance, address: str, facts: Mapping[str, object]
 ) -> None:
     """Write who opens a session to which instance, before the session begins."""
-    parts.rates.spend(caller.identity, 1)
+    parts.write_rates.spend(caller.identity, 1)
     facts = {"node": instance.node, **facts}
     changes = [FieldChange(path=path, after=value) for path, value in facts.items()]
     await parts.store.commit(parts.auditor.record(caller, verb, str(instance.key), address, changes))

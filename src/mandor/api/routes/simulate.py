@@ -12,11 +12,11 @@ from starlette.types import Receive, Send
 from mandor.api.apply import plan_apply
 from mandor.api.foreign import ImportReport, text_in
 from mandor.api.gate import Gate
+from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.routes.apply import TAKES, ManifestFiles, files_in, read_files
 from mandor.api.routes.queries import Format, Namespace, Strict
 from mandor.api.simulation import scenario_in, scenario_of
-from mandor.api.turn_plan import Lane
 from mandor.api.watch import START
 from mandor.api.wire import error_line
 from mandor.api.writing import Author
@@ -71,7 +71,7 @@ async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
         async def work() -> None:
             await send(START)
             try:
-                async with parts.turnstile.turn(Lane.SIMULATION, call.caller):
+                async with parts.request_admission.slot(Lane.SIMULATION, call.caller):
                     report, page = await run(scenario, query.seeds)
                 plain = msgspec.Raw(msgspec.json.format(report, indent=-1))  # on one line
                 line = msgspec.json.encode(Simulation(plain, page, scenario, imported)) + b"\n"

@@ -9,10 +9,10 @@ from msgspec import Struct
 from mandor.api.access import read, sight
 from mandor.api.changes import FieldChange
 from mandor.api.gate import Gate
+from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import Call, Operation
 from mandor.api.routes.queries import NameQuery, Namespace
 from mandor.api.tasks import check_may_place
-from mandor.api.turn_plan import Lane
 from mandor.errors import Conflict, Invalid
 from mandor.model.audit import Audit
 from mandor.model.manifest import DEFAULT_NAMESPACE

@@ -12,13 +12,13 @@ from mandor.api.auth import make_token, node_token_name
 from mandor.api.caller import PARTS, USER_ROLES, Caller
 from mandor.api.gate import Gate
 from mandor.api.grants import known_rules
+from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
 from mandor.api.rights import ADMIN, narrowed
 from mandor.api.routes.credentials import check_servers
 from mandor.api.routes.objects import TRIES, get, list_kind, page_of
 from mandor.api.routes.queries import ListQuery, NameQuery
-from mandor.api.turn_plan import Lane
 from mandor.api.versions import check_known
 from mandor.errors import Conflict, Invalid, Unsupported
 from mandor.model.meta import Key, Object, check_labels, check_name
@@ -147,7 +147,7 @@ async def create(call: Call[None, NewToken]) -> MadeToken:
     former = await _former(call, old, token) if isinstance(old, Token) else None
     if old is not None:
         token = token.changed(spec=msgspec.structs.replace(token.spec, former=former)).stamped(version=old.meta.version)
-    call.parts.rates.spend(call.caller.identity, 1)
+    call.parts.write_rates.spend(call.caller.identity, 1)
     record = call.parts.auditor.of_commit(call.caller, "create", call.address, [(Put(token), old)])
     await store.commit(Put(token), *record)
     return MadeToken(
@@ -246,7 +246,7 @@ async def rotate(call: Call[None, Rotation]) -> MadeToken:
     )
     ends = now + call.body.overlap_seconds
     ending = old.changed(spec=msgspec.structs.replace(spec, expires_at=min(ends, spec.expires_at or ends)))
-    call.parts.rates.spend(call.caller.identity, 2)
+    call.parts.write_rates.spend(call.caller.identity, 2)
     changes: Changes = [(Put(ending), old), (Put(made), None)]
     record = call.parts.auditor.of_commit(call.caller, "rotate", call.address, changes)
     await store.commit(Put(ending), Put(made), *record)
@@ -278,7 +278,7 @@ async def revoke(call: Call[None, None]) -> Object:
         stored = await call.parts.store.get(key)
         if stored is None:
             break
-        call.parts.rates.spend(call.caller.identity, 1)
+        call.parts.write_rates.spend(call.caller.identity, 1)
         gone = Delete(key, stored.meta.version)
         record = call.parts.auditor.of_commit(call.caller, "delete", call.address, [(gone, stored)])
         try:

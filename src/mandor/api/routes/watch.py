@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from mandor.api.access import sight
 from mandor.api.gate import CHANGES, Gate
+from mandor.api.http.fair_queue import Lane
 from mandor.api.labels import select_for
 from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.routes.queries import Labels
 from mandor.api.selector import parse_selector
-from mandor.api.turn_plan import Lane
 from mandor.api.watch import WatchStream, send_snapshot
 from mandor.api.wire import Commit, CommitShape, Committed
 from mandor.api.writing import Author, commit_as

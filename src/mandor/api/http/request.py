@@ -1,4 +1,4 @@
-"""Request and Reply: one exchange as an endpoint sees it, whichever way it came in."""
+"""Request and Reply: one HTTP exchange as an endpoint sees it, independent of the protocol class that received it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import NamedTuple
 from starlette.types import Scope, Send
 
 from mandor.api.caller import Caller
-from mandor.api.peer import Peer
-from mandor.api.problems import STATUS, encode_problem, headers_for
+from mandor.api.http.client_certificate import ClientCertificate
+from mandor.api.http.problems import STATUS, encode_problem, headers_for
 from mandor.errors import MandorError
 
 Headers = Mapping[bytes, bytes]
-"""By lower-case name; the last one counts where it stood twice, as proxies append."""
+"""Header values by lower-case name; of a repeated header the last value, because proxies append theirs."""
 Pairs = tuple[tuple[bytes, bytes], ...]
 ALWAYS: Pairs = ((b"x-content-type-options", b"nosniff"),)
-"""Behind the length of every body."""
+"""Headers that follow the content length in every response."""
 
 
 def header(headers: Headers, name: bytes) -> str | None:
@@ -23,18 +23,18 @@ def header(headers: Headers, name: bytes) -> str | None:
     return None if found is None else found.decode("latin-1")
 
 
-PEER = "mandor.peer"
-"""Where the state of an ASGI scope has the client certificate."""
+CLIENT_CERTIFICATE = "mandor.client_certificate"
+"""Key of the client certificate in the state of an ASGI scope."""
 
 
 class Source(NamedTuple):
-    """How a request came in."""
+    """The origin of a request: scheme, client address and client certificate."""
 
     scheme: str = "https"
     address: str = ""
-    """Of the machine that sent it; empty: not known."""
-    peer: Peer | None = None
-    """The client certificate of its connection."""
+    """IP address of the client; empty: unknown."""
+    certificate: ClientCertificate | None = None
+    """Client certificate of the connection."""
 
     @property
     def secure(self) -> bool:
@@ -43,7 +43,7 @@ class Source(NamedTuple):
 
 def source_of(scope: Scope) -> Source:
     address = (scope.get("client") or ("",))[0]
-    return Source(scope.get("scheme", "http"), address, scope.get("state", {}).get(PEER))
+    return Source(scope.get("scheme", "http"), address, scope.get("state", {}).get(CLIENT_CERTIFICATE))
 
 
 @dataclass(slots=True)
@@ -51,22 +51,23 @@ class Request:
     method: str
     path: str
     names: Mapping[str, str]
-    """What stands in the path where its pattern has names."""
+    """Path parameters: the segments that matched the names of the path's pattern."""
     query: bytes
     headers: Headers
     address: str
-    """Where the caller is."""
+    """IP address of the caller."""
     scheme: str = "http"
-    peer: Peer | None = None
+    certificate: ClientCertificate | None = None
+    """Client certificate of the connection."""
     identified: Callable[[Caller], None] | None = None
-    """Called when the request has shown who sends it."""
+    """Called when the request has been authenticated."""
 
 
 @dataclass(slots=True)
 class Reply:
     status: int
     headers: Pairs
-    """Those before the length of the body."""
+    """Headers before the content length."""
     body: bytes
 
 

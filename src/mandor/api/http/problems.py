@@ -25,7 +25,7 @@ STATUS: dict[str, int] = {
     "engine_down": 503,
     "port_taken": 503,
 }
-"""Every code there is, and the status it is answered with."""
+"""HTTP status by error code; every code of `mandor.errors` is listed."""
 
 CONTENT_TYPE = b"application/problem+json"
 _RESERVED = frozenset({"type", "title", "status", "code", "detail", "hint", "message", "self"})
@@ -35,7 +35,7 @@ _MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What every refused request gets (RFC 9457); further members tell the facts."""
+    """The body of every error response (RFC 9457); further members hold the facts of the error."""
 
     type: str
     title: str
@@ -46,7 +46,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def describe(error: MandorError, *, status: int | None = None) -> dict[str, Any]:
-    """The error as a problem document; its facts stand beside the fixed members."""
+    """Return the error as a problem document; its facts are additional members."""
     status = status or STATUS[error.code]
     problem: dict[str, Any] = {
         "type": f"urn:mandor:problem:{error.code}",
@@ -74,13 +74,13 @@ def headers_for(error: MandorError) -> list[tuple[bytes, bytes]]:
 
 
 def _seconds(error: MandorError) -> int:
-    """When it is worth another try, in whole seconds."""
-    told = error.facts.get("seconds", 1)
-    return max(1, ceil(told)) if isinstance(told, int | float) else 1
+    """Return the whole seconds after which a retry makes sense."""
+    given = error.facts.get("seconds", 1)
+    return max(1, ceil(given)) if isinstance(given, int | float) else 1
 
 
 def misfit(error: msgspec.DecodeError, wanted: Any, what: str = "body") -> Invalid:
-    """What did not decode, as an error that names the place and guesses what was meant."""
+    """Return an error for input that did not decode, with its path and a guess at the intended field."""
     text = str(error)
     place = _PATH.search(text)
     facts: dict[str, object] = {"path": place[1]} if place else {}
@@ -91,11 +91,11 @@ def misfit(error: msgspec.DecodeError, wanted: Any, what: str = "body") -> Inval
     else:
         named = place[1].removeprefix("$.") if place else missing[1] if missing else ""
         hint = _number_at(named, wanted)
-    return Invalid(f"the {what} does not fit: {text}", hint=hint or "the page /docs shows what belongs there", **facts)
+    return Invalid(f"the {what} is invalid: {text}", hint=hint or "see the expected format on the page /docs", **facts)
 
 
 def _number_at(name: str, wanted: Any) -> str | None:
-    """What belongs into a field for a number; None: it is no such field."""
+    """Return the range of a numeric field as a hint; None: the field is not numeric."""
     struct = msgspec.inspect.type_info(wanted)
     for field in struct.fields if isinstance(struct, msgspec.inspect.StructType) else ():
         if field.encode_name != name:
@@ -113,7 +113,7 @@ def _number_at(name: str, wanted: Any) -> str | None:
 
 
 def _words(wanted: Any) -> set[str]:
-    """Every field name that occurs somewhere in a type."""
+    """Return every field name that occurs in a type, at any depth."""
     found: set[str] = set()
     seen: set[int] = set()
     stack = [msgspec.inspect.type_info(wanted)]

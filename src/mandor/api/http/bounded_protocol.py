@@ -1,8 +1,8 @@
-"""BoundedProtocol: uvicorn's HTTP protocol with limits on the size of a head and on the time a message may take.
+"""BoundedProtocol: uvicorn's HTTP protocol with limits on the size of a request head and the time to receive it.
 
-Uvicorn and httptools bound neither. Here a request line over 16 KiB is answered with 414, a head over 64 KiB or with
-too many headers with 431, a message that does not arrive in time with 408, and one that is not HTTP with 400; all as
-problem+json, after which the connection is closed.
+Uvicorn and httptools limit neither. BoundedProtocol answers a request line over 16 KiB with 414, a head over 64 KiB or
+with too many headers with 431, a request that does not arrive in time with 408, and bytes that are not HTTP with 400,
+each as problem+json, and closes the connection.
 """
 
 import asyncio
@@ -14,21 +14,21 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mandor.api.caller import Caller
-from mandor.api.connection_limits import ConnectionLimits, OpenConnection
-from mandor.api.heads import Heads
-from mandor.api.request import problem_reply
+from mandor.api.http.connection_limits import ConnectionLimits, OpenConnection
+from mandor.api.http.request import problem_reply
+from mandor.api.http.response_encoder import ResponseEncoder
 from mandor.api.settings import ApiSettings
 from mandor.errors import Invalid, MandorError, TooLarge, Unavailable
 
 LINGER_SECONDS = 1.0
-"""After a refusal, what the caller still sends is discarded for so long: closing at once would reset the connection
-before the answer is read."""
+"""After a refusal the client's bytes are discarded for this long: closing at once would reset the connection before the
+client has read the response."""
 BODY_GRACE_SECONDS = 5.0
-"""The endpoint that reads a body answers 408 first; the connection itself is closed so much later."""
+"""The endpoint that reads a body answers 408 first; the connection is closed this much later."""
 
 
 class Stage(IntEnum):
-    """The part of a message that is expected next."""
+    """The part of a request that is received next."""
 
     NONE = 0
     HEAD = 1
@@ -59,24 +59,26 @@ class BoundedProtocol(HttpToolsProtocol):
 
     cycle: Any
 
-    def __init__(self, heads: Heads, limits: MessageLimits, open_ones: ConnectionLimits, **more: Any) -> None:
+    def __init__(
+        self, encoder: ResponseEncoder, limits: MessageLimits, connections: ConnectionLimits, **more: Any
+    ) -> None:
         super().__init__(**more)
-        # The parser sets both at the first whole byte of a message: data may end before it.
+        # The parser sets both at the first byte of a message; they are read even if none arrives.
         self.url, self.headers = b"", []
-        self._heads, self._limits, self._open_ones = heads, limits, open_ones
+        self._encoder, self._limits, self._counted = encoder, limits, connections
         self._entry: OpenConnection | None = None
         self._stage = self._timed = Stage.HEAD
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._received = 0
-        """Bytes of the part of the message that is being received; of a head an upper bound."""
+        """Bytes received of the current part of the message; for a head an upper bound."""
         self._chunk = 0
         self._body_bytes = 0
-        """Of this message."""
+        """Body bytes of the current message."""
         self._chunk_body_bytes = 0
-        """Of all messages, in the last chunk."""
+        """Body bytes of all messages in the last chunk."""
         self._refused: tuple[MandorError, int] | None = None
-        """The error that a callback of the parser found."""
+        """Error and HTTP status that a parser callback raised."""
         self._discards = False
         self._upgraded = False
 
@@ -85,35 +87,35 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if self._entry is None:  # With TLS it was counted before the handshake.
-            self._entry = self._open_ones.enter(self.client[0] if self.client else "", transport.abort)
+            self._entry = self._counted.enter(self.client[0] if self.client else "", transport.abort)
         else:
             self._entry.close = transport.abort
         if self._entry is None or not self._entry.open:
-            self._refuse(Unavailable("too many connections are open", hint="try again in a moment"), 503)
+            self._refuse(Unavailable("too many connections are open", hint="try again in a few seconds"), 503)
             return
         self._due = self.loop.time() + self._limits.head_seconds
         self._timer = self.loop.call_later(self._limits.head_seconds, self._check_time)
 
-    def counted_as(self, entry: OpenConnection) -> None:
-        """The connection was counted when it was accepted."""
+    def set_entry(self, entry: OpenConnection) -> None:
+        """Set the entry of a connection that was counted when it was accepted."""
         self._entry = entry
 
     def identified(self, caller: Caller) -> None:
-        """A request on this connection has shown who sends it."""
+        """Record the caller of an authenticated request on this connection."""
         entry = self._entry
         if entry is not None and entry.identity != caller.identity:
-            self._open_ones.identify(entry, caller)
+            self._counted.identify(entry, caller)
 
-    def _forget(self) -> None:
-        """The connection has ended: it is not counted any more, and nothing is timed."""
+    def _stop_counting(self) -> None:
+        """Stop counting and timing a connection that has ended."""
         if self._entry is not None and not self._upgraded:
-            self._open_ones.leave(self._entry)
+            self._counted.leave(self._entry)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def handle_websocket_upgrade(self) -> None:
-        """The connection goes on under another protocol, which ends it."""
+        """Hand the connection over to the WebSocket protocol, which also stops counting it."""
         self._upgraded = True
         if self._timer is not None:
             self._timer.cancel()
@@ -122,7 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
         self.app_state = state
 
-    # What arrives.
+    # Received data.
 
     def data_received(self, data: bytes) -> None:
         if self._discards:
@@ -131,19 +133,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._chunk_body_bytes = 0
         self._received += self._chunk
         super().data_received(data)
-        if self._stage is not Stage.NONE and self._reads():
-            self._follow()
+        if self._stage is not Stage.NONE and self._is_receiving():
+            self._check_progress()
 
-    def _reads(self) -> bool:
+    def _is_receiving(self) -> bool:
         return not (self._discards or self._upgraded)
 
     def _begin_head(self) -> None:
-        """Bodies that came in the same chunk are no part of this head."""
+        """Start counting a head, without the body bytes that came in the same chunk."""
         self._received = self._chunk - self._chunk_body_bytes
         self._stage = Stage.HEAD
 
     def _check_head(self) -> None:
-        """The head is complete: raise if it is over a limit."""
+        """Raise if the head, which is complete, is over a limit."""
         limits, received = self._limits, self._received
         self._stage = Stage.BODY
         self._received = self._body_bytes = 0
@@ -156,8 +158,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if sum(len(name) + len(value) for name, value in self.headers) > limits.head_bytes:
             self._raise_large_head()
 
-    def _follow(self) -> None:
-        """A message is not complete yet: check what it has so far, and time it."""
+    def _check_progress(self) -> None:
+        """Check the size of an incomplete message, and start its timer."""
         limits = self._limits
         try:
             if self._stage is Stage.HEAD:
@@ -165,7 +167,7 @@ class BoundedProtocol(HttpToolsProtocol):
                     self._raise_long_line()
                 if self._received > limits.line_bytes + limits.head_bytes or len(self.headers) > limits.headers:
                     self._raise_large_head()
-            # What is no body here is sizes of chunks, extensions and trailers.
+            # The bytes that are not body are chunk sizes, extensions and trailers.
             elif self._received - self._body_bytes > limits.head_bytes + 16 * self._body_bytes:
                 self._raise_large_head()
         except httptools.HttpParserError:
@@ -196,29 +198,29 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _raise_long_line(self) -> None:
         most = self._limits.line_bytes
-        self._raise(TooLarge(f"the address has more than {most} bytes", hint="send less in the query", most=most), 414)
+        self._raise(TooLarge(f"the URL has more than {most} bytes", hint="shorten the query", most=most), 414)
 
     def _raise_large_head(self) -> None:
         most = self._limits.head_bytes
         self._raise(TooLarge(f"the headers have more than {most} bytes", hint="send fewer headers", most=most), 431)
 
     def _raise(self, error: MandorError, status: int) -> None:
-        """Ends the parser; uvicorn answers then with `send_400_response`."""
+        """Stop the parser; uvicorn then calls `send_400_response`."""
         self._refused = error, status
         raise httptools.HttpParserError
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(*(self._refused or (Invalid("this is not an HTTP request"), 400)))
+        self._refuse(*(self._refused or (Invalid("the received bytes are not an HTTP request"), 400)))
 
     def _refuse(self, error: MandorError, status: int) -> None:
-        """Answer, if no other answer is under way, and close."""
+        """Send an error response, unless another response is being sent, and close the connection."""
         self._discards = True
         if self.cycle is not None and not self.cycle.response_complete:
-            # The answer would be taken for that of a request before.
+            # The client would take this response for that of an earlier request.
             self.transport.abort()
             return
         reply = problem_reply(error, status=status)
-        self.transport.write(self._heads.whole(reply, self.server_state.default_headers, keep_alive=False))
+        self.transport.write(self._encoder.encode(reply, self.server_state.default_headers, keep_alive=False))
         if self.scheme == "http" and self.transport.can_write_eof():
             self.transport.write_eof()
             self.loop.call_later(LINGER_SECONDS, self.transport.abort)

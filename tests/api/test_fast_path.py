@@ -16,15 +16,15 @@ from uvicorn.server import ServerState
 
 from mandor.api.app import OPERATIONS, App, build_app
 from mandor.api.auth import make_token
-from mandor.api.bounded_protocol import MessageLimits
-from mandor.api.connection import Connection, Exchange, Shared
-from mandor.api.connection_limits import ConnectionLimits
-from mandor.api.heads import Heads
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.http.bounded_protocol import MessageLimits
+from mandor.api.http.connection import Connection, ConnectionContext, Exchange
+from mandor.api.http.connection_limits import ConnectionLimits
+from mandor.api.http.request import Reply
+from mandor.api.http.response_encoder import ResponseEncoder
+from mandor.api.http.server import ApiServer, open_socket
 from mandor.api.operation import JSON, Stream
 from mandor.api.parts import ApiParts
-from mandor.api.request import Reply
-from mandor.api.server import ApiServer, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.lib.clock import ManualClock
 from mandor.model.meta import Meta
@@ -91,22 +91,22 @@ class Place:
     node: str
     admin: str
     state: ServerState = field(default_factory=ServerState)
-    heads: Heads = field(default_factory=Heads)
+    encoder: ResponseEncoder = field(default_factory=ResponseEncoder)
 
     def connect(self, *, short: bool) -> tuple[Connection, Wire]:
         make = partial(
             Connection,
-            Shared(
-                self.parts.measures,
+            ConnectionContext(
+                self.parts.request_metrics,
                 self.app.find,
                 MessageLimits.of(self.parts.settings),
                 ConnectionLimits(1000, 1000),
-                self.heads,
+                self.encoder,
             ),
         )
         connection = make(config=self.server.config, server_state=self.state, app_state={})
         if not short:
-            connection._short = False
+            connection._has_fast_path = False
         wire = Wire()
         connection.connection_made(wire)
         return connection, wire
@@ -322,10 +322,10 @@ async def test_a_connection_that_stays_quiet_is_closed_and_one_that_is_used_is_n
     now += 20
     connection.data_received(beat)
     now += 10
-    connection._look_whether_quiet()
+    connection._check_idle()
     assert not wire.closed
     now += 20
-    connection._look_whether_quiet()
+    connection._check_idle()
     assert wire.closed
     connection.connection_lost(None)
 
@@ -346,5 +346,5 @@ def test_no_operation_that_says_json_answers_in_pieces() -> None:
 
 
 def test_a_header_cannot_smuggle_another_one_in() -> None:
-    with pytest.raises(ValueError, match="cannot be sent"):
-        Heads().whole(Reply(200, ((b"x-a", b"b\r\nset-cookie: c"),), b""), [], keep_alive=True)
+    with pytest.raises(ValueError, match="HTTP does not allow"):
+        ResponseEncoder().encode(Reply(200, ((b"x-a", b"b\r\nset-cookie: c"),), b""), [], keep_alive=True)

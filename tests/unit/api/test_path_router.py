@@ -1,11 +1,11 @@
-"""Paths are looked up as starlette would match them one after another."""
+"""PathRouter finds the same target as Starlette, which tries one pattern after another."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.routing import Match, Route
 
 from mandor.api.app import OPERATIONS
-from mandor.api.paths import Paths
+from mandor.api.http.path_router import PathRouter
 
 PATTERNS = list(dict.fromkeys(each.path for each in OPERATIONS))
 WORDS = sorted({word for pattern in PATTERNS for word in pattern.split("/") if not word.startswith("{")})
@@ -20,8 +20,8 @@ patterns = st.lists(st.sampled_from(["a", "b", "{x}", "{y}"]), min_size=1, max_s
 async def nobody(*_: object) -> None: ...
 
 
-def by_trying(tried: list[str], path: str) -> tuple[str, dict[str, str]] | None:
-    """The plain form."""
+def find_with_starlette(tried: list[str], path: str) -> tuple[str, dict[str, str]] | None:
+    """Find the target as Starlette does."""
     for pattern in tried:
         match, scope = Route(pattern, nobody).matches({"type": "http", "path": path, "method": "GET"})
         if match is not Match.NONE:
@@ -31,12 +31,12 @@ def by_trying(tried: list[str], path: str) -> tuple[str, dict[str, str]] | None:
 
 @given(paths)
 def test_every_path_leads_to_the_operation_that_starlette_would_choose(path: str) -> None:
-    assert Paths({each: each for each in PATTERNS}).find(path) == by_trying(PATTERNS, path)
+    assert PathRouter({each: each for each in PATTERNS}).find(path) == find_with_starlette(PATTERNS, path)
 
 
 @given(
     st.lists(patterns, unique=True, max_size=8),
     st.lists(st.sampled_from(["a", "b", "c", ""]), min_size=1, max_size=4).map(lambda found: "/" + "/".join(found)),
 )
-def test_where_several_patterns_fit_the_first_one_answers(tried: list[str], path: str) -> None:
-    assert Paths({each: each for each in tried}).find(path) == by_trying(tried, path)
+def test_of_several_matching_patterns_the_first_one_wins(tried: list[str], path: str) -> None:
+    assert PathRouter({each: each for each in tried}).find(path) == find_with_starlette(tried, path)

@@ -1,9 +1,10 @@
-"""ConnectionLimits: counts open connections by address and in all, and chooses the one that is closed for a new one.
+"""ConnectionLimits: counts open connections by address and in all, and selects the one to close for a new one.
 
-A connection is a *stranger* until a request on it has shown a valid token (or a client certificate). Strangers are
-limited by address and in all. A new connection that goes over a limit closes the oldest stranger that has had
-`GRACE_SECONDS` to identify itself; where there is none, the new connection is refused. Connections of agents and
-components are never closed for another, and part of the limit is reserved for the addresses they come from.
+A connection is *unauthenticated* until a request on it has carried a valid token (or a client certificate).
+Unauthenticated connections are limited by address and in all. A new connection over a limit closes the oldest
+unauthenticated one that is older than `GRACE_SECONDS`; if there is none, the new connection is refused. Connections of
+agents and components are never closed for another, and part of the limit is reserved for the addresses they come from.
+The metrics' label for unauthenticated connections is `stranger`.
 """
 
 import time
@@ -17,10 +18,11 @@ from mandor.api.caller import Caller
 from mandor.lib.metrics import Counts, Family, counter, gauge
 
 GRACE_SECONDS = 2.0
-"""A stranger is not closed for another connection before this age."""
+"""Minimum age of an unauthenticated connection before it is closed for another one."""
 TRUSTED_FACTOR = 8
-"""An address from which a valid token was shown may have so many times more strangers."""
+"""An address that has sent a valid token may have this many times more unauthenticated connections."""
 TRUSTED_SECONDS = 3600.0
+"""An address counts as trusted for this long after its last valid token."""
 TRUSTED_MOST = 100_000  # addresses remembered
 
 Lane = Literal["stranger", "user", "agent"]
@@ -39,15 +41,15 @@ class OpenConnection:
 
 
 class ConnectionLimits:
-    """`most` connections in all, `each` strangers from one address (an IPv6 network of 64 bits counts as one)."""
+    """At most `most` connections in all, and `each` unauthenticated ones per address (an IPv6 /64 network is one)."""
 
     def __init__(self, most: int, each: int, now: Callable[[], float] = time.monotonic) -> None:
         self._most, self._each, self._now = most, each, now
-        self._strangers_most = max(1, most // 2)
-        """From addresses that have shown no valid token: the rest is reserved."""
+        self._unauthenticated_most = max(1, most // 2)
+        """Unauthenticated connections from addresses that are not trusted; the rest is reserved."""
         self._users_most, self._user_most = max(1, most // 2), max(1, most // 4)
-        self._strangers: dict[OpenConnection, None] = {}
-        """The oldest first."""
+        self._unauthenticated: dict[OpenConnection, None] = {}
+        """Unauthenticated connections, the oldest first."""
         self._by_address: dict[str, dict[OpenConnection, None]] = {}
         self._by_user: Counter[str] = Counter()
         self._lanes: Counter[Lane] = Counter()
@@ -55,26 +57,28 @@ class ConnectionLimits:
         self._closed = Counts()
 
     def enter(self, address: str, close: Callable[[], None]) -> OpenConnection | None:
-        """Count a new connection; None: it is refused. `close` ends it when another one needs its place."""
+        """Count a new connection, or return None to refuse it. `close` is called when another one takes its place."""
         address, now = network_of(address), self._now()
         trusted = self._trusted.get(address, -TRUSTED_SECONDS) > now - TRUSTED_SECONDS
         here = self._by_address.get(address, {})
         if len(here) >= self._each * (TRUSTED_FACTOR if trusted else 1) and not self._evict(here, now, "address"):
             return None
-        if not trusted and len(self._strangers) >= self._strangers_most:  # noqa: SIM102 - one question at a time
-            if not self._evict(self._strangers, now, "strangers"):
+        if not trusted and len(self._unauthenticated) >= self._unauthenticated_most:  # noqa: SIM102 - separate conditions
+            if not self._evict(self._unauthenticated, now, "strangers"):
                 return None
-        if self._lanes.total() >= self._most and not self._evict(self._strangers, now, "all"):
+        if self._lanes.total() >= self._most and not self._evict(self._unauthenticated, now, "all"):
             return None
         made = OpenConnection(address, now, close)
-        self._strangers[made] = None
+        self._unauthenticated[made] = None
         self._by_address.setdefault(address, {})[made] = None
         self._lanes["stranger"] += 1
         return made
 
     def identify(self, connection: OpenConnection, caller: Caller) -> None:
-        """A request on this connection has shown who sends it. A user's connections beyond that user's share stay
-        strangers: they are served, and are the first to be closed."""
+        """Record the caller of a connection.
+
+        A user's connections beyond that user's share stay unauthenticated: they are served, and closed first.
+        """
         if not connection.open or connection.identity == caller.identity:
             return
         self._trust(connection.address)
@@ -85,17 +89,17 @@ class ConnectionLimits:
             if self._lanes["user"] >= self._users_most or self._by_user[caller.identity] >= self._user_most:
                 return
             self._by_user[caller.identity] += 1
-        self._forget_stranger(connection)
+        self._drop_unauthenticated(connection)
         connection.lane, connection.identity = lane, caller.identity
         self._lanes[lane] += 1
 
     def leave(self, connection: OpenConnection) -> None:
-        """The connection has ended; a second call changes nothing."""
+        """Stop counting a connection that has ended; a second call changes nothing."""
         if not connection.open:
             return
         connection.open = False
         if connection.lane == "stranger":
-            self._forget_stranger(connection)
+            self._drop_unauthenticated(connection)
             return
         self._lanes[connection.lane] -= 1
         if connection.lane == "user":
@@ -106,10 +110,15 @@ class ConnectionLimits:
     def families(self) -> Iterator[Family]:
         lanes: tuple[Lane, ...] = ("stranger", "user", "agent")
         open_now = {(lane,): float(self._lanes[lane]) for lane in lanes}
-        yield gauge("mandor_api_connections", "Open connections, by who they have identified as.", open_now, "lane")
+        yield gauge(
+            "mandor_api_connections",
+            "Open connections, by kind of caller (stranger: not authenticated).",
+            open_now,
+            "lane",
+        )
         yield counter(
             "mandor_api_connections_limited_total",
-            "Connections that were closed for another, or refused, by the limit that was reached.",
+            "Connections closed in favour of another, or refused, by the limit that was reached.",
             self._closed,
             *("limit", "outcome"),
         )
@@ -124,8 +133,8 @@ class ConnectionLimits:
         oldest.close()
         return True
 
-    def _forget_stranger(self, connection: OpenConnection) -> None:
-        del self._strangers[connection]
+    def _drop_unauthenticated(self, connection: OpenConnection) -> None:
+        del self._unauthenticated[connection]
         here = self._by_address[connection.address]
         del here[connection]
         if not here:
@@ -141,7 +150,7 @@ class ConnectionLimits:
 
 @lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
-    """The address as it is counted: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    """Return the unit that is counted as one address: an IPv4 address, or the first 64 bits of an IPv6 address."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

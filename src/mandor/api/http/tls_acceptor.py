@@ -1,7 +1,7 @@
 """TlsAcceptor: accepts connections and counts them before their TLS handshake, which has a time limit.
 
-`loop.create_server(ssl=…)` makes a protocol known only after the handshake: connections that stall in it would be
-counted nowhere. So connections are accepted here, counted by address, and handed to `loop.connect_accepted_socket`.
+`loop.create_server(ssl=…)` creates the protocol only after the handshake, so connections that stall in the handshake
+would not be counted. TlsAcceptor accepts the connection, counts it, and calls `loop.connect_accepted_socket`.
 """
 
 import asyncio
@@ -11,30 +11,30 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
-from mandor.api.bounded_protocol import BoundedProtocol
-from mandor.api.connection_limits import ConnectionLimits, OpenConnection
+from mandor.api.http.bounded_protocol import BoundedProtocol
+from mandor.api.http.connection_limits import ConnectionLimits, OpenConnection
 
 log = logging.getLogger("mandor.api")
 
-ACCEPTED_EACH_PASS = 32
+ACCEPTED_EACH_PASS = 32  # connections per pass of the event loop
 RETRY_SECONDS = 1.0
-"""After an error of `accept`, as when no more files can be opened."""
+"""Pause after an error of `accept`, such as reaching the limit of open files."""
 
 
 class TlsAcceptor:
-    """Has the two methods of an `asyncio.Server` that uvicorn calls."""
+    """Implements the two methods of `asyncio.Server` that uvicorn calls."""
 
     def __init__(
         self,
         listener: socket.socket,
         context: ssl.SSLContext,
         seconds: float,
-        open_ones: ConnectionLimits,
+        connections: ConnectionLimits,
         connect: Callable[[], BoundedProtocol],
     ) -> None:
-        """`seconds`: for a handshake; `connect` makes the protocol of a new connection."""
+        """`seconds`: time limit of a handshake. `connect`: makes the protocol of a new connection."""
         self._listener, self._context, self._seconds = listener, context, seconds
-        self._open_ones, self._connect = open_ones, connect
+        self._connections, self._connect = connections, connect
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -65,22 +65,22 @@ class TlsAcceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.warning("no connection can be accepted: %s", error.strerror or error)
+                log.warning("cannot accept connections: %s", error.strerror or error)
                 self._loop.remove_reader(self._listener)
                 self._retry = self._loop.call_later(RETRY_SECONDS, self._listen)
                 return
             accepted.setblocking(False)
-            entry = self._open_ones.enter(str(peer[0]), partial(_reset, accepted))
+            entry = self._connections.enter(str(peer[0]), partial(_reset, accepted))
             if entry is None:
                 accepted.close()
                 continue
-            task = self._loop.create_task(self._shake_hands(accepted, entry))
+            task = self._loop.create_task(self._handshake(accepted, entry))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, accepted: socket.socket, entry: OpenConnection) -> None:
+    async def _handshake(self, accepted: socket.socket, entry: OpenConnection) -> None:
         protocol = self._connect()
-        protocol.counted_as(entry)
+        protocol.set_entry(entry)
         try:
             await self._loop.connect_accepted_socket(
                 lambda: protocol,
@@ -90,14 +90,14 @@ class TlsAcceptor:
                 ssl_shutdown_timeout=self._seconds,
             )
         except (OSError, asyncio.CancelledError) as error:
-            self._open_ones.leave(entry)
+            self._connections.leave(entry)
             accepted.close()
-            log.debug("no TLS connection with %s: %s", entry.address, error)
+            log.debug("TLS handshake with %s failed: %s", entry.address, error)
 
 
 def _reset(accepted: socket.socket) -> None:
-    """Ends a handshake: the event loop sees the connection as ended by its peer."""
+    """Abort a handshake: the event loop sees the connection as closed by its peer."""
     try:
         accepted.shutdown(socket.SHUT_RDWR)
     except OSError:
-        log.debug("a connection had ended already")
+        log.debug("the connection was already closed")

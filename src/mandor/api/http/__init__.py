@@ -1,0 +1,1 @@
+"""HTTP server of the API: connections, requests, limits and admission; it does not import the cluster's operations."""
