@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from mandor import errors
-from mandor.api.problems import STATUS
+from mandor.api.http.problems import STATUS
 from mandor.cli.main import cli
 from mandor.errors import MandorError
 from mandor.model.codec import KINDS, to_plain
