@@ -32,4 +32,6 @@ def test_the_site_is_built_with_every_page_and_loads_nothing_from_elsewhere(tmp_
         )
         assert loaded == [], f"{path} loads {loaded}"
     start = (html / "index.html").read_text(encoding="utf-8")
-    assert all(section in start for section in ("Tutorial", "Concepts", "Guides", "Reference", "Background", "Contributing"))
+    assert all(
+        section in start for section in ("Tutorial", "Concepts", "Guides", "Reference", "Background", "Contributing")
+    )
