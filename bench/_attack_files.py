@@ -88,7 +88,7 @@ def by_importers(target: Target, dice: random.Random, until: float) -> Campaign:
 
 def by_journals(target: Target, dice: random.Random, until: float) -> Campaign:
     """Files of an agent's journal damaged at random: it is read without an error, and loses no file that is whole."""
-    from mandor.agent.journal import Belonging, Journal
+    from mandor.agent.journal import ClusterMembership, Journal
     from mandor.agent.order import Entry
     from tests.unit.agent.make import make_order
 
@@ -103,7 +103,7 @@ def by_journals(target: Target, dice: random.Random, until: float) -> Campaign:
                 entry = Entry(order=make_order(uid=f"uid-{number}"))
                 entries[entry.order.uid] = entry
                 journal.write(entry)
-            journal.belong(Belonging("c1"))
+            journal.keep_membership(ClusterMembership("c1"))
             journal.keep_credential("mdr_node.n1_" + "ab" * 32)
             files = sorted(path for path in home.rglob("*") if path.is_file())
             hit = dice.sample(files, dice.randrange(1, min(4, len(files)) + 1))
@@ -112,7 +112,7 @@ def by_journals(target: Target, dice: random.Random, until: float) -> Campaign:
             try:
                 again = Journal(home)
                 read = {each.order.uid: each for each in again.entries()}
-                _ = again.belonging, again.contact, again.credential, again.next_credential, again.sealing_key
+                _ = again.membership, again.contact, again.credential, again.next_credential, again.sealing_key
             except Exception as error:  # the finding itself
                 campaign.found(f"{type(error).__name__}: {error}: after damage to {[path.name for path in hit]}")
                 campaign.note("error")

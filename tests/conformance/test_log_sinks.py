@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from mandor.agent.shipping.line import Line
-from mandor.agent.shipping.sink import Sink
-from mandor.agent.shipping.sinks import open_sink
+from mandor.agent.shipping.sink import Sink, open_sink
 from mandor.errors import Invalid, TooLarge, Unavailable
 from mandor.lib.egress import LOOPBACK, Egress
 from mandor.lib.quantity import Seconds, Size

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from mandor.agent.order import Memory, Order
 from mandor.agent.restart import CRASH_LOOP
-from mandor.agent.seen import Opinion, Seen
 from mandor.agent.status import path
 from mandor.agent.sync import Decision, Remove, Start, Stop, sync
+from mandor.agent.sync_inputs import ProbeResult, SyncInputs
 from mandor.engines.base import Observed, Unit, UnitPhase
 from mandor.lib.quantity import Seconds
 from mandor.model.codec import decode_as, encode
@@ -57,19 +57,19 @@ class Machine:
     def live(self) -> list[Unit]:
         return [unit for unit, each in self.units.items() if each.phase is not UnitPhase.EXITED]
 
-    def look(self) -> Seen:
-        opinions = {unit: Opinion(alive=False) for unit in self.ill}
-        return Seen(
+    def look(self) -> SyncInputs:
+        probe_results = {unit: ProbeResult(alive=False) for unit in self.ill}
+        return SyncInputs(
             units=tuple(self.units.values()),
             known=frozenset(self.known),
-            opinions=opinions,
+            probe_results=probe_results,
             status=self.status,
             gone=self.gone,
         )
 
     def step(self) -> Decision:
-        seen = self.look()
-        decision = sync(self.order, self.memory, seen, self.now)
+        inputs = self.look()
+        decision = sync(self.order, self.memory, inputs, self.now)
         self.known |= set(self.units)
         # What is written down comes back the same.
         self.memory = decode_as(encode(decision.memory), Memory)

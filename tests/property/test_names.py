@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mandor.agent.names_plan import (
+from mandor.agent.discovery import (
     ADDRESSES_MOST,
     BEGINNING,
     NEIGHBOURS_MOST,

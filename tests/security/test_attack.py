@@ -36,5 +36,5 @@ def test_a_journal_that_is_nested_too_deeply_is_set_aside(tmp_path: Path) -> Non
     (tmp_path / "orders" / "u1.json").write_bytes(b"[" * 100_000)
     (tmp_path / "cluster.json").write_bytes(b"{" * 3 + b'"a":[' * 50_000)
     assert list(journal.entries()) == []
-    assert journal.belonging is None
+    assert journal.membership is None
     assert (tmp_path / "orders" / "u1.json.bad").exists()

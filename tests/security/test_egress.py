@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mandor.agent.shipping.line import Line
-from mandor.agent.shipping.sinks import open_sink as open_log_sink
+from mandor.agent.shipping.sink import open_sink as open_log_sink
 from mandor.errors import Invalid, Unavailable, Unsupported
 from mandor.lib.egress import LOOPBACK, STRICT, Egress, Refused, address_of, host_of, special, unwrapped
 from mandor.lib.quantity import Seconds

@@ -12,10 +12,10 @@ from mandor.model.meta import Key, Meta
 from mandor.model.phase import Phase
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.store.base import Put
-from tests.integration.agent.conftest import place
-from tests.integration.agent.place import Place
+from tests.integration.agent.conftest import harness
+from tests.integration.agent.harness import AgentHarness
 
-__all__ = ["place"]
+__all__ = ["harness"]
 
 SECRET = "tell-no-other-tenant"
 
@@ -38,17 +38,17 @@ def shared(tmp_path: Path) -> Path:
     return shared
 
 
-async def run(place: Place, shared: Path, path: str, phase: Phase) -> Instance:
+async def run(harness: AgentHarness, shared: Path, path: str, phase: Phase) -> Instance:
     """Order a task that mounts a host path, on an agent that allows `shared`, in a namespace that allows `mine`."""
     rules = NamespaceSpec(level="baseline", engines=("process",), host_paths=(str(shared / "mine"),))
-    found = await place.store.get(Key("namespace", "", "default"))
+    found = await harness.store.get(Key("namespace", "", "default"))
     namespace = Namespace(meta=Meta(name="default"), spec=rules) if found is None else found.changed(spec=rules)
-    await place.store.commit(Put(namespace))
+    await harness.store.commit(Put(namespace))
     task = {"command": ["/bin/sh", "-c", "cat /mnt/file; sleep 3600"], "mounts": [{"volume": "v", "path": "/mnt"}]}
-    await place.order("", tasks={"main": task}, volumes={"v": {"type": "host", "path": path}})
-    async with place.agent(dataclasses.replace(place.settings(), host_paths=[str(shared)])):
-        found = await place.until(phase)
-        await place.end()
+    await harness.order("", tasks={"main": task}, volumes={"v": {"type": "host", "path": path}})
+    async with harness.agent(dataclasses.replace(harness.settings(), host_paths=[str(shared)])):
+        found = await harness.until(phase)
+        await harness.end()
         return found
 
 
@@ -61,14 +61,16 @@ async def run(place: Place, shared: Path, path: str, phase: Phase) -> Instance:
     ],
 )
 async def test_a_link_does_not_lead_a_host_path_to_another_tenant_or_the_node(
-    place: Place, shared: Path, below: str, words: str
+    harness: AgentHarness, shared: Path, below: str, words: str
 ) -> None:
-    failed = await run(place, shared, f"{shared}/mine/{below}", Phase.FAILED)
+    failed = await run(harness, shared, f"{shared}/mine/{below}", Phase.FAILED)
     assert words in failed.status.message
-    logs = (place.folder / "n1" / "process" / "units").glob("*/log")
+    logs = (harness.folder / "n1" / "process" / "units").glob("*/log")
     assert [log for log in logs if log.read_bytes()] == []
 
 
 @pytest.mark.parametrize("below", ["data", "home"])
-async def test_a_host_path_that_leads_to_an_allowed_folder_is_mounted(place: Place, shared: Path, below: str) -> None:
-    await run(place, shared, f"{shared}/mine/{below}", Phase.RUNNING)
+async def test_a_host_path_that_leads_to_an_allowed_folder_is_mounted(
+    harness: AgentHarness, shared: Path, below: str
+) -> None:
+    await run(harness, shared, f"{shared}/mine/{below}", Phase.RUNNING)

@@ -11,7 +11,7 @@ import pytest
 
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import Journal
-from mandor.agent.link import Beat
+from mandor.agent.link import Heartbeat
 from mandor.api.certificates import CertificateAuthority, node_uri
 from mandor.client.aio import Client
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated, Unavailable
@@ -72,7 +72,7 @@ async def test_a_node_shows_its_certificate_and_no_secret(secure: Secure) -> Non
     link, client = await joined(secure)
     assert client.token == ""
     assert await sees_itself(client)
-    await link.heartbeat(Beat(cluster=CLUSTER))
+    await link.heartbeat(Heartbeat(cluster=CLUSTER))
     assert (await secure.credential("n1")).spec.key
 
 

@@ -15,7 +15,7 @@ import pytest
 from mandor.agent.identity import IdentityKeeper, give_token, write_token
 from mandor.agent.launch import make_launch
 from mandor.agent.order import Order
-from mandor.agent.seen import Seen
+from mandor.agent.sync_inputs import SyncInputs
 from mandor.api.identities import ROTATE_SECONDS, IdentityKeys
 from mandor.errors import Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 from mandor.lib.clock import SystemClock
@@ -235,12 +235,12 @@ def test_a_token_belongs_to_the_user_of_its_task_and_stays_so(tmp_path: Path) ->
     ],
 )
 def test_a_task_finds_its_token_by_a_variable(extras: frozenset[str], path: str, read_only: bool) -> None:
-    seen = Seen(units=(), status=InstanceStatus(phase=Phase.PENDING), identities={"main": "/x"}, extras=extras)
-    launch = make_launch(an_order(), "main", "docker", seen)
+    inputs = SyncInputs(units=(), status=InstanceStatus(phase=Phase.PENDING), identities={"main": "/x"}, extras=extras)
+    launch = make_launch(an_order(), "main", "docker", inputs)
     (mount,) = launch.mounts
     assert (mount.path, mount.source, mount.read_only) == (path, "/x", read_only)
     assert launch.env["MANDOR_IDENTITY_TOKEN_FILE"] == f"{path}/token"
-    assert "MANDOR_IDENTITY_TOKEN_FILE" not in make_launch(an_order(), "plain", "docker", seen).env
+    assert "MANDOR_IDENTITY_TOKEN_FILE" not in make_launch(an_order(), "plain", "docker", inputs).env
 
 
 @pytest.mark.parametrize("text", ["{ttl: 1s}", "{ttl: 3d}", "{audience: []}", "{file: token}", "{file: /a/../b}"])

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from mandor.agent.absence import Source
+from mandor.agent.feed import Source
 from mandor.agent.worker import Worker
 from mandor.lib.clock import settle
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
@@ -570,7 +570,7 @@ async def test_a_start_is_broken_off_in_time_though_its_engine_does_not_answer_e
         await asyncio.sleep(0.1)  # A start is looked after on the loop's own clock.
         agent = world.agent
         assert agent is not None
-        return agent.crew.turns.idle.is_set()
+        return agent.workers.starts.idle.is_set()
 
     await world.until(given_up)
     world.engine.release("list")

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mandor.agent.names import write_in_place
+from mandor.agent.hosts_files import write_in_place
 from mandor.engines.base import Launch
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, PortStatus
 from mandor.model.meta import Meta

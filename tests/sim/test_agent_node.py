@@ -151,7 +151,7 @@ async def test_an_agent_that_is_refused_before_it_ever_belonged_ends_with_the_re
     world = World(tmp_path, ManualClock())
     world.link = Refusing()
     agent = await world.boot_agent()
-    assert agent.presence.belonging is None
+    assert agent.contact.membership is None
     with pytest.raises(Conflict, match="already"):
         await world.ended()
 

@@ -25,7 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-class Story:
+class RandomRun:
     """One seed: a world, and what happens in it."""
 
     def __init__(self, world: World, seed: int) -> None:
@@ -118,8 +118,8 @@ _EVENTS = ["order", "order", "order", "stop", "collect", "restart", "wire", "eng
 @pytest.mark.parametrize("seed", range(8))
 async def test_whatever_happens_nothing_runs_twice_and_both_sides_agree_in_the_end(tmp_path: Path, seed: int) -> None:
     async with open_world(tmp_path) as world:
-        story = Story(world, seed)
-        await story.begin()
+        run = RandomRun(world, seed)
+        await run.begin()
         for _ in range(STEPS):
-            await story.happen()
-        await story.end()
+            await run.happen()
+        await run.end()

@@ -7,36 +7,32 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mandor.agent.absence import Source
-from mandor.agent.certificate import CertificateKeeper
-from mandor.agent.credential import CredentialKeeper
-from mandor.agent.crew import Crew
-from mandor.agent.defence import Defence
-from mandor.agent.disks import EngineDisks
-from mandor.agent.feed import ByKind, Feed, Reader
+from mandor.agent.cluster_contact import ClusterContact, OwnClusterStore
+from mandor.agent.eviction import PressureEviction
+from mandor.agent.feed import Feed, KindRouter, Reader, Source
 from mandor.agent.fingerprint import boot_id
-from mandor.agent.guard import Sentry
-from mandor.agent.heartbeat import Heart
+from mandor.agent.guard import GuardControl
+from mandor.agent.heartbeat import HeartbeatSender
 from mandor.agent.identity import IdentityKeeper
 from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
-from mandor.agent.link import Beat, Link
-from mandor.agent.load import used_by_all, used_by_own
-from mandor.agent.machine import Machine, ThisMachine
-from mandor.agent.measures import node_families, unit_families
+from mandor.agent.link import Heartbeat, Link
+from mandor.agent.machine import EngineDisks, Machine, ThisMachine
+from mandor.agent.metrics import node_families, unit_families
 from mandor.agent.node import NodeKeeper
-from mandor.agent.own_store import OwnStore
-from mandor.agent.ports import Holds, nobody_holds
-from mandor.agent.presence import Presence
+from mandor.agent.node_instances import NodeInstances
+from mandor.agent.ports import Holds, no_port_in_use
 from mandor.agent.pressure import Reading
 from mandor.agent.probes import Ask, ask
+from mandor.agent.renewal import CertificateKeeper, CredentialKeeper
 from mandor.agent.settings import AgentSettings
-from mandor.agent.shipping.own import OwnLogs
+from mandor.agent.shipping.agent_logs import AgentLogHandler
 from mandor.agent.shipping.shipper import Shipper
 from mandor.agent.stream import Streams, choose_task
-from mandor.agent.tenants import CrewTenants
 from mandor.agent.tracing import Tracing
 from mandor.agent.usage import InstanceMeter, read_usage
+from mandor.agent.usage_throttle import used_by_all, used_by_own
+from mandor.agent.workers import Workers
 from mandor.engines.base import Engine, Unit, Usage
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated
 from mandor.lib.backoff import Backoff
@@ -79,28 +75,34 @@ class Agent:
         blocking: Blocking = asyncio.to_thread,
         boot: str | None = None,
         locate: Callable[[], str] | None = None,
-        holds: Holds = nobody_holds,
+        holds: Holds = no_port_in_use,
         machine: Machine | None = None,
         ask: Ask = ask,
         meter: InstanceMeter | None = None,
         ahead: Callable[[], float] = lambda: 0.0,
-        own_logs: OwnLogs | None = None,
+        own_logs: AgentLogHandler | None = None,
         tracer: Tracer | None = None,
-        sentry: Sentry | None = None,
-        nod: Callable[[Beat], bool] | None = None,
+        guard_control: GuardControl | None = None,
+        nod: Callable[[Heartbeat], bool] | None = None,
     ) -> None:
-        """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
-        `ask`: puts the question of a probe. `meter`: asks engines what their units use. `ahead`: how many seconds this
-        clock is ahead of the servers'. `own_logs`: what the agent says, for log sinks; None: nothing is shipped, its
-        own words or others'. `tracer`: keeps spans of instances that are part of a trace; None: none are. `sentry`: has
-        somebody stop what may not run alone when this process is gone; None: nobody does. `nod`: see `Heart`."""
+        """
+        `holds`: returns whether a port of this machine is in use; by default, none is.
+        `machine`: the machine of the node; by default, the one that this process runs on.
+        `ask`: runs one probe.
+        `meter`: reads the resource usage of units from the engines.
+        `ahead`: returns by how many seconds this machine's clock is ahead of the servers'.
+        `own_logs`: the agent's log records, for log sinks; None: no logs are shipped, neither the agent's nor tasks'.
+        `tracer`: records spans of instances that are part of a trace; None: none are recorded.
+        `guard_control`: starts a process that stops instances with `stop_after` when the agent is gone; None: no guard.
+        `nod`: see `HeartbeatSender`.
+        """
         self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
         self._shared = settings.shared
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
         self._journal = journal or Journal(settings.data)
-        self.presence = Presence(self._journal, clock, boot_id() if boot is None else boot)
-        store = self._store = OwnStore(store, lambda: self.presence.foreign)
+        self.contact = ClusterContact(self._journal, clock, boot_id() if boot is None else boot)
+        store = self._store = OwnClusterStore(store, lambda: self.contact.foreign)
         self._recorder = Recorder(store, f"agent {settings.name}", clock)
         self.node = NodeKeeper(
             settings,
@@ -115,13 +117,13 @@ class Agent:
             turned=self._engine_turned,
             machine=self._machine,
         )
-        self.crew = Crew(
+        self.workers = Workers(
             settings,
             store,
             self._engines,
             clock,
             self._journal,
-            self.presence,
+            self.contact,
             self._recorder,
             blocking,
             self.node,
@@ -130,20 +132,20 @@ class Agent:
             ask,
             Tracing(tracer) if tracer is not None else None,
             lambda feature: feature in link.features,
-            sentry,
+            guard_control,
         )
-        identities = IdentityKeeper(settings.data, settings.name, link, clock, blocking, self.crew.identified)
-        self.crew.identities = self._identities = identities
+        identities = IdentityKeeper(settings.data, settings.name, link, clock, blocking, self.workers.identified)
+        self.workers.identities = self._identities = identities
         self._credential = CredentialKeeper(
-            link, clock, lambda: self.node.spec.renewal, self.crew.measures.credential_renewals
+            link, clock, lambda: self.node.spec.renewal, self.workers.measures.credential_renewals
         )
-        self._certificate = CertificateKeeper(link, clock, self.crew.measures.certificate_renewals)
+        self._certificate = CertificateKeeper(link, clock, self.workers.measures.certificate_renewals)
         self._tracer = tracer
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
-        self.defence = Defence(
+        self.defence = PressureEviction(
             settings.thresholds,
             self._readings,
-            CrewTenants(self.crew, self._engines.values()),
+            NodeInstances(self.workers, self._engines.values()),
             clock,
             changed=self.node.poke,
             look_seconds=settings.look_seconds,
@@ -163,7 +165,7 @@ class Agent:
         self.joined = asyncio.Event()
         self._said = ""
 
-    def _make_shipper(self, own: OwnLogs, blocking: Blocking) -> Shipper:
+    def _make_shipper(self, own: AgentLogHandler, blocking: Blocking) -> Shipper:
         settings = self._settings
         shipper = Shipper(
             settings.name,
@@ -172,14 +174,14 @@ class Agent:
             self._clock,
             blocking,
             own,
-            lodged=self.crew.lodged,
+            log_sources=self.workers.log_sources,
             folders=[Path(each) for each in settings.host_paths],
             turned=self.node.poke,
             egress=Egress(settings.egress_allow),
             files=SecretFiles(settings.secret_files),
         )
         self.node.log_sinks = shipper.health
-        self.crew.log_wanted = shipper.finish
+        self.workers.log_wanted = shipper.finish
         return shipper
 
     async def run(self) -> None:
@@ -187,11 +189,11 @@ class Agent:
         await self.node.look()
         refusal: MandorError | None = None
         async with Background() as tasks:
-            self.crew.begin(tasks)
+            self.workers.begin(tasks)
             tasks.start(self._recorder.run(), "events")
             if self._shipper is not None:
                 tasks.start(self._shipper.run(), "logs")
-            tasks.start(self.crew.settle_after(self._settings.news_seconds), "news")
+            tasks.start(self.workers.settle_after(self._settings.news_seconds), "news")
             try:
                 refusal = await self._join()
                 if refusal is None:
@@ -204,21 +206,21 @@ class Agent:
                     await tasks.wait()
             finally:
                 await self.streams.close()
-                await self.crew.close()
+                await self.workers.close()
         if refusal is not None:
             raise refusal
 
-    def _make_heart(self) -> Heart:
-        return Heart(
+    def _make_heart(self) -> HeartbeatSender:
+        return HeartbeatSender(
             self._link,
-            self.presence,
+            self.contact,
             self._machine.usage,
             self._clock,
             seconds=self._settings.heartbeat_seconds,
             instances=self._usage,
             measured=self._measured,
             answered=self._answered,
-            known=lambda: self._meter.known(self.crew.names(), self.crew.ready()),
+            known=lambda: self._meter.known(self.workers.names(), self.workers.ready()),
             nod=self._nod,
         )
 
@@ -227,17 +229,17 @@ class Agent:
             Instance.kind: self,
             Node.kind: self.node,
             Session.kind: self.streams,
-            Volume.kind: self.crew.volumes,
+            Volume.kind: self.workers.volumes,
         }
         where = Filter(node=self._settings.name, kinds=frozenset(readers), supplies=True)
-        readers |= dict.fromkeys((Release.kind, Workload.kind, Namespace.kind), self.crew.fetch)
+        readers |= dict.fromkeys((Release.kind, Workload.kind, Namespace.kind), self.workers.fetch)
         stall = self._settings.stall_seconds
-        feed = Feed(self._store, None, where, self._clock, ByKind(readers), self._whose, stall_seconds=stall)
+        feed = Feed(self._store, None, where, self._clock, KindRouter(readers), self._whose, stall_seconds=stall)
         shipping = []
         if self._shipper is not None:
             sinks = Feed(self._store, LogSink.kind, ALL, self._clock, self._shipper, self._whose, stall_seconds=stall)
             shipping = [(sinks.run(), f"feed of {LogSink.plural}")]
-        names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
+        names = [(self.workers.names_kept.run(), "names")] if self.workers.names_kept is not None else []
         return [
             (self.node.run(), "node"),
             (self._credential.run(), "credential"),
@@ -245,14 +247,14 @@ class Agent:
             (self._certificate.run(), "certificate"),
             (self.defence.run(), "defence"),
             (self._disks.run(), "disks"),
-            (self.crew.volumes.run(), "volumes"),
+            (self.workers.volumes.run(), "volumes"),
             *names,
             *shipping,
             (feed.run(), "feed"),
         ]
 
     async def _join_once(self) -> None:
-        self.presence.check(await self._link.join())
+        self.contact.check(await self._link.join())
         self.joined.set()
         self._credential.poke()
         self._certificate.poke()
@@ -267,27 +269,27 @@ class Agent:
                 return None
             except MandorError as error:
                 failures += 1
-                if isinstance(error, REFUSALS) and self.presence.belonging is None and not self.crew.workers:
+                if isinstance(error, REFUSALS) and self.contact.membership is None and not self.workers.by_uid:
                     return error
                 self._complain(f"node {self._settings.name} cannot join", error, failures)
             await self._clock.sleep(Backoff(0.5, 10, jitter=0.3).pause(failures))
 
     async def _whose(self) -> ClusterSpec:
         found = await self._link.cluster()
-        self.presence.check(found)
+        self.contact.check(found)
         return found
 
     # Orders, as the feed tells them.
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
-        self.crew.listed([each for each in items if self._mine(each)], source)
+        self.workers.listed([each for each in items if self._mine(each)], source)
 
     def changed(self, change: Change, source: Source) -> None:
         before, after = change.before, change.after
         if isinstance(after, Instance) and self._mine(after):
-            self.crew.ordered(after, source)
+            self.workers.ordered(after, source)
         if isinstance(before, Instance) and (after is None or after.meta.uid != before.meta.uid):
-            self.crew.missing(before.meta.uid, source)
+            self.workers.missing(before.meta.uid, source)
 
     def lost(self, error: MandorError, failures: int) -> None:
         self._complain("orders cannot be followed", error, failures)
@@ -311,7 +313,7 @@ class Agent:
     # What the node's object says and shows.
 
     def _node_changed(self) -> None:
-        self.crew.allow(self.node.allocatable, self.node.spec.forget_before_epoch, self.node.engines)
+        self.workers.allow(self.node.allocatable, self.node.spec.forget_before_epoch, self.node.engines)
         if self.node.spec.renewal is not None:
             self._credential.poke()
 
@@ -334,13 +336,13 @@ class Agent:
             found[HOST_PATHS] = ",".join(self._settings.host_paths)
         if ahead := AHEAD_STEP * round(self._ahead() / AHEAD_STEP):
             found[CLOCK_AHEAD] = str(ahead)
-        if held := self.crew.held():
+        if held := self.workers.held():
             shown = ", ".join(held[:10]) + (f" and {len(held) - 10} more" if len(held) > 10 else "")
             found["held"] = f"{len(held)}: {shown}"
         return found
 
     async def _usage(self) -> dict[str, InstanceUsage]:
-        return await self._meter.read(self._engines.values(), self.crew.names(), self.crew.ready())
+        return await self._meter.read(self._engines.values(), self.workers.names(), self.workers.ready())
 
     def _more_disks(self) -> None:
         self._only_machine = False
@@ -368,11 +370,11 @@ class Agent:
         self.node.measured(own, instances)
 
     def _answered(self, result: str) -> None:
-        self.crew.measures.heartbeats[(result,)] += 1
+        self.workers.measures.heartbeats[(result,)] += 1
 
     async def metrics(self) -> list[Family]:
         """How it does, and what its instances use now."""
-        workers = self.crew.workers
+        workers = self.workers.by_uid
         used: dict[Unit, tuple[Instance, str, Usage]] = {}
         for engine in self._engines.values():
             for unit, usage in (await read_usage(engine)).items():
@@ -382,14 +384,14 @@ class Agent:
         node = node_families(self.node.engines, self.defence.shown, self._last_usage, phases)
         shipping = self._shipper.families() if self._shipper is not None else ()
         spans = self._tracer.families() if self._tracer is not None else ()
-        return [*self.crew.measures.families(), *node, *unit_families(used), *shipping, *spans]
+        return [*self.workers.measures.families(), *node, *unit_families(used), *shipping, *spans]
 
     def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:
-        worker = self.crew.workers.get(uid)
+        worker = self.workers.by_uid.get(uid)
         if worker is None or not worker.memory.tasks:
             raise NotFound("nothing of this instance has run here yet")
         template = worker.order.template
         tasks = list(template.tasks) if template is not None else list(worker.memory.tasks)
         mains = [name for name in tasks if template is None or template.tasks[name].role == "main"]
         name = choose_task(task, mains, tasks)
-        return self.crew.engine(worker.memory.engine), self.crew.latest(worker, name)
+        return self.workers.engine(worker.memory.engine), self.workers.latest(worker, name)

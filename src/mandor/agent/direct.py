@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from mandor.agent.link import Beat, Duplex
+from mandor.agent.link import Duplex, Heartbeat
 from mandor.errors import Conflict, Unavailable, Unsupported
 from mandor.model.features import FEATURES
 from mandor.model.instance import Instance
@@ -26,7 +26,7 @@ class DirectLink:
         store: Store,
         node: str,
         *,
-        beat: Callable[[str, Beat], None] = lambda node, beat: None,
+        beat: Callable[[str, Heartbeat], None] = lambda node, beat: None,
         dial: Dial | None = None,
         pool: str | None = None,
         labels: dict[str, str] | None = None,
@@ -59,7 +59,7 @@ class DirectLink:
     async def renew_certificate(self) -> None:
         """It has none."""
 
-    async def heartbeat(self, beat: Beat) -> ClusterSpec:
+    async def heartbeat(self, beat: Heartbeat) -> ClusterSpec:
         cluster = await self.cluster()
         self._beat(self._node, beat)
         return cluster

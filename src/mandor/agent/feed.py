@@ -2,9 +2,8 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from mandor.agent.absence import Source
 from mandor.errors import Expired, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -17,6 +16,14 @@ log = logging.getLogger(__name__)
 
 STALL_SECONDS = 45.0
 BACKOFF = Backoff(0.5, 15, jitter=0.4)
+
+
+class Source(NamedTuple):
+    """The cluster, epoch and revision that a list or change was read from."""
+
+    cluster: str
+    epoch: int
+    revision: int
 
 
 class Reader(Protocol):
@@ -32,7 +39,7 @@ class Reader(Protocol):
         """The control plane does not answer, or not for us; so often in a row."""
 
 
-class ByKind:
+class KindRouter:
     """Tells each reader of its kind of objects: one stream for all costs the control plane a quarter of four."""
 
     def __init__(self, readers: Mapping[str, Reader]) -> None:

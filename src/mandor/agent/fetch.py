@@ -5,8 +5,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from mandor import __version__
-from mandor.agent.absence import Source
-from mandor.agent.order import Care, Space
+from mandor.agent.feed import Source
+from mandor.agent.order import NamespaceView, Supervision
 from mandor.errors import MandorError, NotFound, Unavailable
 from mandor.lib.bounded import bounded
 from mandor.lib.clock import Clock
@@ -36,17 +36,17 @@ class Fetch:
         self._unsent: list[Key] = []
         self._asking: asyncio.Task[None] | None = None
 
-    async def template_and_care(self, instance: Instance) -> tuple[GroupTemplate, Care | None]:
-        """The namespace is asked for with them, for `space` to find."""
+    async def template_and_supervision(self, instance: Instance) -> tuple[GroupTemplate, Supervision | None]:
+        """The namespace is asked for with them, for `namespace_view` to find."""
         release, workload, _ = await self._find(
             instance, _release_key(instance), _workload_key(instance), _namespace_key(instance)
         )
-        return self._template(instance, release), await self._care(instance, workload)
+        return self._template(instance, release), await self._supervision(instance, workload)
 
-    async def space(self, instance: Instance) -> Space | None:
+    async def namespace_view(self, instance: Instance) -> NamespaceView | None:
         """The namespace of an instance; None: it does not exist."""
         (found,) = await self._find(instance, _namespace_key(instance))
-        return Space.of(found) if isinstance(found, Namespace) else None
+        return NamespaceView.of(found) if isinstance(found, Namespace) else None
 
     async def template(self, instance: Instance) -> GroupTemplate:
         """In the form it was placed in. `NotFound` when there is no such release, or no such form of it, or when it
@@ -125,15 +125,15 @@ class Fetch:
             found[reference] = value
         return found
 
-    async def care(self, instance: Instance) -> Care | None:
+    async def supervision(self, instance: Instance) -> Supervision | None:
         """None: the workload, or its group, is gone; what was known before still counts."""
         (workload,) = await self._find(instance, _workload_key(instance))
-        return await self._care(instance, workload)
+        return await self._supervision(instance, workload)
 
-    async def _care(self, instance: Instance, workload: Object | None) -> Care | None:
+    async def _supervision(self, instance: Instance, workload: Object | None) -> Supervision | None:
         if not isinstance(workload, Workload):
             return None
-        return Care.of(workload, instance.spec.group, await self._priority(workload))
+        return Supervision.of(workload, instance.spec.group, await self._priority(workload))
 
     async def _priority(self, workload: Workload) -> int:
         given = workload.spec.priority
@@ -152,17 +152,17 @@ class Fetch:
         except (Unavailable, NotFound, TimeoutError, OSError):
             return None
 
-    async def space_quickly(self, instance: Instance, seconds: float) -> Space | None:
+    async def namespace_view_quickly(self, instance: Instance, seconds: float) -> NamespaceView | None:
         """None also when the control plane does not answer soon."""
         try:
-            return await bounded(seconds, self.space(instance))
+            return await bounded(seconds, self.namespace_view(instance))
         except (Unavailable, TimeoutError, OSError):
             return None
 
-    async def care_quickly(self, instance: Instance, seconds: float) -> Care | None:
+    async def supervision_quickly(self, instance: Instance, seconds: float) -> Supervision | None:
         """None also when the control plane does not answer soon: a restart does not wait for it."""
         try:
-            return await bounded(seconds, self.care(instance))
+            return await bounded(seconds, self.supervision(instance))
         except (Unavailable, TimeoutError, OSError):
             return None
 

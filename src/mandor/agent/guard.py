@@ -28,18 +28,18 @@ ENOUGH_SECONDS = 600.0
 """For so long; no start takes longer."""
 
 
-class Sentry(Protocol):
+class GuardControl(Protocol):
     """The agent's end of a guard that outlives it."""
 
-    async def post(self) -> None:
+    async def start(self) -> None:
         """There is a guard when this returns. `Unavailable`: there can be none."""
 
-    async def relieve(self) -> None:
+    async def stop(self) -> None:
         """Nothing is left to be guarded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class GuardedInstance:
     """An instance that is guarded, as far as it was begun."""
 
     uid: str
@@ -51,10 +51,10 @@ class Charge:
 
 def guarded(order: Order, memory: Memory) -> bool:
     """Whether it may not run alone, and may run."""
-    return order.care.stop_after != NEVER and not memory.over and not memory.held
+    return order.supervision.stop_after != NEVER and not memory.over and not memory.held
 
 
-def charge_of(entry: Entry) -> Charge | None:
+def guarded_instance(entry: Entry) -> GuardedInstance | None:
     order, memory = entry.order, entry.memory
     if not guarded(order, memory):
         return None
@@ -63,7 +63,7 @@ def charge_of(entry: Entry) -> Charge | None:
         for task, known in memory.tasks.items()
         if known.attempt and not known.completed
     )
-    return Charge(order.uid, memory.engine, order.care.stop_after, units)
+    return GuardedInstance(order.uid, memory.engine, order.supervision.stop_after, units)
 
 
 class Guard:
@@ -73,7 +73,7 @@ class Guard:
         self._journal, self._engine, self._clock, self._boot = journal, engine, clock, boot
         self._heard = clock.monotonic()
         self._stamps: Mapping[str, object] = {}
-        self._charges: dict[str, Charge] = {}
+        self._charges: dict[str, GuardedInstance] = {}
         self._stopping: dict[str, asyncio.Task[None]] = {}
         self._stopped: dict[str, tuple[float, float]] = {}
         """When it was first stopped, and when last."""
@@ -127,14 +127,14 @@ class Guard:
             if stamp == self._stamps.get(uid):
                 continue
             entry = self._journal.peek(uid)
-            charge = charge_of(entry) if entry is not None else self._charges.get(uid)
+            charge = guarded_instance(entry) if entry is not None else self._charges.get(uid)
             if charge is not None:
                 self._charges[uid] = charge
             else:
                 self._charges.pop(uid, None)
         self._stamps = stamps
 
-    async def _stop(self, charge: Charge, due: float) -> None:
+    async def _stop(self, charge: GuardedInstance, due: float) -> None:
         try:
             self._write_down(charge)
             engine = self._engine(charge.engine)
@@ -147,7 +147,7 @@ class Guard:
         now = self._clock.monotonic()
         self._stopped[charge.uid] = self._stopped.get(charge.uid, (now, now))[0], now
 
-    def _write_down(self, charge: Charge) -> None:
+    def _write_down(self, charge: GuardedInstance) -> None:
         """So that the next agent takes it for what it is, and not for a task that failed."""
         entry = self._journal.peek(charge.uid)
         if entry is None or entry.memory.ending is not None:

@@ -4,8 +4,8 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from mandor.agent.link import Beat, Link
-from mandor.agent.presence import Presence
+from mandor.agent.cluster_contact import ClusterContact
+from mandor.agent.link import Heartbeat, Link
 from mandor.errors import Forbidden, MandorError, NotFound, Unauthenticated
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -17,11 +17,11 @@ JITTER = 0.1
 """Nodes that started together do not beat together for ever."""
 
 
-class Heart:
+class HeartbeatSender:
     def __init__(
         self,
         link: Link,
-        presence: Presence,
+        contact: ClusterContact,
         usage: Callable[[], NodeUsage],
         clock: Clock,
         *,
@@ -31,18 +31,18 @@ class Heart:
         answered: Callable[[str], None] = lambda result: None,
         chance: Callable[[], float] = random.random,
         known: Callable[[], dict[str, InstanceUsage] | None] = lambda: None,
-        nod: Callable[[Beat], bool] | None = None,
+        nod: Callable[[Heartbeat], bool] | None = None,
     ) -> None:
         """`answered`: told how each heartbeat ended, `ok` or the code of an error. `known`: what `instances` would
         answer, where nobody has to be asked. `nod`: the same heartbeat once more, where that takes no waiting; True:
         it was answered as the one before."""
-        self._link, self._presence, self._usage, self._clock = link, presence, usage, clock
+        self._link, self._contact, self._usage, self._clock = link, contact, usage, clock
         self._seconds, self._instances, self._chance = seconds, instances, chance
         self._measured, self._answered = measured, answered
         self._backoff = Backoff(min(1.0, seconds), seconds, jitter=0.4)
         self._failures = 0
         self._known, self._nod = known, nod
-        self._last: Beat | None = None
+        self._last: Heartbeat | None = None
         """What was answered last, if it can be said again without a wait."""
 
     async def run(self, pause: float = 0.0) -> None:
@@ -63,13 +63,13 @@ class Heart:
 
     async def beat(self) -> float:
         """One heartbeat; how long to wait before the next."""
-        mine = self._presence.belonging
+        mine = self._contact.membership
         assert mine is not None, "the heart beats once the node has joined"
-        beat = Beat(cluster=mine.id, usage=self._usage(), instances=await self._instances())
+        beat = Heartbeat(cluster=mine.id, usage=self._usage(), instances=await self._instances())
         self._measured(beat.usage, beat.instances)
         sent, self._last = self._clock.monotonic(), None
         try:
-            self._presence.check(await self._link.heartbeat(beat))
+            self._contact.check(await self._link.heartbeat(beat))
         except MandorError as error:
             return await self._missed(error)
         if self._failures:
@@ -81,7 +81,7 @@ class Heart:
 
     def _heard(self, sent: float) -> float:
         self._answered("ok")
-        self._presence.heard(sent)
+        self._contact.heard(sent)
         return self._seconds * (1 + JITTER * (2 * self._chance() - 1))
 
     async def _missed(self, error: MandorError) -> float:
@@ -96,6 +96,6 @@ class Heart:
     async def _join_again(self) -> None:
         """The node was deleted, or its credential was: the join token or the credential may still do."""
         try:
-            self._presence.check(await self._link.join())
+            self._contact.check(await self._link.join())
         except MandorError as error:
             log.warning("joining again failed: %s", error, extra={"facts": {"hint": error.hint, **error.facts}})

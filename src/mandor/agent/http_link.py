@@ -11,7 +11,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from mandor.agent.journal import Journal
-from mandor.agent.link import Beat, Duplex
+from mandor.agent.link import Duplex, Heartbeat
 from mandor.agent.settings import AgentSettings
 from mandor.client.aio import SESSION_HEADER, Client
 from mandor.client.trust import has_fingerprint, split_fingerprint
@@ -246,7 +246,7 @@ class HttpLink:
         )
         return found.token, found.seconds
 
-    async def heartbeat(self, beat: Beat) -> ClusterSpec:
+    async def heartbeat(self, beat: Heartbeat) -> ClusterSpec:
         # Saying twice that one lives does no harm, so another server may be asked at once.
         return await self._client.call("POST", f"{self._path}/heartbeat", ClusterSpec, body=to_plain(beat), repeat=True)
 

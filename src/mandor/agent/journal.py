@@ -29,7 +29,7 @@ class Blocking(Protocol):
     def __call__(self, work: Callable[..., Any], /, *args: Any) -> Awaitable[Any]: ...
 
 
-class Belonging(Struct, frozen=True, gc=False, omit_defaults=True):
+class ClusterMembership(Struct, frozen=True, gc=False, omit_defaults=True):
     """The cluster this agent belongs to, as far as it has heard."""
 
     id: str
@@ -38,7 +38,7 @@ class Belonging(Struct, frozen=True, gc=False, omit_defaults=True):
     """The highest revision heard of: a store that shows a lower one has lost something."""
 
 
-class Contact(Struct, frozen=True, gc=False, omit_defaults=True):
+class LastContact(Struct, frozen=True, gc=False, omit_defaults=True):
     """When the control plane last answered, on the clock of one boot of this machine."""
 
     boot: str
@@ -90,22 +90,22 @@ class Journal:
         self._path(uid).unlink(missing_ok=True)
 
     @property
-    def belonging(self) -> Belonging | None:
-        return self._read(self._folder / "cluster.json", Belonging)
+    def membership(self) -> ClusterMembership | None:
+        return self._read(self._folder / "cluster.json", ClusterMembership)
 
-    def belong(self, belonging: Belonging) -> None:
-        replace_file(self._folder / "cluster.json", encode(belonging))
+    def keep_membership(self, membership: ClusterMembership) -> None:
+        replace_file(self._folder / "cluster.json", encode(membership))
 
     @property
-    def contact(self) -> Contact | None:
+    def contact(self) -> LastContact | None:
         """None, too, when it is read while it is written."""
         try:
             first, *second = (self._folder / "contact.json").read_bytes().splitlines()
-            return decode_known(first, Contact) if second in ([], [first]) else None
+            return decode_known(first, LastContact) if second in ([], [first]) else None
         except (OSError, Invalid, ValueError, TypeError):
             return None
 
-    def touch(self, contact: Contact) -> None:
+    def touch(self, contact: LastContact) -> None:
         """Written twice, in its place: on a full disk, too, and whoever reads half of it sees that."""
         handle = os.open(self._folder / "contact.json", os.O_WRONLY | os.O_CREAT, _PRIVATE)
         try:

@@ -10,7 +10,7 @@ import msgspec
 from mandor.agent.identity_file import file_of
 from mandor.agent.order import Order
 from mandor.agent.ports import ports_of
-from mandor.agent.seen import Seen
+from mandor.agent.sync_inputs import SyncInputs
 from mandor.engines.base import Launch, Mount, variable
 from mandor.lib.words import did_you_mean
 from mandor.model.allowance import Allowance
@@ -29,28 +29,28 @@ TOKEN_FILE = "MANDOR_IDENTITY_TOKEN_FILE"  # noqa: S105 - the name of a variable
 _VARIABLE = re.compile(r"\$\{(MANDOR_[A-Z0-9_]+)\}")
 
 
-def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch:
+def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> Launch:
     """The task with everything resolved; the environment says who and where it is, and who else is there."""
     assert order.template is not None, "an order is launched after its release was read"
     task, instance = order.template.tasks[task_name], order.instance
     several = len(order.template.tasks) > 1
     limits = task.resources.limits
-    mounts = _mounts(task, order.template, seen.sources)
-    ports = ports_of(order, published=seen.published)
-    hosts = seen.names.hosts
-    if hosts and seen.mounts_hosts and seen.published and _takes_hosts(task, engine):
+    mounts = _mounts(task, order.template, inputs.sources)
+    ports = ports_of(order, published=inputs.published)
+    hosts = inputs.names.hosts
+    if hosts and inputs.mounts_hosts and inputs.published and _takes_hosts(task, engine):
         mounts += (Mount(path=HOSTS, source=hosts, read_only=True),)
         hosts = HOSTS
-    elif hosts and "mounts" in seen.extras and not seen.published:
+    elif hosts and "mounts" in inputs.extras and not inputs.published:
         # A confined process sees no folder of the agent's: the file is shown to it where it is.
         mounts += (Mount(path=hosts, source=hosts, read_only=True),)
-    identified = _identified(task, seen, task_name)
+    identified = _identified(task, inputs, task_name)
     mounts += identified.mounts
     told = {
         **_about(order, task_name),
         **identified.variables,
         **port_variables(ports),
-        **seen.names.variables,
+        **inputs.names.variables,
         **({"MANDOR_HOSTS": hosts} if hosts else {}),
         **{each.variable: each.path for each in mounts if each.name},
     }
@@ -58,20 +58,20 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
         name=f"{order.name}/{task_name}" if several else order.name,
         namespace=instance.meta.namespace,
         image=task.image,
-        login=seen.secrets.get(whole(login), "") if (login := pull_secret_of(order, task)) else "",
+        login=inputs.secrets.get(whole(login), "") if (login := pull_secret_of(order, task)) else "",
         command=tuple(filled_in(each, told) for each in task.command),
         args=tuple(filled_in(each, told) for each in task.args),
         env={
             **told,
-            **(_telemetry(order, task_name, seen, told) if seen.otlp else {}),
-            **{name: with_secrets(filled_in(each, told), seen.secrets) for name, each in task.env.items()},
-            **{name: seen.secrets[reference] for name, reference in task.secrets.items()},
+            **(_telemetry(order, task_name, inputs, told) if inputs.otlp else {}),
+            **{name: with_secrets(filled_in(each, told), inputs.secrets) for name, each in task.env.items()},
+            **{name: inputs.secrets[reference] for name, reference in task.secrets.items()},
         },
-        files=tuple(_opened(each, told, seen.secrets) for each in task.files),
+        files=tuple(_opened(each, told, inputs.secrets) for each in task.files),
         secret_files=frozenset(each.path for each in task.files if each.references),
         mounts=mounts,
         working_dir=task.working_dir,
-        user=user_of(order.allowance, task, engine) if seen.users else task.security.user,
+        user=user_of(order.allowance, task, engine) if inputs.users else task.security.user,
         security=confined(order.allowance.level, task.security),
         level=order.allowance.level,
         cpu_milli=None if limits.cpu is None else int(limits.cpu),
@@ -120,14 +120,14 @@ class _Identified(NamedTuple):
     variables: Mapping[str, str] = {}
 
 
-def _identified(task: Task, seen: Seen, task_name: str) -> _Identified:
+def _identified(task: Task, inputs: SyncInputs, task_name: str) -> _Identified:
     """The folder with the task's token, and the variable that names the file."""
-    source = seen.identities.get(task_name)
+    source = inputs.identities.get(task_name)
     if task.identity is None or source is None:
         return _Identified()
-    file = file_of(task.identity, links="links" in seen.extras)
+    file = file_of(task.identity, links="links" in inputs.extras)
     # An engine that only links cannot mount read-only; the token belongs to the task's user there.
-    mount = Mount(path=file.rpartition("/")[0], source=source, read_only="mounts" in seen.extras)
+    mount = Mount(path=file.rpartition("/")[0], source=source, read_only="mounts" in inputs.extras)
     return _Identified((mount,), {TOKEN_FILE: file})
 
 
@@ -166,7 +166,7 @@ def _about(order: Order, task_name: str) -> dict[str, str]:
     }
 
 
-def _telemetry(order: Order, task_name: str, seen: Seen, told: Mapping[str, str]) -> dict[str, str]:
+def _telemetry(order: Order, task_name: str, inputs: SyncInputs, told: Mapping[str, str]) -> dict[str, str]:
     """What OpenTelemetry's libraries read: where to send, and as whom. Log sinks say the same of its lines. The trace
     that it was started in is told to who runs for the first time, and may go on with it."""
     meta, spec = order.instance.meta, order.instance.spec
@@ -177,8 +177,8 @@ def _telemetry(order: Order, task_name: str, seen: Seen, told: Mapping[str, str]
         "mandor.task": task_name,
     }
     return {
-        **({"TRACEPARENT": meta.trace.parent} if meta.trace is not None and not seen.status.started_at else {}),
-        "OTEL_EXPORTER_OTLP_ENDPOINT": filled_in(seen.otlp, told),
+        **({"TRACEPARENT": meta.trace.parent} if meta.trace is not None and not inputs.status.started_at else {}),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": filled_in(inputs.otlp, told),
         "OTEL_SERVICE_NAME": spec.workload,
         "OTEL_RESOURCE_ATTRIBUTES": ",".join(f"{name}={quote(value, safe='')}" for name, value in about.items()),
     }

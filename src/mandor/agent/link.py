@@ -10,7 +10,7 @@ from mandor.model.record import ClusterSpec, Session
 from mandor.model.usage import InstanceUsage, NodeUsage
 
 
-class Beat(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Heartbeat(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """A heartbeat: tiny, every few seconds, kept in the server's memory."""
 
     cluster: str
@@ -67,7 +67,7 @@ class Link(Protocol):
     async def renew_certificate(self) -> None:
         """The node has another certificate for its key afterwards; safe to repeat."""
 
-    async def heartbeat(self, beat: Beat) -> ClusterSpec: ...
+    async def heartbeat(self, beat: Heartbeat) -> ClusterSpec: ...
 
     async def dial(self, session: Session) -> Duplex:
         """Connect to the server that holds the session's caller."""

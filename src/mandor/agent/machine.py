@@ -1,17 +1,23 @@
 """The machine under an agent: what it has, what is known about it, how busy it is and what is left of it."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from mandor.agent.defence import measure_machine
+import psutil
+
 from mandor.agent.fingerprint import capacity, facts
 from mandor.agent.pressure import Reading
 from mandor.agent.usage import Meter
+from mandor.engines.base import Engine
+from mandor.errors import MandorError
 from mandor.lib.clock import Clock
 from mandor.model.resources import Resources
 from mandor.model.usage import NodeUsage
+
+DISKS_SECONDS = 60.0
+"""Interval between queries for the storage directories of the engines."""
 
 
 class Machine(Protocol):
@@ -55,3 +61,42 @@ class ThisMachine:
 
     def has_path(self, path: str) -> bool:
         return os.path.exists(path)
+
+
+class EngineDisks:
+    def __init__(self, engines: Iterable[Engine], clock: Clock, found: Callable[[], None] = lambda: None) -> None:
+        """`found`: called when an engine has one of its own."""
+        self._engines = tuple(each for each in engines if type(each).storage is not Engine.storage)
+        """Those that can tell."""
+        self._clock, self._found = clock, found
+        self._folders: dict[str, Path] = {}
+
+    async def run(self) -> None:
+        """An engine that does not answer keeps what it had when it last did."""
+        while self._engines:
+            for engine in self._engines:
+                try:
+                    folder = await engine.storage()
+                except MandorError:
+                    continue
+                if folder:
+                    self._folders[engine.name] = Path(folder)
+                    self._found()
+            await self._clock.sleep(DISKS_SECONDS)
+
+    def readings(self) -> Iterator[Reading]:
+        for folder in set(self._folders.values()):
+            try:
+                yield from measure_disk(folder)
+            except OSError:
+                continue  # it is on another machine, or in a container of its own
+
+
+def measure_machine(data: Path) -> list[Reading]:
+    memory = psutil.virtual_memory()
+    return [Reading("memory", memory.available, memory.total), *measure_disk(data)]
+
+
+def measure_disk(folder: Path) -> list[Reading]:
+    disk = os.statvfs(folder)
+    return [Reading("disk", disk.f_bavail, disk.f_blocks), Reading("inodes", disk.f_favail, disk.f_files)]

@@ -4,18 +4,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from mandor.agent.absence import Source
+from mandor.agent.feed import Source
 from mandor.agent.fingerprint import capabilities, images, local_address, node_status
-from mandor.agent.load import Load
 from mandor.agent.machine import Machine
 from mandor.agent.order import Order
-from mandor.agent.ports import Holds, Strangers, nobody_holds, unchosen
+from mandor.agent.ports import ForeignPorts, Holds, no_port_in_use, unchosen
 from mandor.agent.settings import AgentSettings
-from mandor.agent.wait import doze
+from mandor.agent.usage_throttle import UsageThrottle
 from mandor.engines.base import Engine
 from mandor.errors import Conflict, MandorError
 from mandor.lib.backoff import Backoff
-from mandor.lib.clock import Clock
+from mandor.lib.clock import Clock, wait_event
 from mandor.model.log_sink import SinkHealth
 from mandor.model.meta import Key, Object
 from mandor.model.node import Capabilities, Node, NodeSpec
@@ -42,7 +41,7 @@ class NodeKeeper:
         changed: Callable[[], None],
         join: Callable[[], Awaitable[None]],
         locate: Callable[[], str] | None = None,
-        holds: Holds = nobody_holds,
+        holds: Holds = no_port_in_use,
         turned: Callable[[Node, str], None] = lambda node, engine: None,
     ) -> None:
         """`turned`: told which engine of the node is down now, or up again."""
@@ -55,8 +54,8 @@ class NodeKeeper:
         self.engines: dict[str, Capabilities] = {}
         self.images: dict[str, int] = {}
         self.capacity = settings.capacity or Resources()
-        self._load = Load(clock)
-        self._strangers = Strangers(holds, clock)
+        self._load = UsageThrottle(clock)
+        self._strangers = ForeignPorts(holds, clock)
         self.address = settings.address
         self.pressure: Callable[[], tuple[str, ...]] = tuple
         """What the node is short of, as whoever defends it says."""
@@ -129,7 +128,7 @@ class NodeKeeper:
                 pause = Backoff(1, self._settings.fingerprint_seconds, jitter=0.3).pause(failures)
                 log.warning("the node's facts were not taken: %s", error, extra={"facts": error.facts})
             await self._clock.sleep(min(pause, LEAST_SECONDS))
-            await doze(self._clock, pause - LEAST_SECONDS, self._news)
+            await wait_event(self._clock, pause - LEAST_SECONDS, self._news)
             await self.look()
 
     async def write(self) -> None:

@@ -4,8 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mandor.agent.thrift import Thrift
-from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine, Observed, UnitPhase
 from mandor.errors import MandorError, NotFound, Unsupported
 from mandor.lib.backoff import Backoff
@@ -22,7 +20,33 @@ SAFETY_SECONDS = 30.0
 """An engine that sends events is still asked so often, in case one was lost; so is one where nothing runs."""
 LIST_SECONDS = 60.0
 GAP_SECONDS = 0.05
-"""Events of a burst share one look."""
+"""Pause after an event, so that the events of a burst cause one `list`."""
+POLL_SHARE = 0.1
+"""Largest share of time that `list` calls take while units are being started."""
+FREE_SECONDS = 0.1
+"""Duration of `list` calls that does not count towards `POLL_SHARE`."""
+WAIT_MOST = 2.0
+"""Longest pause in seconds that `IdlePolling` demands before a `list` call."""
+
+
+class IdlePolling:
+    """Limits the share of time spent in `list` calls, so that starts on the same engine are not slowed down: pure."""
+
+    def __init__(self) -> None:
+        self._debt = 0.0
+        self._at = 0.0
+
+    def spend(self, seconds: float, now: float) -> None:
+        """Record a call that took `seconds` and ended at `now`."""
+        self._debt = min(self._left(now) + seconds, FREE_SECONDS + WAIT_MOST * POLL_SHARE)
+        self._at = now
+
+    def wait(self, now: float) -> float:
+        """Return the seconds to wait before the next call."""
+        return max(0.0, self._left(now) - FREE_SECONDS) / POLL_SHARE
+
+    def _left(self, now: float) -> float:
+        return max(0.0, self._debt - POLL_SHARE * (now - self._at))
 
 
 class Observer:
@@ -49,7 +73,7 @@ class Observer:
         """It was asked at least once, whether it answered or not."""
         self._tells = False
         self._failures = 0
-        self._thrift = Thrift()
+        self._polling = IdlePolling()
         self._wake = asyncio.Event()
         self._fresh: list[asyncio.Future[None]] = []
 
@@ -82,7 +106,7 @@ class Observer:
                 waiting, self._fresh = self._fresh, []
                 begun = self._clock.monotonic()
                 await self._look()
-                self._thrift.spend(self._clock.monotonic() - begun, self._clock.monotonic())
+                self._polling.spend(self._clock.monotonic() - begun, self._clock.monotonic())
                 for waiter in waiting:
                     if not waiter.done():
                         waiter.set_result(None)
@@ -130,8 +154,8 @@ class Observer:
             await self._doze()
         elif not self._fresh:
             await self._clock.sleep(GAP_SECONDS)
-        if wait := self._thrift.wait(self._clock.monotonic()):
-            await sleep_or(self._clock, wait, self._idle)
+        if wait := self._polling.wait(self._clock.monotonic()):
+            await _sleep_unless_set(self._clock, wait, self._idle)
 
     async def _doze(self) -> None:
         self._alarm = self._clock.alarm(self._interval(), self._ring)
@@ -183,3 +207,18 @@ def _by_uid(found: Iterable[Observed]) -> dict[str, tuple[Observed, ...]]:
         if len(units) > 1:
             units.sort(key=lambda each: each.unit)
     return {uid: tuple(units) for uid, units in grouped.items()}
+
+
+async def _sleep_unless_set(clock: Clock, seconds: float, event: asyncio.Event) -> None:
+    """Sleep; return early when the event is set."""
+    if event.is_set():
+        await asyncio.sleep(0)
+        return
+    sleeping = asyncio.ensure_future(clock.sleep(seconds))
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({sleeping, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sleeping, waiting):
+            task.cancel()
+        await asyncio.gather(sleeping, waiting, return_exceptions=True)

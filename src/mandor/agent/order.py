@@ -14,7 +14,7 @@ from mandor.model.workload import GroupTemplate, Restart, Workload
 Policy = Literal["always", "on-failure", "never"]
 
 
-class Care(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Supervision(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """How an instance is looked after: not part of its release, so it may change while it runs."""
 
     restart: Restart = Restart()
@@ -26,7 +26,7 @@ class Care(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """Of the workload: by them log sinks choose."""
 
     @classmethod
-    def of(cls, workload: Workload, group: str, priority: int = 0) -> "Care | None":
+    def of(cls, workload: Workload, group: str, priority: int = 0) -> "Supervision | None":
         """None: the workload no longer has such a group."""
         found = workload.spec.groups.get(group)
         if found is None:
@@ -40,26 +40,33 @@ class Care(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
         )
 
 
-class Space(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class NamespaceView(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """The namespace of an instance, as far as its node has to know it."""
 
     rules: NamespaceSpec = NamespaceSpec()
     first_user: int = 0
 
     @classmethod
-    def of(cls, namespace: Namespace) -> "Space":
+    def of(cls, namespace: Namespace) -> "NamespaceView":
         return cls(rules=namespace.spec, first_user=namespace.status.first_user)
 
 
-class Order(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Order(
+    Struct,
+    frozen=True,
+    gc=False,
+    omit_defaults=True,
+    kw_only=True,
+    rename={"namespace_view": "space", "supervision": "care"},  # as journals of earlier versions name them
+):
     """An instance with everything needed to run it, and which cluster said so, in which epoch."""
 
     instance: Instance
     template: GroupTemplate | None = None
     """None: its release has not been read yet."""
-    space: Space | None = None
+    namespace_view: NamespaceView | None = None
     """None: its namespace has not been read yet, or does not exist: it counts as `restricted`."""
-    care: Care = Care()
+    supervision: Supervision = Supervision()
     cluster: str = ""
     epoch: int = 0
     secrets: str = ""
@@ -68,8 +75,8 @@ class Order(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     @property
     def allowance(self) -> Allowance:
         """What its namespace allows it."""
-        space = self.space or Space()
-        return Allowance(self.instance.meta.namespace, space.rules, space.first_user)
+        namespace_view = self.namespace_view or NamespaceView()
+        return Allowance(self.instance.meta.namespace, namespace_view.rules, namespace_view.first_user)
 
     @property
     def uid(self) -> str:

@@ -21,11 +21,11 @@ Holds = Callable[[int, str], bool]
 """Whether anybody on this machine has that port of that protocol."""
 
 
-def nobody_holds(port: int, protocol: str) -> bool:
+def no_port_in_use(port: int, protocol: str) -> bool:
     return False
 
 
-def somebody_holds(port: int, protocol: str) -> bool:
+def port_in_use(port: int, protocol: str) -> bool:
     """Tried out, on all addresses; a port that this program may not open counts as free."""
     kind = socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM
     with socket.socket(socket.AF_INET, kind) as probe:
@@ -68,7 +68,7 @@ def unchosen(order: Order) -> str:
 
 
 @dataclass(slots=True)
-class Strangers:
+class ForeignPorts:
     """Ports that were found taken when an instance was to begin, as long as they are."""
 
     holds: Holds

@@ -122,7 +122,7 @@ class Pressure:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class EvictionCandidate:
     """An instance that could go."""
 
     uid: str
@@ -132,7 +132,7 @@ class Tenant:
     """What was kept for it."""
 
 
-def who_goes(tenants: Iterable[Tenant]) -> Tenant | None:
+def select_victim(tenants: Iterable[EvictionCandidate]) -> EvictionCandidate | None:
     """Whoever uses more than it asked for goes before those who do not; then whoever matters least; then whoever uses
     most beyond its request. Whoever uses none of it would go for nothing, unless nobody's use is known."""
     everybody = list(tenants)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from mandor.agent.order import Care, TaskMemory
+from mandor.agent.order import Supervision, TaskMemory
 from mandor.engines.base import Observed
 from mandor.lib.backoff import Backoff
 from mandor.lib.quantity import Seconds
@@ -60,7 +60,7 @@ def end_of(observed: Observed | None, memory: TaskMemory, now: float) -> End:
     return End(reason, observed.exit_code, observed.message, ran, finished)
 
 
-def after(end: End, role: Role, memory: TaskMemory, care: Care, task: str) -> Verdict:
+def after(end: End, role: Role, memory: TaskMemory, supervision: Supervision, task: str) -> Verdict:
     """Completed, started again after a pause, or failed for good."""
     ended = msgspec.structs.replace(
         memory,
@@ -68,21 +68,21 @@ def after(end: End, role: Role, memory: TaskMemory, care: Care, task: str) -> Ve
         reason=end.reason,
         ran_seconds=memory.ran_seconds + end.ran_seconds,
     )
-    if end.well and (role == "init" or (role == "main" and care.policy != "always")):
+    if end.well and (role == "init" or (role == "main" and supervision.policy != "always")):
         return Verdict("completed", msgspec.structs.replace(ended, completed=True))
     if end.reason == START_FAILED:
         return Verdict("failed", ended, START_FAILED, f"task {task} cannot start: {end.message or end}")
     # A sidecar serves the others for as long as they run, whatever the policy says about them.
-    if care.policy == "never" and role != "sidecar":
+    if supervision.policy == "never" and role != "sidecar":
         return Verdict("failed", ended, end.reason, f"task {task} ended: {end}")
-    recent = tuple(at for at in ended.restarts if at >= ended.ran_seconds - care.restart.interval)
-    if len(recent) >= care.restart.attempts:
-        return Verdict("failed", ended, *_used_up(end, len(recent), care, task))
-    return Verdict("again", _next(end, ended, recent, care))
+    recent = tuple(at for at in ended.restarts if at >= ended.ran_seconds - supervision.restart.interval)
+    if len(recent) >= supervision.restart.attempts:
+        return Verdict("failed", ended, *_used_up(end, len(recent), supervision, task))
+    return Verdict("again", _next(end, ended, recent, supervision))
 
 
-def _next(end: End, ended: TaskMemory, recent: tuple[float, ...], care: Care) -> TaskMemory:
-    pause = Backoff(care.restart.delay, care.restart.max_delay).pause(len(recent) + 1)
+def _next(end: End, ended: TaskMemory, recent: tuple[float, ...], supervision: Supervision) -> TaskMemory:
+    pause = Backoff(supervision.restart.delay, supervision.restart.max_delay).pause(len(recent) + 1)
     return msgspec.structs.replace(
         ended,
         attempt=ended.attempt + 1,
@@ -93,9 +93,9 @@ def _next(end: End, ended: TaskMemory, recent: tuple[float, ...], care: Care) ->
     )
 
 
-def _used_up(end: End, count: int, care: Care, task: str) -> tuple[str, str]:
+def _used_up(end: End, count: int, supervision: Supervision, task: str) -> tuple[str, str]:
     if count == 0:
         return end.reason, f"task {task} ended: {end}"
     times = "once" if count == 1 else f"{count} times"
-    within = Seconds(care.restart.interval)
+    within = Seconds(supervision.restart.interval)
     return CRASH_LOOP, f"task {task} was restarted {times} within {within} of running and ended again: {end}"

@@ -6,7 +6,7 @@ import msgspec
 
 from mandor.agent.order import Memory, Order, TaskMemory
 from mandor.agent.ports import ports_of
-from mandor.agent.seen import Seen
+from mandor.agent.sync_inputs import SyncInputs
 from mandor.engines.base import Observed, Unit, UnitPhase
 from mandor.lib.quantity import Seconds, SecondsOrNever
 from mandor.model.instance import InstanceStatus, TaskStatus
@@ -37,42 +37,44 @@ def ending_of(memory: Memory, mains: Sequence[str]) -> InstanceStatus:
     return final(Phase.SUCCEEDED, "Completed", "", next((code for code in codes if code is not None), 0))
 
 
-def describe(order: Order, memory: Memory, seen: Seen, now: float, phase: Phase | None = None) -> InstanceStatus:
+def describe(
+    order: Order, memory: Memory, inputs: SyncInputs, now: float, phase: Phase | None = None
+) -> InstanceStatus:
     """The status of an instance that is not over; `phase` None: whatever its units add up to."""
     names = _lasting(order)
-    running = all(_phase(seen, order.uid, name, memory.task(name)) is Phase.RUNNING for name in names)
+    running = all(_phase(inputs, order.uid, name, memory.task(name)) is Phase.RUNNING for name in names)
     begun = bool(memory.tasks)
     if phase is None:
         phase = Phase.RUNNING if running and names else Phase.STARTING if begun else Phase.RESERVED
-    ready = phase is Phase.RUNNING and all(_ready(order, memory, seen, name) for name in names)
-    reason, message = _words(order, memory, seen, phase)
+    ready = phase is Phase.RUNNING and all(_ready(order, memory, inputs, name) for name in names)
+    reason, message = _words(order, memory, inputs, phase)
     return _filled(
         InstanceStatus(phase=phase, reason=reason, message=message, ready=ready, exit_code=_last_code(memory)),
         order,
         memory,
-        seen,
+        inputs,
         now,
     )
 
 
-def unseen(seen: Seen) -> InstanceStatus | None:
+def unseen(inputs: SyncInputs) -> InstanceStatus | None:
     """While its engine is down: it is what it was last seen to be, and probably still is."""
-    status = seen.status
-    if not seen.down or status.phase not in _BETWEEN:
+    status = inputs.status
+    if not inputs.down or status.phase not in _BETWEEN:
         return None
-    return msgspec.structs.replace(status, reason="EngineDown", message=seen.down[:MESSAGE_MOST])
+    return msgspec.structs.replace(status, reason="EngineDown", message=inputs.down[:MESSAGE_MOST])
 
 
-def over(order: Order, memory: Memory, seen: Seen, now: float) -> InstanceStatus:
+def over(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> InstanceStatus:
     """The last status."""
     assert memory.ending is not None
     if order.instance.status.phase.over:
         return order.instance.status
     code = memory.ending.exit_code
     if code is None:
-        exited = [each.exit_code for each in seen.units or () if each.exit_code is not None]
+        exited = [each.exit_code for each in inputs.units or () if each.exit_code is not None]
         code = exited[-1] if exited else None
-    return _filled(msgspec.structs.replace(memory.ending, exit_code=code), order, memory, seen, now)
+    return _filled(msgspec.structs.replace(memory.ending, exit_code=code), order, memory, inputs, now)
 
 
 _BETWEEN = (Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
@@ -99,12 +101,12 @@ def path(before: Phase, after: Phase, *, at_once: bool = True) -> list[Phase]:
     return []
 
 
-def _filled(status: InstanceStatus, order: Order, memory: Memory, seen: Seen, now: float) -> InstanceStatus:
-    before = seen.status
-    started = [each.started_at for each in _latest(seen, memory) if each.phase is UnitPhase.RUNNING]
+def _filled(status: InstanceStatus, order: Order, memory: Memory, inputs: SyncInputs, now: float) -> InstanceStatus:
+    before = inputs.status
+    started = [each.started_at for each in _latest(inputs, memory) if each.phase is UnitPhase.RUNNING]
     # The engine knows since when it runs: an agent that comes back says the same as before.
     began = max(started) if status.phase is Phase.RUNNING and started else now
-    ports = ports_of(order, published=seen.published) if memory.engine and not status.phase.over else ()
+    ports = ports_of(order, published=inputs.published) if memory.engine and not status.phase.over else ()
     since = before.since if before.phase is status.phase and before.since else began
     return msgspec.structs.replace(
         status,
@@ -112,21 +114,21 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, seen: Seen, no
         message=status.message[:MESSAGE_MOST],
         restarts=sum(max(0, task.attempt - 1) for task in memory.tasks.values()),
         engine=memory.engine,
-        address=next((each.address for each in _latest(seen, memory) if each.address), ""),
-        host=seen.host if ports else "",
+        address=next((each.address for each in _latest(inputs, memory) if each.address), ""),
+        host=inputs.host if ports else "",
         ports=ports,
         since=since,
         started_at=min(started) if started else before.started_at,
-        tasks=_tasks(order, memory, seen),
-        images=_images(order, memory, seen) or before.images,
+        tasks=_tasks(order, memory, inputs),
+        images=_images(order, memory, inputs) or before.images,
     )
 
 
-def _images(order: Order, memory: Memory, seen: Seen) -> dict[str, str]:
+def _images(order: Order, memory: Memory, inputs: SyncInputs) -> dict[str, str]:
     """Digests of the images that its template names by tag."""
     template = order.template
     found = {}
-    for each in _latest(seen, memory):
+    for each in _latest(inputs, memory):
         image = template.tasks[each.unit.task].image if template and each.unit.task in template.tasks else None
         if each.digest and image and "@" not in image:
             found[image] = each.digest
@@ -138,29 +140,29 @@ def _lasting(order: Order) -> list[str]:
     return [name for name, task in tasks.items() if task.role != "init"]
 
 
-def _latest(seen: Seen, memory: Memory) -> Iterable[Observed]:
-    return (each for each in seen.units or () if each.unit.attempt == memory.task(each.unit.task).attempt)
+def _latest(inputs: SyncInputs, memory: Memory) -> Iterable[Observed]:
+    return (each for each in inputs.units or () if each.unit.attempt == memory.task(each.unit.task).attempt)
 
 
-def _observed(seen: Seen, uid: str, name: str, task: TaskMemory) -> Observed | None:
+def _observed(inputs: SyncInputs, uid: str, name: str, task: TaskMemory) -> Observed | None:
     unit = Unit(uid, name, task.attempt)
-    return next((each for each in seen.units or () if each.unit == unit), None)
+    return next((each for each in inputs.units or () if each.unit == unit), None)
 
 
-def _phase(seen: Seen, uid: str, name: str, task: TaskMemory) -> Phase:
+def _phase(inputs: SyncInputs, uid: str, name: str, task: TaskMemory) -> Phase:
     """A task's own phase; a main that completed while others run counts as running for the instance."""
     if task.completed:
         return Phase.RUNNING
     if task.attempt == 0:
         return Phase.PENDING
-    observed = _observed(seen, uid, name, task)
+    observed = _observed(inputs, uid, name, task)
     if observed is None or observed.phase is UnitPhase.STARTING:
         return Phase.STARTING
     return Phase.RUNNING if observed.phase is UnitPhase.RUNNING else Phase.FAILED
 
 
-def _ready(order: Order, memory: Memory, seen: Seen, name: str) -> bool:
-    opinion = seen.opinions.get(Unit(order.uid, name, memory.task(name).attempt))
+def _ready(order: Order, memory: Memory, inputs: SyncInputs, name: str) -> bool:
+    opinion = inputs.probe_results.get(Unit(order.uid, name, memory.task(name).attempt))
     if opinion is not None:
         return opinion.ready and opinion.alive
     # No opinion yet: only a task that nobody asks about it is ready as soon as it runs.
@@ -169,16 +171,16 @@ def _ready(order: Order, memory: Memory, seen: Seen, name: str) -> bool:
     return (task.readiness is None and task.startup is None) or memory.task(name).completed
 
 
-def _words(order: Order, memory: Memory, seen: Seen, phase: Phase) -> tuple[str, str]:
+def _words(order: Order, memory: Memory, inputs: SyncInputs, phase: Phase) -> tuple[str, str]:
     if phase is Phase.STOPPING and memory.ending is not None:
         return memory.ending.reason, memory.ending.message
-    if phase is not Phase.RUNNING and seen.trouble[0]:
-        return seen.trouble
-    if seen.lacks and phase is not Phase.RUNNING:
-        return seen.lacks_as, seen.lacks
-    if seen.wait and phase is Phase.RESERVED:
-        return "Waiting", seen.wait
-    for each in _latest(seen, memory):
+    if phase is not Phase.RUNNING and inputs.trouble[0]:
+        return inputs.trouble
+    if inputs.missing and phase is not Phase.RUNNING:
+        return inputs.missing_reason, inputs.missing
+    if inputs.wait and phase is Phase.RESERVED:
+        return "Waiting", inputs.wait
+    for each in _latest(inputs, memory):
         if each.phase is UnitPhase.STARTING and each.message:
             return "Starting", each.message
     several = order.template is not None and len(order.template.tasks) > 1
@@ -187,7 +189,7 @@ def _words(order: Order, memory: Memory, seen: Seen, phase: Phase) -> tuple[str,
             continue
         code = "" if task.exit_code is None else f", exit code {task.exit_code}"
         whose = f"task {name}: " if several else ""
-        if _observed(seen, order.uid, name, task) is None:
+        if _observed(inputs, order.uid, name, task) is None:
             pause = Seconds(task.pause)
             return task.reason, f"{whose}ended ({task.reason}{code}); restart {task.attempt - 1} after {pause}"
         if phase is Phase.RUNNING:
@@ -199,21 +201,21 @@ def _last_code(memory: Memory) -> int | None:
     return next((task.exit_code for task in memory.tasks.values() if task.exit_code is not None), None)
 
 
-def _tasks(order: Order, memory: Memory, seen: Seen) -> tuple[TaskStatus, ...]:
+def _tasks(order: Order, memory: Memory, inputs: SyncInputs) -> tuple[TaskStatus, ...]:
     tasks = order.template.tasks if order.template else {}
     if len(tasks) < 2:
         return ()
-    return tuple(_task_status(order, seen, name, memory.task(name)) for name in tasks)
+    return tuple(_task_status(order, inputs, name, memory.task(name)) for name in tasks)
 
 
-def _task_status(order: Order, seen: Seen, name: str, task: TaskMemory) -> TaskStatus:
-    observed = _observed(seen, order.uid, name, task)
+def _task_status(order: Order, inputs: SyncInputs, name: str, task: TaskMemory) -> TaskStatus:
+    observed = _observed(inputs, order.uid, name, task)
     if task.completed:
         phase = Phase.SUCCEEDED
     elif observed is not None and observed.phase is UnitPhase.EXITED:
         phase = Phase.SUCCEEDED if observed.exit_code == 0 else Phase.FAILED
     else:
-        phase = _phase(seen, order.uid, name, task)
+        phase = _phase(inputs, order.uid, name, task)
     exited = observed is not None and observed.phase is UnitPhase.EXITED
     return TaskStatus(
         name=name,

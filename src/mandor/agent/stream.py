@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import msgspec
 
-from mandor.agent.absence import Source
+from mandor.agent.feed import Source
 from mandor.agent.link import Duplex, Link
 from mandor.engines.base import Engine, Execution, LogLine, Unit
 from mandor.errors import Invalid, MandorError, NotFound, TooMany

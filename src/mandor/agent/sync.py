@@ -16,8 +16,8 @@ import msgspec
 from mandor.agent.launch import make_launch
 from mandor.agent.order import Memory, Order, TaskMemory
 from mandor.agent.restart import after, end_of
-from mandor.agent.seen import FINE, Seen
 from mandor.agent.status import DISCONNECTED, cut_off, describe, ending_of, failed, final, over, unseen
+from mandor.agent.sync_inputs import FINE, SyncInputs
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.model.instance import InstanceStatus
 from mandor.model.phase import Phase
@@ -64,29 +64,29 @@ class Decision:
     """Nothing of it is left."""
 
 
-def sync(order: Order, memory: Memory, seen: Seen, now: float) -> Decision:
+def sync(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> Decision:
     """What to do about one instance; doing it and asking again leads to rest."""
-    if seen.units is None:
-        return Decision(memory, status=unseen(seen))
-    if seen.gone:
-        return _clear(order, memory, seen.units)
+    if inputs.units is None:
+        return Decision(memory, status=unseen(inputs))
+    if inputs.gone:
+        return _clear(order, memory, inputs.units)
     if memory.held:
         return Decision(memory)
-    memory = _adopted(memory, seen.units)
-    if memory.ending is None and (ending := _end_from_outside(order, memory, seen, now)) is not None:
+    memory = _adopted(memory, inputs.units)
+    if memory.ending is None and (ending := _end_from_outside(order, memory, inputs, now)) is not None:
         memory = msgspec.structs.replace(memory, ending=ending)
     if memory.ending is None and order.template is not None:
-        return _run(order, memory, seen, now)
+        return _run(order, memory, inputs, now)
     if memory.ending is None:
         return Decision(memory)
-    return _wind_down(order, memory, seen, now)
+    return _wind_down(order, memory, inputs, now)
 
 
 def sync_all(
-    orders: Mapping[str, Order], memories: Mapping[str, Memory], seen: Mapping[str, Seen], now: float
+    orders: Mapping[str, Order], memories: Mapping[str, Memory], inputs: Mapping[str, SyncInputs], now: float
 ) -> dict[str, Decision]:
     """`sync` for every order, by uid."""
-    return {uid: sync(order, memories.get(uid, Memory()), seen[uid], now) for uid, order in orders.items()}
+    return {uid: sync(order, memories.get(uid, Memory()), inputs[uid], now) for uid, order in orders.items()}
 
 
 def live(units: Iterable[Observed]) -> list[Observed]:
@@ -110,26 +110,26 @@ def _adopted(memory: Memory, units: tuple[Observed, ...]) -> Memory:
     return memory
 
 
-def _end_from_outside(order: Order, memory: Memory, seen: Seen, now: float) -> InstanceStatus | None:
+def _end_from_outside(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> InstanceStatus | None:
     """Why it ends though its tasks did not: it was over before, told to stop, refused, or cut off."""
     stored, stop = order.instance.status, order.instance.spec.stop
     if stored.phase.over:
         return stored
-    natural = _natural_end(order, memory, seen, now)
+    natural = _natural_end(order, memory, inputs, now)
     if natural is not None:
         return natural
     if stop is not None:
         return final(Phase.STOPPED, "StopOrdered", stop.reason)
     begun = bool(memory.tasks)
-    if seen.refusal and not begun:
-        return final(Phase.FAILED, seen.refused_as, seen.refusal)
-    limit = order.care.stop_after
-    if seen.settled and begun and seen.silence >= limit:
+    if inputs.refusal and not begun:
+        return final(Phase.FAILED, inputs.refusal_reason, inputs.refusal)
+    limit = order.supervision.stop_after
+    if inputs.settled and begun and inputs.silence >= limit:
         return cut_off(limit)
     return None
 
 
-def _natural_end(order: Order, memory: Memory, seen: Seen, now: float) -> InstanceStatus | None:
+def _natural_end(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> InstanceStatus | None:
     """Mains that had all completed before the order to stop came make it Succeeded, not Stopped."""
     if order.template is None or order.instance.spec.stop is None:
         return None
@@ -138,26 +138,26 @@ def _natural_end(order: Order, memory: Memory, seen: Seen, now: float) -> Instan
         known = memory.task(name)
         if known.completed:
             continue
-        mine = _mine(seen.units or (), name, known.attempt)
+        mine = _mine(inputs.units or (), name, known.attempt)
         if mine is None or mine.phase is not UnitPhase.EXITED:
             return None
-        if after(end_of(mine, known, now), "main", known, order.care, name).what != "completed":
+        if after(end_of(mine, known, now), "main", known, order.supervision, name).what != "completed":
             return None
     return ending_of(memory, mains)
 
 
-def _wind_down(order: Order, memory: Memory, seen: Seen, now: float) -> Decision:
+def _wind_down(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> Decision:
     assert memory.ending is not None
-    units = seen.units or ()
+    units = inputs.units or ()
     running = live(units)
     if running:
         # Elsewhere another one begins soon: nobody waits for others.
         sidecars = _names(order, "sidecar") if memory.ending.reason != DISCONNECTED else []
         first = [each for each in running if each.unit.task not in sidecars]
-        status = describe(order, memory, seen, now, Phase.STOPPING)
+        status = describe(order, memory, inputs, now, Phase.STOPPING)
         return Decision(memory, _stops(order, first or running, at_once=memory.at_once), status)
     memory = msgspec.structs.replace(memory, over=True)
-    return Decision(memory, status=over(order, memory, seen, now))
+    return Decision(memory, status=over(order, memory, inputs, now))
 
 
 def _stops(order: Order, units: Iterable[Observed], *, at_once: bool = False) -> tuple[Action, ...]:
@@ -195,18 +195,18 @@ class _Step:
         self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
 
 
-def _run(order: Order, memory: Memory, seen: Seen, now: float) -> Decision:
+def _run(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> Decision:
     step = _Step(memory)
     init = _names(order, "init")
     for name in init:
         if not step.memory.task(name).completed:
-            _look(step, order, name, seen, now)
+            _look(step, order, name, inputs, now)
         if not step.memory.task(name).completed:
             break
     else:
         for name in _names(order, "sidecar", "main"):
             if not step.memory.task(name).completed:
-                _look(step, order, name, seen, now)
+                _look(step, order, name, inputs, now)
     memory = step.memory
     ending = None
     if step.failure is not None:
@@ -214,18 +214,18 @@ def _run(order: Order, memory: Memory, seen: Seen, now: float) -> Decision:
     elif all(memory.task(name).completed for name in _names(order, "main")):
         ending = ending_of(memory, _names(order, "main"))
     if ending is not None:
-        return _wind_down(order, msgspec.structs.replace(memory, ending=ending), seen, now)
-    _tidy(step, seen.units or ())
-    left = order.care.stop_after - seen.silence
-    if seen.settled and 0 < left < float("inf"):
+        return _wind_down(order, msgspec.structs.replace(memory, ending=ending), inputs, now)
+    _tidy(step, inputs.units or ())
+    left = order.supervision.stop_after - inputs.silence
+    if inputs.settled and 0 < left < float("inf"):
         step.wake(now + max(left, SOON_SECONDS))
-    return Decision(memory, tuple(step.actions), describe(order, memory, seen, now), step.wake_at)
+    return Decision(memory, tuple(step.actions), describe(order, memory, inputs, now), step.wake_at)
 
 
-def _look(step: _Step, order: Order, name: str, seen: Seen, now: float) -> None:
+def _look(step: _Step, order: Order, name: str, inputs: SyncInputs, now: float) -> None:
     """One task: start it, leave it alone, stop it because it is unhealthy, or judge its end."""
     assert order.template is not None
-    units = seen.units or ()
+    units = inputs.units or ()
     known = step.memory.task(name)
     mine = _mine(units, name, known.attempt)
     older = [each for each in live(units) if each.unit.task == name and each.unit.attempt < known.attempt]
@@ -233,23 +233,23 @@ def _look(step: _Step, order: Order, name: str, seen: Seen, now: float) -> None:
         step.actions += [Stop(each.unit, grace_of(order, name)) for each in older]
         return
     unit = Unit(order.uid, name, max(known.attempt, 1))
-    if mine is None and unit not in seen.known:
-        _begin(step, order, unit, known, seen, now)
+    if mine is None and unit not in inputs.known:
+        _begin(step, order, unit, known, inputs, now)
     elif mine is not None and mine.phase is not UnitPhase.EXITED:
-        if known.unhealthy or not seen.opinions.get(unit, FINE).alive:
+        if known.unhealthy or not inputs.probe_results.get(unit, FINE).alive:
             step.memory = step.memory.with_task(name, msgspec.structs.replace(known, unhealthy=True))
             step.actions.append(Stop(unit, grace_of(order, name)))
-    elif seen.settled:
+    elif inputs.settled:
         role = order.template.tasks[name].role
-        verdict = after(end_of(mine, known, now), role, known, order.care, name)
+        verdict = after(end_of(mine, known, now), role, known, order.supervision, name)
         step.memory = step.memory.with_task(name, verdict.memory)
         if verdict.what == "failed":
             step.failure = step.failure or (verdict.reason, verdict.message, verdict.memory.exit_code)
         elif verdict.what == "again":
-            _begin(step, order, Unit(order.uid, name, verdict.memory.attempt), verdict.memory, seen, now)
+            _begin(step, order, Unit(order.uid, name, verdict.memory.attempt), verdict.memory, inputs, now)
 
 
-def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen, now: float) -> None:
+def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, inputs: SyncInputs, now: float) -> None:
     if known.due - now > known.pause:  # The clock was set back: wait the pause, not the jump.
         known = msgspec.structs.replace(known, due=now + known.pause)
         step.memory = step.memory.with_task(unit.task, known)
@@ -258,16 +258,16 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen,
         return
     # Whoever must not run alone does not begin before the whole control plane knows that this node is back: one of its
     # servers may just be giving it up.
-    alone = order.care.stop_after != float("inf") and seen.away >= order.care.stop_after
+    alone = order.supervision.stop_after != float("inf") and inputs.away >= order.supervision.stop_after
     if alone:
         step.wake(now + ALONE_SECONDS)
-    if not seen.settled or alone or (seen.wait and known.attempt == 0):
+    if not inputs.settled or alone or (inputs.wait and known.attempt == 0):
         return
-    if seen.lacks or seen.silence >= order.care.stop_after:
+    if inputs.missing or inputs.silence >= order.supervision.stop_after:
         step.wake(now + LACKS_SECONDS)
         return
     step.memory = step.memory.with_task(unit.task, msgspec.structs.replace(known, attempt=unit.attempt))
-    launch = make_launch(order, unit.task, step.memory.engine, seen)
+    launch = make_launch(order, unit.task, step.memory.engine, inputs)
     step.actions.append(Start(unit, launch))
 
 

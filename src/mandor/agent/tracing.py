@@ -14,7 +14,7 @@ from mandor.telemetry.tracer import Tracer
 BEFORE_IT_RUNS = frozenset({Phase.RESERVED, Phase.STARTING})
 
 
-class Story:
+class InstanceTrace:
     """Of one instance, until it runs, or never will."""
 
     def __init__(self, tracer: Tracer, span: Span) -> None:
@@ -55,20 +55,20 @@ class Tracing:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    def ordered(self, instance: Instance) -> Story | None:
+    def ordered(self, instance: Instance) -> InstanceTrace | None:
         """It has come to this node, and does not run yet."""
         parent = left_by(instance)
         if parent is None or instance.phase not in BEFORE_IT_RUNS or instance.spec.stop is not None:
             return None
         span = self._tracer.begin("start instance", parent, Kind.CONSUMER, attributes=_about(instance))
-        return Story(self._tracer, span)
+        return InstanceTrace(self._tracer, span)
 
-    def again(self, instance: Instance) -> Story | None:
+    def again(self, instance: Instance) -> InstanceTrace | None:
         """It ran, and something of it is started anew: another trace, which points to the one it came from."""
         earlier = left_by(instance)
         if earlier is None:
             return None
-        return Story(
+        return InstanceTrace(
             self._tracer, self._tracer.begin("restart instance", attributes=_about(instance), links=(earlier,))
         )
 
@@ -94,6 +94,6 @@ def starting(order: Order, unit: Unit, engine: str) -> Iterator[None]:
         yield
 
 
-def first_story(stories: Iterable[Story | None]) -> AbstractContextManager[object]:
+def report_context(stories: Iterable[InstanceTrace | None]) -> AbstractContextManager[object]:
     """Reports go together; the request that brings them is part of one of the traces."""
     return next((each.reporting() for each in stories if each is not None and not each.over), nullcontext())

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from mandor.agent.absence import Source
+from mandor.agent.feed import Source
 from mandor.agent.journal import Blocking
 from mandor.agent.launch import user_of
 from mandor.agent.machine import Machine
 from mandor.agent.order import Order
 from mandor.agent.volume_folder import VolumeFolders, VolumeRecord
-from mandor.agent.wait import doze
 from mandor.errors import Conflict, Forbidden, MandorError, Unavailable
-from mandor.lib.clock import Clock
+from mandor.lib.clock import Clock, wait_event
 from mandor.model.allowance import Allowance
 from mandor.model.instance import volume_names
 from mandor.model.meta import Key, Object
@@ -32,14 +31,14 @@ TRIES_MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Furnished:
+class PreparedVolumes:
     """What an instance has of its volumes."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
     """Where each is on this node, by its name in the group; not those that are memory."""
     refusal: str = ""
     """Why it can never begin here."""
-    lacks: str = ""
+    missing: str = ""
     """Why it cannot begin, or begin again, now."""
 
 
@@ -77,11 +76,11 @@ class VolumeKeeper:
 
     # Before an instance begins.
 
-    async def furnish(self, order: Order, *, begun: bool, mapped: bool = False) -> Furnished:
+    async def prepare(self, order: Order, *, begun: bool, mapped: bool = False) -> PreparedVolumes:
         """Make the volumes of an instance; `mapped`: its engine has other numbers for users of namespaces."""
         template, instance = order.template, order.instance
         if template is None or not template.volumes:
-            return Furnished()
+            return PreparedVolumes()
         names = volume_names(template.volumes, instance.spec.workload, instance.spec.group, instance.meta.name)
         sources: dict[str, str] = {}
         try:
@@ -95,10 +94,14 @@ class VolumeKeeper:
                     key = Key(Volume.kind, instance.meta.namespace, names[name])
                     sources[name] = await self._local(key, order, user, begun=begun)
         except _Refused as refused:
-            return Furnished(sources, lacks=str(refused)) if begun else Furnished(sources, refusal=str(refused))
+            return (
+                PreparedVolumes(sources, missing=str(refused))
+                if begun
+                else PreparedVolumes(sources, refusal=str(refused))
+            )
         except _Lacking as lacking:
-            return Furnished(sources, lacks=str(lacking))
-        return Furnished(sources)
+            return PreparedVolumes(sources, missing=str(lacking))
+        return PreparedVolumes(sources)
 
     def _host(self, path: str, allowance: Allowance) -> str:
         """The folder that a host path leads to through all its links, if the agent and the namespace both allow it.
@@ -236,7 +239,7 @@ class VolumeKeeper:
                     await self._sweep()
             except OSError as error:
                 log.warning("a volume cannot be removed: %s", error)
-            await doze(self._clock, SWEEP_SECONDS if some else None, self._news)
+            await wait_event(self._clock, SWEEP_SECONDS if some else None, self._news)
 
     async def _sweep(self) -> None:
         if self._source is None:

@@ -8,31 +8,29 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from mandor.agent.discovery import NO_DISCOVERY, Discovery
 from mandor.agent.fetch import Fetch
 from mandor.agent.identity import IdentityKeeper
 from mandor.agent.launch import pick_engine
-from mandor.agent.leash import Leash
-from mandor.agent.measures import Measures
-from mandor.agent.names_plan import NOBODY_KNOWN, Known
-from mandor.agent.nursing import Nursing
+from mandor.agent.metrics import AgentMetrics
 from mandor.agent.order import Entry, Memory, Order
 from mandor.agent.ports import ports_of, publishes
+from mandor.agent.probe_runner import ProbeRunner
 from mandor.agent.probes import Ask
-from mandor.agent.room import Answer
-from mandor.agent.seen import Seen
+from mandor.agent.resource_admission import AdmissionResult
+from mandor.agent.starts import ConcurrencyLimit, RevocableTask
 from mandor.agent.status import describe, failed
 from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
+from mandor.agent.sync_inputs import SyncInputs
 from mandor.agent.tracing import Tracing
 from mandor.agent.tracing import starting as starting_task
-from mandor.agent.turns import Turns
 from mandor.agent.vault import Vault, names_of
-from mandor.agent.volumes import Furnished
-from mandor.agent.wait import doze
+from mandor.agent.volumes import PreparedVolumes
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import Forbidden, MandorError, NotFound, PortTaken, Unavailable, Unsupported
 from mandor.lib.backoff import Backoff
 from mandor.lib.bounded import bounded
-from mandor.lib.clock import Clock
+from mandor.lib.clock import Clock, wait_event
 from mandor.lib.logs import about
 from mandor.lib.quantity import NEVER
 from mandor.lib.tasks import side_by_side
@@ -60,8 +58,8 @@ class Surroundings(Protocol):
     fetch: Fetch
     vault: Vault
     identities: IdentityKeeper | None
-    turns: Turns
-    measures: Measures
+    starts: ConcurrencyLimit
+    measures: AgentMetrics
     quick_seconds: float
     otlp: str
     ask: Ask
@@ -82,13 +80,13 @@ class Surroundings(Protocol):
         """It was asked what it has, whether it answered or not; without an engine, all were."""
 
     async def fresh(self, engine: str) -> None: ...
-    def ask_room(self, order: Order, *, begun: bool) -> Answer: ...
+    def ask_room(self, order: Order, *, begun: bool) -> AdmissionResult: ...
     def leave_room(self, uid: str, *, over: bool) -> None: ...
-    async def furnish(self, order: Order, engine: str, *, begun: bool) -> Furnished: ...
+    async def prepare(self, order: Order, engine: str, *, begun: bool) -> PreparedVolumes: ...
     def user_on_node(self, engine: str, user: str | int | None) -> str | int | None:
         """Return the owner, on this node, of files that a task of the engine with this user reads."""
 
-    async def know_names(self, order: Order) -> Known: ...
+    async def know_names(self, order: Order) -> Discovery: ...
     def taken_ports(self, order: Order) -> str:
         """Why it cannot have its ports of this node; empty: it can."""
 
@@ -129,8 +127,8 @@ class Worker:
         """What is being started has, or it must end."""
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
-        self._nursing = Nursing(around.clock, self.poke, around.ask)
-        self.story = around.tracing.ordered(self.order.instance) if around.tracing is not None else None
+        self._probes = ProbeRunner(around.clock, self.poke, around.ask)
+        self.trace = around.tracing.ordered(self.order.instance) if around.tracing is not None else None
         """Its part of a trace; None: it is in none."""
 
     def poke(self) -> None:
@@ -206,47 +204,47 @@ class Worker:
                     log.warning("%s: %s; again in %.0fs", self.order.name, shown, pause, exc_info=not expected)
                 if pause is not None and pause < 0:
                     return
-                await doze(self._around.clock, pause, self._news)
+                await wait_event(self._around.clock, pause, self._news)
         finally:
-            if self.story is not None:
-                self.story.end()
-            await self._nursing.close()
+            if self.trace is not None:
+                self.trace.end()
+            await self._probes.close()
 
     async def _step(self) -> float | None:
         """Seconds until the next look; None: when there is news; negative: never again."""
         if not self._around.settled and not self._around.looked(self.memory.engine):
             return None  # There is nothing to see, and nothing to be said; whoever changes that, wakes everybody.
-        with self._in_story():
+        with self._in_trace():
             if not await self._prepare():
                 return None
-            seen = await self._seen()
-        decision = sync(self.order, self.memory, seen, self._around.clock.now())
-        self._remember(seen.units or ())
+            inputs = await self._inputs()
+        decision = sync(self.order, self.memory, inputs, self._around.clock.now())
+        self._remember(inputs.units or ())
         await self._write_down(decision)
         self._tell(decision)
-        ports = ports_of(self.order, published=seen.published)
-        self._nursing.attend(self.order, self.memory, self._nursed(seen.units), self._around, ports)
+        ports = ports_of(self.order, published=inputs.published)
+        self._probes.sync(self.order, self.memory, self._nursed(inputs.units), self._around, ports)
         if decision.forget:
             await self._around.forget(self.uid)
             self._around.leave_room(self.uid, over=True)
             return -1
         if decision.actions:
-            self._take_up_story(decision.actions)
-            with self._in_story():
+            self._begin_restart_trace(decision.actions)
+            with self._in_trace():
                 await self._act(decision.actions)
             return self._pause_after(decision)
         self._last, self._repeats = (), 0
         return None if decision.wake_at is None else max(0.0, decision.wake_at - self._around.clock.now())
 
-    def _in_story(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.story is None or self.story.over else within(self.story.span)
+    def _in_trace(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.trace is None or self.trace.over else within(self.trace.span)
 
-    def _take_up_story(self, actions: Sequence[Action]) -> None:
+    def _begin_restart_trace(self, actions: Sequence[Action]) -> None:
         tracing = self._around.tracing
-        if tracing is None or (self.story is not None and not self.story.over):
+        if tracing is None or (self.trace is not None and not self.trace.over):
             return
         if any(isinstance(each, Start) for each in actions):
-            self.story = tracing.again(self.order.instance)
+            self.trace = tracing.again(self.order.instance)
 
     def _remember(self, units: Sequence[Observed]) -> None:
         """Who was seen; of each task only the latest can still be missed."""
@@ -265,28 +263,32 @@ class Worker:
         if not wanted:
             return True
         if order.template is not None:
-            await self._ensure_space()
+            await self._ensure_namespace_view()
             return True
         fetch = self._around.fetch
         try:
-            template, care = await fetch.template_and_care(order.instance)
-            space = await fetch.space(order.instance)
+            template, supervision = await fetch.template_and_supervision(order.instance)
+            namespace_view = await fetch.namespace_view(order.instance)
         except NotFound as error:
             self._refusal = str(error)
             return True
-        if care is None:
+        if supervision is None:
             # Without its workload it will be told to stop soon; until then nobody can say how to look after it.
             raise NotFound(f"its workload {order.instance.spec.workload} has no such group any more, or is gone")
-        self.order = msgspec.structs.replace(self.order, template=template, care=care, space=space)
+        self.order = msgspec.structs.replace(
+            self.order, template=template, supervision=supervision, namespace_view=namespace_view
+        )
         return True
 
-    async def _ensure_space(self) -> None:
+    async def _ensure_namespace_view(self) -> None:
         """Read the namespace of an order that an older agent wrote down."""
-        if self.order.space is None and self._around.settled:
-            space = await self._around.fetch.space_quickly(self.order.instance, self._around.quick_seconds)
-            self.order = msgspec.structs.replace(self.order, space=space)
+        if self.order.namespace_view is None and self._around.settled:
+            namespace_view = await self._around.fetch.namespace_view_quickly(
+                self.order.instance, self._around.quick_seconds
+            )
+            self.order = msgspec.structs.replace(self.order, namespace_view=namespace_view)
 
-    async def _seen(self) -> Seen:
+    async def _inputs(self) -> SyncInputs:
         around = self._around
         engine, units = around.look(self.uid, self.memory.engine)
         refusal, wait = self._refusal, ""
@@ -307,44 +309,44 @@ class Worker:
         if template is not None and not refusal and not self.memory.over and not self.gone:
             answer = around.ask_room(self.order, begun=begun)
             refusal, wait = answer.refusal, wait or answer.wait
-        refused_as = REFUSED
+        refusal_reason = REFUSED
         if template is not None and template.ports and not (begun or refusal or wait or self.memory.over or self.gone):
             refusal = around.taken_ports(self.order)
-            refused_as = PORT_TAKEN if refusal else refused_as
-        furnished = Furnished()
+            refusal_reason = PORT_TAKEN if refusal else refusal_reason
+        prepared = PreparedVolumes()
         if template is not None and template.volumes and not (refusal or self.memory.over or self.gone):
-            furnished = await around.furnish(self.order, self.memory.engine, begun=begun)
-            refusal = furnished.refusal
-        known = NOBODY_KNOWN
+            prepared = await around.prepare(self.order, self.memory.engine, begun=begun)
+            refusal = prepared.refusal
+        known = NO_DISCOVERY
         wanted = not (refusal or self.memory.over or self.gone) and self._may_start(units)
         if wanted:
             known = await around.know_names(self.order)
         secrets: Mapping[str, str] = {}
-        lacks, lacks_as = (forbidden, FORBIDDEN) if forbidden else (furnished.lacks, "VolumeMissing")
+        missing, missing_reason = (forbidden, FORBIDDEN) if forbidden else (prepared.missing, "VolumeMissing")
         if wanted and template is not None and names_of(self.order):
             try:
                 secrets, self.order = await around.vault.read(self.order)
             except NotFound as error:
-                lacks, lacks_as = lacks or str(error), "SecretMissing"
+                missing, missing_reason = missing or str(error), "SecretMissing"
             except Unavailable as error:
-                lacks, lacks_as = lacks or str(error), "SecretUnavailable"
+                missing, missing_reason = missing or str(error), "SecretUnavailable"
         identities: Mapping[str, str] = {}
         if wanted and around.identities is not None and _identified(self.order):
             try:
                 identities = await around.identities.ready(self.order)
             except (NotFound, Forbidden, Unsupported) as error:
-                lacks, lacks_as = lacks or f"no identity is issued: {error}", "IdentityMissing"
+                missing, missing_reason = missing or f"no identity is issued: {error}", "IdentityMissing"
         if self._ended(units):
-            await self._refresh_care()
-        return Seen(
+            await self._refresh_supervision()
+        return SyncInputs(
             units=units,
             down=self._down() if units is None else "",
             known=frozenset(self._known),
-            opinions=self._nursing.opinions,
+            probe_results=self._probes.probe_results,
             status=self.status,
             gone=self.gone,
             refusal=refusal,
-            refused_as=refused_as,
+            refusal_reason=refusal_reason,
             published=self._published,
             host=around.address,
             otlp=around.otlp,
@@ -352,9 +354,9 @@ class Worker:
             mounts_hosts="hosts" in self._extras,
             users="user" in self._extras,
             wait=wait,
-            sources=furnished.sources,
-            lacks=lacks,
-            lacks_as=lacks_as,
+            sources=prepared.sources,
+            missing=missing,
+            missing_reason=missing_reason,
             secrets=secrets,
             identities=identities,
             extras=self._extras,
@@ -406,17 +408,19 @@ class Worker:
             for each in units
         )
 
-    async def _refresh_care(self) -> None:
+    async def _refresh_supervision(self) -> None:
         try:
-            care = await self._around.fetch.care_quickly(self.order.instance, self._around.quick_seconds)
+            supervision = await self._around.fetch.supervision_quickly(self.order.instance, self._around.quick_seconds)
         except MandorError as error:
             log.warning("%s: its restart policy cannot be read: %s", self.order.name, error)
             return
-        if care is not None:
-            self.order = msgspec.structs.replace(self.order, care=care)
-        space = await self._around.fetch.space_quickly(self.order.instance, self._around.quick_seconds)
-        if space is not None:
-            self.order = msgspec.structs.replace(self.order, space=space)
+        if supervision is not None:
+            self.order = msgspec.structs.replace(self.order, supervision=supervision)
+        namespace_view = await self._around.fetch.namespace_view_quickly(
+            self.order.instance, self._around.quick_seconds
+        )
+        if namespace_view is not None:
+            self.order = msgspec.structs.replace(self.order, namespace_view=namespace_view)
         if self.status.images:
             # It was started before its release had digests: its next start is by them.
             template = await self._around.fetch.template_quickly(self.order.instance, self._around.quick_seconds)
@@ -444,8 +448,8 @@ class Worker:
         if decision.status is not None and self._around.settled:
             before = self.status
             self._take_status(decision.status)
-            if self.story is not None:
-                self.story.described(decision.status)
+            if self.trace is not None:
+                self.trace.described(decision.status)
             self._around.report(self.order, before, decision.status)
 
     async def _act(self, actions: Sequence[Action]) -> None:
@@ -478,9 +482,9 @@ class Worker:
         starting.add_done_callback(lambda _: self._turned.set())
         try:
             while not starting.done() and not self._must_end and self._heard():
-                alone = max(SOON_SECONDS, self.order.care.stop_after - self._around.silence)
+                alone = max(SOON_SECONDS, self.order.supervision.stop_after - self._around.silence)
                 self._turned.clear()
-                await doze(self._around.clock, min(PROGRESS_SECONDS, alone), self._turned)
+                await wait_event(self._around.clock, min(PROGRESS_SECONDS, alone), self._turned)
                 if not starting.done() and not self._must_end:
                     await self._tell_progress()
             if starting.done():
@@ -503,7 +507,7 @@ class Worker:
 
     def _heard(self) -> bool:
         """It may run as far as the control plane's silence goes."""
-        return self._around.silence < self.order.care.stop_after
+        return self._around.silence < self.order.supervision.stop_after
 
     async def _tell_progress(self) -> None:
         """What a long start waits for, where the engine says so; one that does not answer holds nobody up."""
@@ -512,9 +516,11 @@ class Worker:
                 await self._around.fresh(self.memory.engine)
         except TimeoutError:
             return
-        seen = await self._seen()
-        if any(each.phase is UnitPhase.STARTING and each.message for each in seen.units or ()):
-            self._tell(Decision(self.memory, status=describe(self.order, self.memory, seen, self._around.clock.now())))
+        inputs = await self._inputs()
+        if any(each.phase is UnitPhase.STARTING and each.message for each in inputs.units or ()):
+            self._tell(
+                Decision(self.memory, status=describe(self.order, self.memory, inputs, self._around.clock.now()))
+            )
 
     async def _in_turn(self, engine: Engine, action: Start) -> None:
         """So many at once; one that takes long gives its turn to others and goes on."""
@@ -522,10 +528,10 @@ class Worker:
             user = self._around.user_on_node(engine.name, action.launch.user)
             await self._around.identities.give(self.order, action.unit.task, user)
         with starting_task(self.order, action.unit, engine.name):
-            async with self._around.turns.take(TURN_SECONDS):
+            async with self._around.starts.take(TURN_SECONDS):
                 begin = engine.start(action.unit, action.launch)
-                leashed = self.order.care.stop_after != NEVER
-                work = Leash(begin, self._heard, "it may not run alone any longer") if leashed else begin
+                leashed = self.order.supervision.stop_after != NEVER
+                work = RevocableTask(begin, self._heard, "it may not run alone any longer") if leashed else begin
                 await self._around.measures.call(engine.name, "start", work)
 
     def _pause_after(self, decision: Decision) -> float:
@@ -559,7 +565,7 @@ def _differs(entry: Entry, kept: Entry | None) -> bool:
 
 
 def _told(order: Order) -> tuple[object, ...]:
-    return order.instance.spec, order.template, order.space, order.care, order.cluster, order.epoch
+    return order.instance.spec, order.template, order.namespace_view, order.supervision, order.cluster, order.epoch
 
 
 def fresh_entry(instance: Instance, cluster: str, epoch: int) -> Entry:

@@ -132,3 +132,21 @@ async def settle(rounds: int = 50) -> None:
     """Let every task that can run do so."""
     for _ in range(rounds):
         await asyncio.sleep(0)
+
+
+async def wait_event(clock: Clock, seconds: float | None, event: asyncio.Event) -> None:
+    """Wait until the event is set; after `seconds` (None: never) set it.
+
+    For events that have one reader, which clears the event before it acts on it.
+    """
+    if event.is_set() or (seconds is not None and seconds <= 0):
+        await asyncio.sleep(0)
+        return
+    if seconds is None:
+        await event.wait()
+        return
+    alarm = clock.alarm(seconds, event.set)
+    try:
+        await event.wait()
+    finally:
+        alarm.cancel()

@@ -17,10 +17,10 @@ from mandor.agent.agent import Agent
 from mandor.agent.fingerprint import capacity
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import SECRET_FILES, Journal
-from mandor.agent.ports import somebody_holds
+from mandor.agent.ports import port_in_use
 from mandor.agent.pressure import USUAL, Threshold
 from mandor.agent.settings import AgentSettings
-from mandor.agent.shipping.own import OwnLogs
+from mandor.agent.shipping.agent_logs import AgentLogHandler
 from mandor.client.aio import Client
 from mandor.engines.base import Engine
 from mandor.engines.registry import known_engines, make_engine
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 def run(settings: AgentRootSettings, *, dev: bool = False) -> None:
     """Serve this node until a signal; its work goes on afterwards. `dev`: other users of the machine are trusted."""
     name = settings.name or default_name()
-    own = OwnLogs(name)
+    own = AgentLogHandler(name)
     logs.set_up(settings.log_style, settings.log_level, also=own, node=name)
     target_of(settings)  # a mistake is told before anything runs
     if not dev:
@@ -68,7 +68,7 @@ def run(settings: AgentRootSettings, *, dev: bool = False) -> None:
         raise Conflict(f"another agent runs in {settings.directory}", hint=str(held)) from None
 
 
-async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) -> None:
+async def serve(settings: AgentRootSettings, own_logs: AgentLogHandler | None = None) -> None:
     known = agent_settings(settings)
     journal = Journal(known.data)
     async with contextlib.AsyncExitStack() as stack:
@@ -96,11 +96,11 @@ async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) ->
             engines,
             clock,
             journal=journal,
-            holds=somebody_holds,
+            holds=port_in_use,
             ahead=lambda: client.ahead_seconds,
             own_logs=own_logs,
             tracer=tracer,
-            sentry=GuardPost(_guard_job(settings)),
+            guard_control=GuardPost(_guard_job(settings)),
         )
         if settings.metrics:
             from mandor.roots.metrics_page import metrics_at  # an agent without it keeps no server in memory

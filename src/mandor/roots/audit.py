@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mandor.agent.shipping.line import Line, clean_text
-from mandor.agent.shipping.sinks import open_sink
+from mandor.agent.shipping.sink import open_sink
 from mandor.api.secret import opened
 from mandor.controllers.audit_export import AuditSink
 from mandor.lib.egress import STRICT, Egress

@@ -54,13 +54,13 @@ class GuardPost:
         self._guard: subprocess.Popen[bytes] | None = None
         self._busy = asyncio.Lock()
 
-    async def post(self) -> None:
+    async def start(self) -> None:
         async with self._busy:
             if self._guard is None or self._guard.poll() is not None:
                 self._guard = None
                 self._guard = await asyncio.to_thread(_start, self._job)
 
-    async def relieve(self) -> None:
+    async def stop(self) -> None:
         async with self._busy:
             if self._guard is not None:
                 self._guard.terminate()

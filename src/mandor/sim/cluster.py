@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mandor.agent.link import Beat
+from mandor.agent.link import Heartbeat
 from mandor.api.heartbeat import LEASE_SECONDS as USUAL_LEASE_SECONDS
 from mandor.api.heartbeat import Heartbeats, Report
 from mandor.controllers.garbage_plan import Keep
@@ -164,7 +164,7 @@ class SimCluster(World):
             self.heartbeats = self._new_server()
             self.start("heartbeats", self.heartbeats.run())
 
-    def _hear(self, node: str, beat: Beat) -> None:
+    def _hear(self, node: str, beat: Heartbeat) -> None:
         last = self._last_beat.get(node)
         if last is None or last[0].usage is not beat.usage or last[0].instances is not beat.instances:
             report = Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from mandor.agent.journal import Belonging, Contact, Journal
+from mandor.agent.journal import ClusterMembership, Journal, LastContact
 from mandor.agent.order import Entry
 
 
@@ -11,8 +11,8 @@ class MemoryJournal(Journal):
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self._belonging: Belonging | None = None
-        self._contact: Contact | None = None
+        self._membership: ClusterMembership | None = None
+        self._contact: LastContact | None = None
 
     def entries(self) -> Iterator[Entry]:
         yield from [self._entries[uid] for uid in sorted(self._entries)]
@@ -24,17 +24,17 @@ class MemoryJournal(Journal):
         self._entries.pop(uid, None)
 
     @property
-    def belonging(self) -> Belonging | None:
-        return self._belonging
+    def membership(self) -> ClusterMembership | None:
+        return self._membership
 
-    def belong(self, belonging: Belonging) -> None:
-        self._belonging = belonging
+    def keep_membership(self, membership: ClusterMembership) -> None:
+        self._membership = membership
 
     @property
-    def contact(self) -> Contact | None:
+    def contact(self) -> LastContact | None:
         return self._contact
 
-    def touch(self, contact: Contact) -> None:
+    def touch(self, contact: LastContact) -> None:
         self._contact = contact
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 from mandor.agent.agent import Agent
 from mandor.agent.direct import CLUSTER, DirectLink
-from mandor.agent.link import Beat
+from mandor.agent.link import Heartbeat
 from mandor.agent.probes import ask
 from mandor.agent.settings import AgentSettings
 from mandor.engines.base import Engine, Observed, UnitPhase
@@ -63,12 +63,12 @@ async def inline(work: Callable[..., Any], /, *args: Any) -> Any:
 class SimLink(DirectLink):
     """A heartbeat is heard when it arrives, whether its answer does or not."""
 
-    def __init__(self, wire: Wire, node: str, hear: Callable[[str, Beat], None]) -> None:
+    def __init__(self, wire: Wire, node: str, hear: Callable[[str, Heartbeat], None]) -> None:
         super().__init__(wire, node)
         self._wire, self._hear = wire, hear
         self._answer: Object | None = None
 
-    async def heartbeat(self, beat: Beat) -> ClusterSpec:
+    async def heartbeat(self, beat: Heartbeat) -> ClusterSpec:
         if not self._wire.clear:
             await self._wire.send()
         self._hear(self._node, beat)
@@ -76,7 +76,7 @@ class SimLink(DirectLink):
         self._answer = self._wire.peek(CLUSTER)
         return answer
 
-    def nod(self, beat: Beat) -> bool:
+    def nod(self, beat: Heartbeat) -> bool:
         if self._answer is None or self._wire.peek(CLUSTER) is not self._answer:
             return False
         self._hear(self._node, beat)
@@ -97,7 +97,7 @@ class SimNode:
         store: Store,
         clock: VirtualClock,
         appetite: Hunger,
-        beat: Callable[[str, Beat], None],
+        beat: Callable[[str, Heartbeat], None],
         data: Path,
         *,
         chance: random.Random | None = None,

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.agent.place import Place
+from tests.integration.agent.harness import AgentHarness
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(tmp_path)
-    await place.found()
-    await place.serve()
-    yield place
-    await place.go_away()
-    await place.store.close()
+async def harness(tmp_path: Path) -> AsyncIterator[AgentHarness]:
+    harness = AgentHarness(tmp_path)
+    await harness.found()
+    await harness.serve()
+    yield harness
+    await harness.go_away()
+    await harness.store.close()

@@ -18,15 +18,15 @@ from mandor.model.phase import Phase
 from mandor.model.secret import Secret, SecretSpec
 from mandor.store.base import Delete, Put
 from tests.components.log_receivers import Fluent, Loki, Otlp, Receiver, SyslogTcp, serving
-from tests.integration.agent.place import Place, eventually
+from tests.integration.agent.harness import AgentHarness, eventually
 
 pytestmark = pytest.mark.req("S2-40")
 
 
-async def add_sink(place: Place, url: str, name: str = "central", **fields: Any) -> LogSink:
+async def add_sink(harness: AgentHarness, url: str, name: str = "central", **fields: Any) -> LogSink:
     spec = from_plain({"url": url, "sources": ["instances"], **fields}, LogSinkSpec)
-    await place.store.commit(Put(LogSink(meta=Meta(name=name), spec=spec)))
-    found = await place.store.get(LogSink(meta=Meta(name=name), spec=spec).key)
+    await harness.store.commit(Put(LogSink(meta=Meta(name=name), spec=spec)))
+    found = await harness.store.get(LogSink(meta=Meta(name=name), spec=spec).key)
     assert isinstance(found, LogSink)
     return found
 
@@ -58,13 +58,13 @@ async def got(receiver: Receiver, last: int) -> list[int]:
     ("kind", "url"), [(Fluent, "fluent"), (Loki, "loki+http"), (Otlp, "otlp+http"), (SyslogTcp, "syslog+tcp")]
 )
 async def test_nothing_is_lost_when_the_receiver_is_killed_and_comes_back_in_mid_stream(
-    place: Place, kind: Callable[[], Receiver], url: str
+    harness: AgentHarness, kind: Callable[[], Receiver], url: str
 ) -> None:
     receiver = kind()
-    async with serving(receiver), place.agent() as agent:
-        await add_sink(place, f"{url}://127.0.0.1:{receiver.port}", timeout="5s")
+    async with serving(receiver), harness.agent() as agent:
+        await add_sink(harness, f"{url}://127.0.0.1:{receiver.port}", timeout="5s")
         await heard(agent, "central")
-        await place.order(counting(1, 200))
+        await harness.order(counting(1, 200))
         await receiver.arrived(30)
         async with receiver.away():
             await asyncio.sleep(0.3)
@@ -73,35 +73,37 @@ async def test_nothing_is_lost_when_the_receiver_is_killed_and_comes_back_in_mid
         first = receiver.lines[0]
         assert (first.namespace, first.workload, first.instance, first.task) == ("default", "web", "web-0", "main")
         assert (first.node, first.stream) == ("n1", "stdout")
-        await place.end()
+        await harness.end()
 
 
-async def test_an_agent_that_is_started_again_goes_on_where_it_was(place: Place) -> None:
+async def test_an_agent_that_is_started_again_goes_on_where_it_was(harness: AgentHarness) -> None:
     receiver = Loki()
     async with serving(receiver):
-        await add_sink(place, f"loki+http://127.0.0.1:{receiver.port}", batch=20)
-        async with place.agent() as agent:
+        await add_sink(harness, f"loki+http://127.0.0.1:{receiver.port}", batch=20)
+        async with harness.agent() as agent:
             await heard(agent, "central")
-            await place.order(counting(1, 200))
+            await harness.order(counting(1, 200))
             await receiver.arrived(30)
-        async with place.agent():
+        async with harness.agent():
             numbers = await got(receiver, 200)
             assert sorted(set(numbers)) == list(range(1, 201))
             assert len(numbers) <= 220  # A batch on its way when the agent ended may come twice.
-            await place.end()
+            await harness.end()
 
 
-async def test_what_does_not_fit_into_the_buffer_is_counted_and_told_and_the_newest_is_kept(place: Place) -> None:
+async def test_what_does_not_fit_into_the_buffer_is_counted_and_told_and_the_newest_is_kept(
+    harness: AgentHarness,
+) -> None:
     receiver = Otlp()
-    async with place.agent() as agent:
-        await add_sink(place, f"otlp+http://127.0.0.1:{receiver.port}", buffer="1Mi", rate=1_000_000)
+    async with harness.agent() as agent:
+        await add_sink(harness, f"otlp+http://127.0.0.1:{receiver.port}", buffer="1Mi", rate=1_000_000)
         await heard(agent, "central")
         text = "x" * 1000
         script = f"i=1; while [ $i -le 3000 ]; do echo {text} $i; i=$((i+1)); done; exec sleep 1000"
-        await place.order(script)
+        await harness.order(script)
 
         async def dropping() -> bool:
-            node = await place.node()
+            node = await harness.node()
             health = node.status.log_sinks.get("central") if node is not None else None
             return health is not None and health.state == "Failing" and "Cannot connect" in health.message
 
@@ -128,15 +130,15 @@ async def test_what_does_not_fit_into_the_buffer_is_counted_and_told_and_the_new
                 if values == ("central", "buffer")
             )
             assert dropped == 3000 - len(numbers) > 0
-            await place.end()
+            await harness.end()
 
 
-async def test_who_prints_too_much_is_limited_and_the_gap_is_told(place: Place) -> None:
+async def test_who_prints_too_much_is_limited_and_the_gap_is_told(harness: AgentHarness) -> None:
     receiver = Loki()
-    async with serving(receiver), place.agent() as agent:
-        await add_sink(place, f"loki+http://127.0.0.1:{receiver.port}", rate=5)
+    async with serving(receiver), harness.agent() as agent:
+        await add_sink(harness, f"loki+http://127.0.0.1:{receiver.port}", rate=5)
         await heard(agent, "central")
-        await place.order("seq 1 1000; sleep 1.2; echo last; exec sleep 1000")
+        await harness.order("seq 1 1000; sleep 1.2; echo last; exec sleep 1000")
 
         async def there() -> bool:
             return any(each.text == "last" for each in receiver.lines)
@@ -148,48 +150,50 @@ async def test_who_prints_too_much_is_limited_and_the_gap_is_told(place: Place) 
         assert told
         left_out = sum(int(each.split()[1]) for each in told)
         assert left_out + len(texts) - len(told) == 1001
-        await place.end()
+        await harness.end()
 
 
-async def test_the_last_words_of_what_ends_at_once_arrive_and_only_those_who_are_chosen_are_read(place: Place) -> None:
+async def test_the_last_words_of_what_ends_at_once_arrive_and_only_those_who_are_chosen_are_read(
+    harness: AgentHarness,
+) -> None:
     receiver = Loki()
-    async with serving(receiver), place.agent() as agent:
-        sink = await add_sink(place, f"loki+http://127.0.0.1:{receiver.port}", workloads=["we*"])
+    async with serving(receiver), harness.agent() as agent:
+        sink = await add_sink(harness, f"loki+http://127.0.0.1:{receiver.port}", workloads=["we*"])
         await heard(agent, "central")
-        await place.order("echo not for you; exec sleep 1000", "other")
-        await place.order("echo first; echo famous last words >&2; exit 3", restart={"attempts": 0})
-        failed = await place.until(Phase.FAILED)
-        await place.store.commit(Delete(failed.key, failed.meta.version))
+        await harness.order("echo not for you; exec sleep 1000", "other")
+        await harness.order("echo first; echo famous last words >&2; exit 3", restart={"attempts": 0})
+        failed = await harness.until(Phase.FAILED)
+        await harness.store.commit(Delete(failed.key, failed.meta.version))
         lines = await receiver.arrived(2)
         assert [(each.text, each.stream) for each in lines[:2]] == [
             ("first", "stdout"),
             ("famous last words", "stderr"),
         ]
         assert {each.workload for each in lines} == {"web"}
-        await place.store.commit(Delete(sink.key, sink.meta.version))
+        await harness.store.commit(Delete(sink.key, sink.meta.version))
         await heard(agent)
-        assert [each.name for each in (place.folder / "n1" / "logs").iterdir() if each.is_dir()] == []
-        await place.end()
+        assert [each.name for each in (harness.folder / "n1" / "logs").iterdir() if each.is_dir()] == []
+        await harness.end()
 
 
 async def test_the_agent_ships_its_own_words_with_facts_and_no_secret_is_in_them(
-    place: Place, caplog: pytest.LogCaptureFixture
+    harness: AgentHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "mandor")
     receiver = Otlp()
-    secret = place.folder / "token"
+    secret = harness.folder / "token"
     secret.write_text("hush-of-the-sink\n")
     secret.chmod(0o600)
-    async with serving(receiver), place.agent() as agent:
+    async with serving(receiver), harness.agent() as agent:
         await add_sink(
-            place,
+            harness,
             f"otlp+http://127.0.0.1:{receiver.port}",
             sources=["agent"],
             token=f"file:{secret}",
         )
         await heard(agent, "central")
-        await place.order("echo for nobody; exec sleep 1000")
-        await place.until(Phase.RUNNING)
+        await harness.order("echo for nobody; exec sleep 1000")
+        await harness.until(Phase.RUNNING)
         receiver.answers = [(503, "later")]
 
         async def told() -> bool:
@@ -201,15 +205,15 @@ async def test_the_agent_ships_its_own_words_with_facts_and_no_secret_is_in_them
         assert receiver.headers[-1]["Authorization"] == "Bearer hush-of-the-sink"
         assert not any("hush" in each.text for each in receiver.lines)
         assert "hush" not in caplog.text
-        await place.end()
+        await harness.end()
 
 
-async def test_a_node_reads_the_secrets_of_sinks_and_no_others(place: Place) -> None:
+async def test_a_node_reads_the_secrets_of_sinks_and_no_others(harness: AgentHarness) -> None:
     for name in ("loki", "other"):
-        await place.store.commit(Put(Secret(meta=Meta(name=name, namespace="default"), spec=SecretSpec(value="x"))))
-    await add_sink(place, "loki+http://127.0.0.1:1", user="u", password="loki")
+        await harness.store.commit(Put(Secret(meta=Meta(name=name, namespace="default"), spec=SecretSpec(value="x"))))
+    await add_sink(harness, "loki+http://127.0.0.1:1", user="u", password="loki")
     node = Caller(identity="node:n1", role="node")
-    found = await read(place.store, node, Key("secret", "default", "loki"))
+    found = await read(harness.store, node, Key("secret", "default", "loki"))
     assert isinstance(found, Secret)
     with pytest.raises(NotFound):
-        await read(place.store, node, Key("secret", "default", "other"))
+        await read(harness.store, node, Key("secret", "default", "other"))

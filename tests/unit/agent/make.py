@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mandor.agent.order import Care, Memory, Order, Policy
-from mandor.agent.seen import Seen
+from mandor.agent.order import Memory, Order, Policy, Supervision
 from mandor.agent.sync import Decision, sync
+from mandor.agent.sync_inputs import SyncInputs
 from mandor.engines.base import Observed, Unit, UnitPhase
 from mandor.model.codec import from_plain
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder
@@ -45,18 +45,18 @@ def make_order(
     epoch: int = 1,
     version: int = 5,
     uid: str = UID,
-    **care: Any,
+    **supervision: Any,
 ) -> Order:
     return Order(
         instance=make_instance(stop=stop, status=status, version=version, uid=uid),
         template=from_plain({"tasks": tasks or MAIN}, GroupTemplate),
-        care=Care(policy=policy, restart=restart or Restart(), **care),
+        supervision=Supervision(policy=policy, restart=restart or Restart(), **supervision),
         cluster="c1",
         epoch=epoch,
     )
 
 
-NOTHING_SEEN = Seen(units=(), status=RESERVED)
+NOTHING_SEEN = SyncInputs(units=(), status=RESERVED)
 
 
 def running(task: str = "main", attempt: int = 1, at: float = NOW) -> Observed:
@@ -88,7 +88,7 @@ def exited(
     )
 
 
-def decide(order: Order, *units: Observed, memory: Memory | None = None, now: float = NOW, **seen: Any) -> Decision:
-    status = seen.pop("status", order.instance.status)
+def decide(order: Order, *units: Observed, memory: Memory | None = None, now: float = NOW, **inputs: Any) -> Decision:
+    status = inputs.pop("status", order.instance.status)
     memory = memory if memory is not None else Memory(engine="fake")
-    return sync(order, memory, Seen(units=units, status=status, **seen), now)
+    return sync(order, memory, SyncInputs(units=units, status=status, **inputs), now)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mandor.agent.absence import Source
 from mandor.agent.direct import DirectLink
-from mandor.agent.feed import Feed
+from mandor.agent.feed import Feed, Source
 from mandor.errors import MandorError
 from mandor.lib.clock import ManualClock
 from mandor.model.meta import Key, Object

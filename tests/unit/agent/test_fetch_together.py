@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from mandor.agent.absence import Source
+from mandor.agent.feed import Source
 from mandor.agent.fetch import Fetch
 from mandor.errors import NotFound, Unavailable
 from mandor.lib.clock import SystemClock
@@ -52,8 +52,8 @@ async def filled(*names: str) -> tuple[Asked, list[Instance]]:
 async def test_what_several_orders_need_is_one_question() -> None:
     store, (web, db) = await filled("web", "db")
     fetch = Fetch(store, SystemClock())
-    found = await asyncio.gather(*(fetch.template_and_care(each) for each in (web, db, web)))
-    assert all(care is not None for _, care in found)
+    found = await asyncio.gather(*(fetch.template_and_supervision(each) for each in (web, db, web)))
+    assert all(supervision is not None for _, supervision in found)
     names = {("release", "web.1"), ("release", "db.1"), ("workload", "web"), ("workload", "db")}
     names.add(("namespace", "default"))
     assert [{(key.kind, key.name) for key in each} for each in store.questions] == [names]
@@ -66,7 +66,9 @@ async def test_a_release_that_is_not_there_spoils_no_other_order() -> None:
     assert lost is not None
     await store.commit(Delete(lost.key, lost.meta.version))
     fetch = Fetch(store, SystemClock())
-    good, bad = await asyncio.gather(*(fetch.template_and_care(each) for each in (web, db)), return_exceptions=True)
+    good, bad = await asyncio.gather(
+        *(fetch.template_and_supervision(each) for each in (web, db)), return_exceptions=True
+    )
     assert not isinstance(good, BaseException)
     assert isinstance(bad, NotFound)
     await fetch.close()
@@ -76,10 +78,10 @@ async def test_when_nobody_answers_everybody_is_told_and_may_ask_again() -> None
     store, (web, db) = await filled("web", "db")
     fetch = Fetch(store, SystemClock())
     store.away = True
-    failed = await asyncio.gather(*(fetch.template_and_care(each) for each in (web, db)), return_exceptions=True)
+    failed = await asyncio.gather(*(fetch.template_and_supervision(each) for each in (web, db)), return_exceptions=True)
     assert [type(each) for each in failed] == [Unavailable, Unavailable]
     store.away = False
-    assert (await fetch.template_and_care(web))[0].tasks
+    assert (await fetch.template_and_supervision(web))[0].tasks
     await fetch.close()
 
 
@@ -87,7 +89,7 @@ async def test_who_waits_when_it_closes_does_not_wait_for_ever() -> None:
     store, (web,) = await filled("web")
     fetch = Fetch(store, SystemClock())
     store.answers.clear()
-    waiting = asyncio.ensure_future(fetch.template_and_care(web))
+    waiting = asyncio.ensure_future(fetch.template_and_supervision(web))
     async with asyncio.timeout(20):
         while not store.questions:
             await asyncio.sleep(0)
@@ -106,12 +108,12 @@ async def test_what_came_along_with_an_order_is_not_asked_for() -> None:
     shop = Namespace(meta=Meta(name="default"), spec=NamespaceSpec(level="baseline"))
     for along in (*[await store.get(Key(*key)) for key in along_keys], shop):
         fetch.changed(Change(order.meta.version, None, along), source)
-    template, care = await fetch.template_and_care(order)
-    space = await fetch.space(order)
-    assert space is not None
-    assert space.rules.level == "baseline"
+    template, supervision = await fetch.template_and_supervision(order)
+    namespace_view = await fetch.namespace_view(order)
+    assert namespace_view is not None
+    assert namespace_view.rules.level == "baseline"
     assert template.tasks
-    assert care is not None
+    assert supervision is not None
     assert store.questions == []
     # A release that came with an earlier order may be another by now.
     await store.commit(Put(order))

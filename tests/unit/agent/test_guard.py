@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mandor.agent.guard import AGAIN_SECONDS, ENOUGH_SECONDS, LATE_SECONDS, LOOK_SECONDS, Guard
-from mandor.agent.journal import Contact, Journal
+from mandor.agent.journal import Journal, LastContact
 from mandor.agent.order import Entry, Memory, TaskMemory
 from mandor.engines.base import Launch, Unit, UnitPhase
 from mandor.engines.fake.engine import FakeEngine
@@ -35,7 +35,7 @@ class Post:
         self.clock = ManualClock()
         self.journal = Journal(folder)
         self.engine = FakeEngine(self.clock)
-        self.journal.touch(Contact(BOOT, self.clock.monotonic()))
+        self.journal.touch(LastContact(BOOT, self.clock.monotonic()))
         self.guard = self.relief()
 
     def relief(self) -> Guard:
@@ -95,7 +95,7 @@ async def test_an_agent_that_hears_the_control_plane_keeps_it_running(post: Post
     await post.run()
     for _ in range(5):
         await post.watch(30)
-        post.journal.touch(Contact(BOOT, post.clock.monotonic()))
+        post.journal.touch(LastContact(BOOT, post.clock.monotonic()))
     assert await post.runs()
 
 
@@ -147,7 +147,7 @@ async def test_a_guard_that_takes_over_knows_what_the_one_before_knew(post: Post
 
 
 async def test_an_answer_of_an_earlier_boot_counts_for_nothing(post: Post) -> None:
-    post.journal.touch(Contact("boot-0", post.clock.monotonic() + 10_000))
+    post.journal.touch(LastContact("boot-0", post.clock.monotonic() + 10_000))
     post.guard = post.relief()
     await post.run()
     await post.watch(LIMIT + LATE_SECONDS + 2)
@@ -200,4 +200,4 @@ async def test_it_runs_for_as_long_as_it_may_and_no_longer(
         assert await post.runs() == (pause < limit + LATE_SECONDS)
         if not await post.runs():
             return
-        post.journal.touch(Contact(BOOT, post.clock.monotonic()))
+        post.journal.touch(LastContact(BOOT, post.clock.monotonic()))

@@ -12,10 +12,10 @@ import msgspec
 import psutil
 import pytest
 
-from mandor.agent.heartbeat import Heart
-from mandor.agent.journal import Belonging, Contact, Journal
-from mandor.agent.link import Beat
-from mandor.agent.presence import Presence
+from mandor.agent.cluster_contact import ClusterContact
+from mandor.agent.heartbeat import HeartbeatSender
+from mandor.agent.journal import ClusterMembership, Journal, LastContact
+from mandor.agent.link import Heartbeat
 from mandor.agent.usage import InstanceMeter, Meter
 from mandor.engines.base import Launch, Unit
 from mandor.engines.fake import FakeEngine
@@ -33,12 +33,12 @@ class Server:
     """Answers heartbeats, or does not."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self.clock, self.at, self.beats = clock, list[float](), list[Beat]()
+        self.clock, self.at, self.beats = clock, list[float](), list[Heartbeat]()
         self.error: MandorError | None = None
         self.cluster_now = HERE
         self.joins = 0
 
-    async def heartbeat(self, beat: Beat) -> ClusterSpec:
+    async def heartbeat(self, beat: Heartbeat) -> ClusterSpec:
         self.at.append(self.clock.monotonic())
         self.beats.append(beat)
         if self.error is not None:
@@ -71,14 +71,14 @@ def server(clock: ManualClock) -> Server:
 
 
 @pytest.fixture
-def presence(tmp_path: Path, clock: ManualClock) -> Presence:
-    presence = Presence(Journal(tmp_path), clock, "boot-1")
-    presence.check(HERE)
-    return presence
+def contact(tmp_path: Path, clock: ManualClock) -> ClusterContact:
+    contact = ClusterContact(Journal(tmp_path), clock, "boot-1")
+    contact.check(HERE)
+    return contact
 
 
-async def beat_for(seconds: float, server: Server, presence: Presence, clock: ManualClock, data: Path) -> None:
-    heart = Heart(server, presence, Meter(clock, data).read, clock, seconds=10, instances=nothing)  # type: ignore[arg-type]
+async def beat_for(seconds: float, server: Server, contact: ClusterContact, clock: ManualClock, data: Path) -> None:
+    heart = HeartbeatSender(server, contact, Meter(clock, data).read, clock, seconds=10, instances=nothing)  # type: ignore[arg-type]
     running = asyncio.ensure_future(heart.run())
     await clock.advance(seconds)
     running.cancel()
@@ -86,9 +86,9 @@ async def beat_for(seconds: float, server: Server, presence: Presence, clock: Ma
 
 
 async def test_it_beats_every_ten_seconds_more_or_less(
-    server: Server, presence: Presence, clock: ManualClock, tmp_path: Path
+    server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
 ) -> None:
-    await beat_for(600, server, presence, clock, tmp_path)
+    await beat_for(600, server, contact, clock, tmp_path)
     gaps = [later - earlier for earlier, later in itertools.pairwise(server.at)]
     assert all(9 <= gap <= 11 for gap in gaps)
     assert len({round(gap, 3) for gap in gaps}) > 10, "the beats of many nodes must drift apart"
@@ -96,66 +96,66 @@ async def test_it_beats_every_ten_seconds_more_or_less(
 
 
 async def test_without_an_answer_it_tries_again_sooner_and_then_no_more_often_than_usual(
-    server: Server, presence: Presence, clock: ManualClock, tmp_path: Path
+    server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
 ) -> None:
     server.error = Unavailable("gone")
-    await beat_for(3600, server, presence, clock, tmp_path)
+    await beat_for(3600, server, contact, clock, tmp_path)
     gaps = [later - earlier for earlier, later in itertools.pairwise(server.at)]
     assert gaps[0] < 2
     assert all(gap >= 5 for gap in gaps[6:])
-    assert presence.away == float("inf")
-    assert presence.silence == 3600
+    assert contact.away == float("inf")
+    assert contact.silence == 3600
 
 
 async def test_silence_is_counted_from_the_last_beat_that_was_answered(
-    server: Server, presence: Presence, clock: ManualClock, tmp_path: Path
+    server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
 ) -> None:
-    await beat_for(15, server, presence, clock, tmp_path)
+    await beat_for(15, server, contact, clock, tmp_path)
     last = server.at[-1]
     server.error = Unavailable("gone")
-    await beat_for(300, server, presence, clock, tmp_path)
-    assert presence.silence == clock.monotonic() - last
+    await beat_for(300, server, contact, clock, tmp_path)
+    assert contact.silence == clock.monotonic() - last
 
 
 async def test_an_answer_from_a_foreign_cluster_is_no_answer(
-    server: Server, presence: Presence, clock: ManualClock, tmp_path: Path
+    server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
 ) -> None:
     server.cluster_now = ClusterSpec("c2", 1)
-    await beat_for(60, server, presence, clock, tmp_path)
-    assert presence.away == float("inf")
-    assert presence.belonging == Belonging("c1", 1)
+    await beat_for(60, server, contact, clock, tmp_path)
+    assert contact.away == float("inf")
+    assert contact.membership == ClusterMembership("c1", 1)
 
 
 async def test_a_node_that_was_deleted_joins_again(
-    server: Server, presence: Presence, clock: ManualClock, tmp_path: Path
+    server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
 ) -> None:
     server.error = NotFound("no such node")
-    await beat_for(5, server, presence, clock, tmp_path)
+    await beat_for(5, server, contact, clock, tmp_path)
     assert server.joins >= 1
 
 
-async def test_a_heartbeat_is_tiny(server: Server, presence: Presence, clock: ManualClock, tmp_path: Path) -> None:
-    await beat_for(1, server, presence, clock, tmp_path)
+async def test_a_heartbeat_is_tiny(server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path) -> None:
+    await beat_for(1, server, contact, clock, tmp_path)
     assert len(msgspec.json.encode(server.beats[0])) < 250
 
 
-# Belonging and contact.
+# ClusterMembership and contact.
 
 
 def test_the_first_cluster_is_ones_own_and_every_other_is_foreign(tmp_path: Path, clock: ManualClock) -> None:
-    presence = Presence(Journal(tmp_path), clock, "boot-1")
-    presence.check(HERE)
-    again = Presence(Journal(tmp_path), clock, "boot-1")
+    contact = ClusterContact(Journal(tmp_path), clock, "boot-1")
+    contact.check(HERE)
+    again = ClusterContact(Journal(tmp_path), clock, "boot-1")
     again.check(ClusterSpec("c1", 2))
     with pytest.raises(Forbidden, match="belongs to c1"):
         again.check(ClusterSpec("c2", 1))
-    assert Journal(tmp_path).belonging == Belonging("c1", 2)
+    assert Journal(tmp_path).membership == ClusterMembership("c1", 2)
 
 
 def test_the_last_contact_survives_an_agent_but_not_a_boot(tmp_path: Path, clock: ManualClock) -> None:
-    Journal(tmp_path).touch(Contact("boot-1", clock.monotonic() - 50))
-    assert Presence(Journal(tmp_path), clock, "boot-1").silence == 50
-    rebooted = Presence(Journal(tmp_path), clock, "boot-2")
+    Journal(tmp_path).touch(LastContact("boot-1", clock.monotonic() - 50))
+    assert ClusterContact(Journal(tmp_path), clock, "boot-1").silence == 50
+    rebooted = ClusterContact(Journal(tmp_path), clock, "boot-2")
     assert (rebooted.silence, rebooted.away) == (0, float("inf"))
 
 
@@ -230,21 +230,21 @@ def test_an_idle_machine_reports_little() -> None:
 
 
 async def test_a_nod_stands_for_a_heartbeat_as_long_as_it_says_the_same_and_is_answered(
-    server: Server, presence: Presence, clock: ManualClock
+    server: Server, contact: ClusterContact, clock: ManualClock
 ) -> None:
     usage, instances, nods, deaf = [NodeUsage(cpu_milli=1)], dict[str, InstanceUsage](), list[float](), False
 
     async def measured() -> dict[str, InstanceUsage]:
         return instances
 
-    def nod(beat: Beat) -> bool:
+    def nod(beat: Heartbeat) -> bool:
         if not deaf:
             nods.append(clock.monotonic())
         return not deaf
 
-    heart = Heart(
+    heart = HeartbeatSender(
         server,  # type: ignore[arg-type]
-        presence,
+        contact,
         lambda: usage[0],
         clock,
         seconds=10,
@@ -255,12 +255,12 @@ async def test_a_nod_stands_for_a_heartbeat_as_long_as_it_says_the_same_and_is_a
     )
     running = asyncio.ensure_future(heart.run(10))
     await clock.advance(35)
-    assert (len(server.at), len(nods), presence.silence) == (1, 2, 5)
+    assert (len(server.at), len(nods), contact.silence) == (1, 2, 5)
     usage[0] = NodeUsage(cpu_milli=2)
     await clock.advance(10)
     assert (len(server.at), len(nods), server.beats[-1].usage) == (2, 2, usage[0])
     deaf = True
     await clock.advance(20)
-    assert (len(server.at), len(nods), presence.silence) == (4, 2, 5)
+    assert (len(server.at), len(nods), contact.silence) == (4, 2, 5)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mandor.agent.journal import Belonging, Contact, Journal, replace_file
+from mandor.agent.journal import ClusterMembership, Journal, LastContact, replace_file
 from mandor.agent.order import Entry, Memory, TaskMemory
 from mandor.errors import Invalid
 from mandor.lib.quantity import Seconds, SecondsOrNever
@@ -139,14 +139,14 @@ def test_only_the_owner_reads_the_credential_and_the_orders(journal: Journal, tm
 
 
 def test_a_new_agent_belongs_to_nobody(journal: Journal) -> None:
-    assert (journal.credential, journal.belonging, journal.contact) == ("", None, None)
+    assert (journal.credential, journal.membership, journal.contact) == ("", None, None)
 
 
 def test_the_cluster_and_the_last_contact_are_remembered(journal: Journal, tmp_path: Path) -> None:
-    journal.belong(Belonging("c1", 4))
-    journal.touch(Contact("boot-1", 12.5))
+    journal.keep_membership(ClusterMembership("c1", 4))
+    journal.touch(LastContact("boot-1", 12.5))
     again = Journal(tmp_path)
-    assert (again.belonging, again.contact) == (Belonging("c1", 4), Contact("boot-1", 12.5))
+    assert (again.membership, again.contact) == (ClusterMembership("c1", 4), LastContact("boot-1", 12.5))
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def test_a_task_is_told_everything_and_who_it_is() -> None:
 
 
 def test_a_task_is_told_where_telemetry_goes_and_who_it_is_if_the_node_says_so() -> None:
-    seen = msgspec.structs.replace(NOTHING_SEEN, otlp="http://${MANDOR_NODE}:4318")
-    env = make_launch(make_order(), "main", "fake", seen).env
+    inputs = msgspec.structs.replace(NOTHING_SEEN, otlp="http://${MANDOR_NODE}:4318")
+    env = make_launch(make_order(), "main", "fake", inputs).env
     assert env["OTEL_EXPORTER_OTLP_ENDPOINT"] == f"http://{env['MANDOR_NODE']}:4318"
     assert env["OTEL_SERVICE_NAME"] == "web"
     about = dict(each.split("=") for each in env["OTEL_RESOURCE_ATTRIBUTES"].split(","))
@@ -59,7 +59,7 @@ def test_a_task_is_told_where_telemetry_goes_and_who_it_is_if_the_node_says_so()
     assert about["service.instance.id"] == "web-0"
     assert about["mandor.task"] == "main"
     mine = {"main": {"command": ["run"], "env": {"OTEL_SERVICE_NAME": "mine"}}}
-    assert make_launch(make_order(mine), "main", "fake", seen).env["OTEL_SERVICE_NAME"] == "mine"
+    assert make_launch(make_order(mine), "main", "fake", inputs).env["OTEL_SERVICE_NAME"] == "mine"
     assert not [each for each in make_launch(make_order(), "main", "fake", NOTHING_SEEN).env if each.startswith("OTEL")]
 
 
@@ -68,9 +68,9 @@ def test_a_task_is_told_the_trace_that_starts_it_for_the_first_time() -> None:
     mark, order = TraceMark("00-" + "a" * 32 + "-" + "b" * 16 + "-01"), make_order()
     instance = order.instance.changed(meta=msgspec.structs.replace(order.instance.meta, trace=mark))
     order = msgspec.structs.replace(order, instance=instance)
-    seen = msgspec.structs.replace(NOTHING_SEEN, otlp="http://collector:4318")
-    assert make_launch(order, "main", "fake", seen).env["TRACEPARENT"] == mark.parent
-    ran = msgspec.structs.replace(seen, status=msgspec.structs.replace(seen.status, started_at=5.0))
+    inputs = msgspec.structs.replace(NOTHING_SEEN, otlp="http://collector:4318")
+    assert make_launch(order, "main", "fake", inputs).env["TRACEPARENT"] == mark.parent
+    ran = msgspec.structs.replace(inputs, status=msgspec.structs.replace(inputs.status, started_at=5.0))
     assert "TRACEPARENT" not in make_launch(order, "main", "fake", ran).env
     assert "TRACEPARENT" not in make_launch(order, "main", "fake", NOTHING_SEEN).env
 
@@ -136,8 +136,8 @@ def test_secrets_within_variables_and_texts_are_filled_in_when_it_starts() -> No
     order = make_order({"main": task})
     assert order.template is not None
     assert order.template.tasks["main"].secret_references == {"db/password", "token"}
-    seen = msgspec.structs.replace(NOTHING_SEEN, secrets={"db/password": "s3cret", "token": "${MANDOR_NODE}"})
-    launch = make_launch(order, "main", "fake", seen)
+    inputs = msgspec.structs.replace(NOTHING_SEEN, secrets={"db/password": "s3cret", "token": "${MANDOR_NODE}"})
+    launch = make_launch(order, "main", "fake", inputs)
     assert launch.command == ("run", "${secret:db/password}"), "commands can be seen by others"
     assert (launch.env["URL"], launch.env["PLAIN"]) == ("me:s3cret@n1", "${HOME}")
     assert [each.content for each in launch.files] == ["web-0 ${MANDOR_NODE}", "${MANDOR_INSTANCE}"]

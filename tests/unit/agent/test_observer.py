@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mandor.agent.observer import Observer
+from mandor.agent.observer import FREE_SECONDS, POLL_SHARE, WAIT_MOST, IdlePolling, Observer
 from mandor.engines.base import Engine, Launch, Observed, Unit
 from mandor.engines.fake import FakeEngine
 from mandor.errors import Unsupported
@@ -190,3 +192,29 @@ async def test_while_the_engine_is_down_nothing_is_known_and_afterwards_everybod
         await clock.advance(40)
         assert observer.of("u1")
         assert told[-1] is None or None in told[1:]
+
+
+def test_a_few_short_calls_need_no_pause() -> None:
+    polling = IdlePolling()
+    for number in range(5):
+        assert polling.wait(number * 0.01) == 0
+        polling.spend(0.01, number * 0.01)
+
+
+@given(st.lists(st.floats(0.001, 0.2), min_size=1, max_size=200))
+def test_calls_take_no_more_than_their_share_of_time(durations: list[float]) -> None:
+    polling, now, spent = IdlePolling(), 0.0, 0.0
+    for seconds in durations:
+        now += polling.wait(now) + seconds
+        spent += seconds
+        polling.spend(seconds, now)
+    assert spent <= FREE_SECONDS + POLL_SHARE * now + max(durations) + 1e-6
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=50))
+def test_a_pause_is_never_longer_than_the_maximum(spent: list[tuple[float, float]]) -> None:
+    polling, now = IdlePolling(), 0.0
+    for pause, seconds in spent:
+        now += pause + seconds
+        polling.spend(seconds, now)
+        assert polling.wait(now) <= WAIT_MOST + 1e-6

@@ -12,7 +12,7 @@ import pytest
 
 from mandor.agent.launch import make_launch
 from mandor.agent.order import Order
-from mandor.agent.ports import ports_of, publishes, somebody_holds
+from mandor.agent.ports import port_in_use, ports_of, publishes
 from mandor.engines.base import Launch, Unit
 from mandor.errors import PortTaken
 from mandor.model.codec import from_plain
@@ -87,8 +87,8 @@ def test_a_port_is_taken_while_somebody_holds_it(kind: socket.SocketKind, protoc
         if kind is socket.SOCK_STREAM:
             holder.listen()
         port = holder.getsockname()[1]
-        assert somebody_holds(port, protocol)
-    assert not somebody_holds(port, protocol)
+        assert port_in_use(port, protocol)
+    assert not port_in_use(port, protocol)
 
 
 @pytest.fixture

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mandor.agent.pressure import CALM_SECONDS, USUAL, Need, Pressure, Reading, Tenant, Threshold, who_goes
+from mandor.agent.pressure import (
+    CALM_SECONDS,
+    USUAL,
+    EvictionCandidate,
+    Need,
+    Pressure,
+    Reading,
+    Threshold,
+    select_victim,
+)
 
 SOME = {"memory": Threshold(0.10, 0.05, 60.0), "disk": Threshold(0.20, 0.10, 30.0)}
 
@@ -83,17 +92,17 @@ def test_thresholds_are_written_as_shares_and_a_time() -> None:
     assert Threshold.parse("off") is None
 
 
-def goes(*tenants: Tenant) -> str | None:
-    found = who_goes(tenants)
+def goes(*tenants: EvictionCandidate) -> str | None:
+    found = select_victim(tenants)
     return found.uid if found is not None else None
 
 
 @pytest.mark.req("S3-7", "S3-8", "S3-48")
 def test_whoever_uses_more_than_it_asked_for_goes_first_then_the_least_important_then_the_largest() -> None:
-    modest = Tenant("modest", priority=-5, used=90, asked=100)
-    greedy = Tenant("greedy", priority=100, used=300, asked=100)
-    lowly = Tenant("lowly", priority=0, used=150, asked=100)
-    larger = Tenant("larger", priority=0, used=200, asked=100)
+    modest = EvictionCandidate("modest", priority=-5, used=90, asked=100)
+    greedy = EvictionCandidate("greedy", priority=100, used=300, asked=100)
+    lowly = EvictionCandidate("lowly", priority=0, used=150, asked=100)
+    larger = EvictionCandidate("larger", priority=0, used=200, asked=100)
     assert goes(modest, greedy) == "greedy", "what it asked for is its own"
     assert goes(greedy, lowly) == "lowly"
     assert goes(lowly, larger) == "larger"
@@ -101,8 +110,12 @@ def test_whoever_uses_more_than_it_asked_for_goes_first_then_the_least_important
     assert goes() is None
 
 
-@given(st.lists(st.builds(Tenant, st.uuids().map(str), st.integers(-9, 9), st.integers(0, 99), st.integers(0, 99))))
-def test_nobody_within_its_request_goes_while_another_is_over_his(tenants: list[Tenant]) -> None:
-    found = who_goes(tenants)
+@given(
+    st.lists(
+        st.builds(EvictionCandidate, st.uuids().map(str), st.integers(-9, 9), st.integers(0, 99), st.integers(0, 99))
+    )
+)
+def test_nobody_within_its_request_goes_while_another_is_over_his(tenants: list[EvictionCandidate]) -> None:
+    found = select_victim(tenants)
     if found is not None and found.used <= found.asked:
         assert all(each.used <= each.asked for each in tenants)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 import pytest
 
-from mandor.agent.absence import Source
+from mandor.agent.feed import Source
 from mandor.agent.link import Duplex
 from mandor.agent.stream import END, RESIZE, STDERR, STDIN, STDOUT, Streams, choose_task
 from mandor.engines.base import Engine, Execution, Launch, Unit

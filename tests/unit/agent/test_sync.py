@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from mandor.agent.order import Memory, TaskMemory
-from mandor.agent.seen import Opinion, Seen
 from mandor.agent.sync import Remove, Start, Stop, sync, sync_all
+from mandor.agent.sync_inputs import ProbeResult, SyncInputs
 from mandor.engines.base import Unit
 from mandor.lib.quantity import Seconds, SecondsOrNever
 from mandor.model.instance import InstanceStatus, StopOrder
@@ -77,7 +77,7 @@ def test_a_starting_unit_is_waited_for() -> None:
 
 def test_nothing_is_decided_while_the_engine_does_not_answer() -> None:
     order = make_order(stop=STOP)
-    decision = sync(order, ONCE, Seen(units=None, status=RUNNING), NOW)
+    decision = sync(order, ONCE, SyncInputs(units=None, status=RUNNING), NOW)
     assert (decision.actions, decision.status, decision.memory) == ((), None, ONCE)
 
 
@@ -300,7 +300,7 @@ def test_the_unit_before_stays_for_its_logs_and_older_ones_are_removed() -> None
 @pytest.mark.req("S2-45")
 def test_an_unhealthy_task_is_stopped_and_then_restarted_as_unhealthy() -> None:
     order = make_order({"main": {"command": ["run"], "health": {"tcp": 80}}})
-    step = decide(order, running(), memory=ONCE, opinions={unit(): Opinion(alive=False)})
+    step = decide(order, running(), memory=ONCE, probe_results={unit(): ProbeResult(alive=False)})
     assert step.actions == (Stop(unit(), 10.0),)
     step = decide(order, exited(0, ran=5), memory=step.memory)
     assert step.status is not None
@@ -310,11 +310,15 @@ def test_an_unhealthy_task_is_stopped_and_then_restarted_as_unhealthy() -> None:
 
 
 @pytest.mark.req("S2-8")
-@pytest.mark.parametrize(("opinion", "ready"), [(None, False), (Opinion(ready=False), False), (Opinion(), True)])
-def test_a_task_with_a_readiness_probe_is_ready_only_once_it_was_shown(opinion: Opinion | None, ready: bool) -> None:
+@pytest.mark.parametrize(
+    ("opinion", "ready"), [(None, False), (ProbeResult(ready=False), False), (ProbeResult(), True)]
+)
+def test_a_task_with_a_readiness_probe_is_ready_only_once_it_was_shown(
+    opinion: ProbeResult | None, ready: bool
+) -> None:
     order = make_order({"main": {"command": ["run"], "readiness": {"tcp": 80}}})
-    opinions = {} if opinion is None else {unit(): opinion}
-    status = decide(order, running(), memory=ONCE, opinions=opinions).status
+    probe_results = {} if opinion is None else {unit(): opinion}
+    status = decide(order, running(), memory=ONCE, probe_results=probe_results).status
     assert status is not None
     assert (status.phase, status.ready) == (Phase.RUNNING, ready)
 
@@ -460,5 +464,5 @@ def test_after_a_boot_what_must_not_run_alone_waits_for_the_control_plane() -> N
 
 def test_all_instances_are_decided_one_by_one() -> None:
     order = make_order()
-    seen = Seen(units=(), status=order.instance.status)
-    assert sync_all({UID: order}, {UID: ONCE}, {UID: seen}, NOW) == {UID: sync(order, ONCE, seen, NOW)}
+    inputs = SyncInputs(units=(), status=order.instance.status)
+    assert sync_all({UID: order}, {UID: ONCE}, {UID: inputs}, NOW) == {UID: sync(order, ONCE, inputs, NOW)}

@@ -36,17 +36,17 @@ def test_what_carries_no_mark_or_runs_already_is_in_no_trace() -> None:
 
 def test_a_story_goes_from_the_order_to_the_report_that_it_runs() -> None:
     tracer = Tracer()
-    story = Tracing(tracer).ordered(instance(Phase.RESERVED))
-    assert story is not None
-    with within(story.span), starting(make_order(), Unit("u", "main", 1), "fake"):
+    trace = Tracing(tracer).ordered(instance(Phase.RESERVED))
+    assert trace is not None
+    with within(trace.span), starting(make_order(), Unit("u", "main", 1), "fake"):
         pass
-    story.described(InstanceStatus(phase=Phase.STARTING))
-    story.described(RUNNING)
-    story.reported(InstanceStatus(phase=Phase.STARTING))
-    with story.reporting():
+    trace.described(InstanceStatus(phase=Phase.STARTING))
+    trace.described(RUNNING)
+    trace.reported(InstanceStatus(phase=Phase.STARTING))
+    with trace.reporting():
         assert current() is not None
-    story.reported(RUNNING)
-    story.reported(InstanceStatus(phase=Phase.FAILED, reason="Error"))
+    trace.reported(RUNNING)
+    trace.reported(InstanceStatus(phase=Phase.FAILED, reason="Error"))
     task, report, whole = tracer.take()
     assert [each.name for each in (task, report, whole)] == ["start task", "report status", "start instance"]
     assert {task.parent_id, report.parent_id} == {whole.context.span_id}
@@ -56,14 +56,14 @@ def test_a_story_goes_from_the_order_to_the_report_that_it_runs() -> None:
 
 def test_a_task_that_does_not_start_and_an_instance_that_fails_say_why() -> None:
     tracer = Tracer()
-    story = Tracing(tracer).ordered(instance(Phase.RESERVED))
-    assert story is not None
+    trace = Tracing(tracer).ordered(instance(Phase.RESERVED))
+    assert trace is not None
     for attempt in (1, 2):
-        with pytest.raises(Unavailable), within(story.span), starting(make_order(), Unit("u", "main", attempt), "fake"):
+        with pytest.raises(Unavailable), within(trace.span), starting(make_order(), Unit("u", "main", attempt), "fake"):
             raise Unavailable("the registry does not answer")
     failed = InstanceStatus(phase=Phase.FAILED, reason="CrashLoop", message="it failed twice")
-    story.described(failed)
-    story.reported(failed)
+    trace.described(failed)
+    trace.reported(failed)
     first, second, _, whole = tracer.take()
     assert (first.failure, first.attributes["error.type"]) == ("the registry does not answer", "unavailable")
     assert second.attributes["mandor.attempt"] == 2
@@ -72,9 +72,9 @@ def test_a_task_that_does_not_start_and_an_instance_that_fails_say_why() -> None
 
 def test_a_restart_is_a_trace_of_its_own_that_points_to_the_first() -> None:
     tracer = Tracer()
-    story = Tracing(tracer).again(instance(Phase.RUNNING))
-    assert story is not None
-    story.reported(RUNNING)
+    trace = Tracing(tracer).again(instance(Phase.RUNNING))
+    assert trace is not None
+    trace.reported(RUNNING)
     (whole,) = tracer.take()
     assert (whole.name, whole.parent_id, whole.links) == ("restart instance", "", (PARENT,))
     assert whole.context.trace_id != PARENT.trace_id

@@ -10,7 +10,7 @@ from typing import Any
 
 from mandor.agent.agent import Agent
 from mandor.agent.direct import DirectLink
-from mandor.agent.link import Beat
+from mandor.agent.link import Heartbeat
 from mandor.agent.settings import AgentSettings
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.engines.fake import FakeEngine, MemoryWorld
@@ -101,7 +101,7 @@ class World:
         self.units = MemoryWorld()
         self.engine = FakeEngine(clock, world=self.units)
         self.engines: dict[str, Engine] = {"fake": self.engine}
-        self.beats: list[Beat] = []
+        self.beats: list[Heartbeat] = []
         self.boot = "boot-1"
         self.address = "10.0.0.1"
         self.taken_ports: set[tuple[int, str]] = set()
@@ -118,9 +118,9 @@ class World:
 
     async def found(self, cluster: str = "c1", epoch: int = 1) -> None:
         await self.store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec(cluster, epoch))))
-        space = Namespace(meta=Meta(name="default"), spec=NamespaceSpec(level="privileged"))
-        if await self.store.get(space.key) is None:
-            await self.store.commit(Put(space))
+        namespace_view = Namespace(meta=Meta(name="default"), spec=NamespaceSpec(level="privileged"))
+        if await self.store.get(namespace_view.key) is None:
+            await self.store.commit(Put(namespace_view))
 
     async def apply(self, name: str = "web", **group: Any) -> Workload:
         """A workload and its first release; a flat one unless `tasks` says otherwise."""

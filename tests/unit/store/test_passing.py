@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
-from mandor.agent.own_store import OwnStore
+from mandor.agent.cluster_contact import OwnClusterStore
 from mandor.errors import Unavailable
 from mandor.lib.metrics import Metrics
 from mandor.model.meta import Key
@@ -23,7 +23,7 @@ AROUND: list[Callable[[Store], Store]] = [
     GatheredStore,
     MeteredStore,
     lambda store: TracedStore(store, "memory", lambda: 0.0),
-    lambda store: OwnStore(store, lambda: False),
+    lambda store: OwnClusterStore(store, lambda: False),
 ]
 
 
@@ -72,5 +72,5 @@ async def test_what_is_asked_for_together_is_counted_one_by_one(inside: MemorySt
 
 async def test_nothing_is_written_while_another_cluster_answers(inside: MemoryStore) -> None:
     with pytest.raises(Unavailable):
-        await OwnStore(inside, lambda: True).commit(Put(make_node("n1")))
+        await OwnClusterStore(inside, lambda: True).commit(Put(make_node("n1")))
     assert await inside.get(Key("node", "", "n1")) is None

@@ -7,21 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
-from mandor.agent.absence import Source
+from mandor.agent.feed import Source
 from mandor.agent.journal import Blocking, replace_file
+from mandor.agent.shipping.agent_logs import AgentLogHandler
+from mandor.agent.shipping.delivery import SinkDelivery
 from mandor.agent.shipping.line import Line, clean_text
-from mandor.agent.shipping.outlet import Outlet
-from mandor.agent.shipping.own import OwnLogs
-from mandor.agent.shipping.place import Place, Resumed
 from mandor.agent.shipping.secrets import Secrets
-from mandor.agent.shipping.sink import Sink
-from mandor.agent.shipping.sinks import open_sink
-from mandor.agent.wait import doze
+from mandor.agent.shipping.sink import Sink, open_sink
 from mandor.engines.base import Engine, LogLine, Unit
 from mandor.errors import Invalid, MandorError, NotFound, Unsupported
 from mandor.lib.backoff import Backoff
-from mandor.lib.clock import Clock
+from mandor.lib.clock import Clock, wait_event
 from mandor.lib.egress import STRICT, Egress
 from mandor.lib.metrics import Counts, Family, counter, gauge
 from mandor.lib.secret_files import NO_FILES, SecretFiles
@@ -42,8 +40,41 @@ FINISH_SECONDS = 10.0
 AGAIN = Backoff(1, 30, jitter=0.3)
 
 
+class ReadPosition(Struct, frozen=True, gc=False, omit_defaults=True):
+    at: float = 0.0
+    same: int = 0
+    over: bool = False
+    """It has ended, and was read to its end."""
+
+    def after(self, at: float) -> "ReadPosition":
+        """One line further."""
+        return ReadPosition(at, self.same + 1 if at == self.at else 1)
+
+
+class ResumeFilter:
+    """Leaves out what was read before, in a log that is read again from the time of a place on."""
+
+    __slots__ = ("_at", "_left", "_passed")
+
+    def __init__(self, place: ReadPosition) -> None:
+        self._at, self._left = place.at, place.same
+        self._passed = False
+
+    def fresh(self, at: float) -> bool:
+        """Behind the place everything is new, whatever the clock of its writer says."""
+        if self._passed:
+            return True
+        if at < self._at:
+            return False
+        if at == self._at and self._left:
+            self._left -= 1
+            return False
+        self._passed = True
+        return True
+
+
 @dataclass(frozen=True, slots=True)
-class Lodged:
+class LogSource:
     """One unit that is on this node."""
 
     unit: Unit
@@ -62,9 +93,9 @@ class Shipper:
         store: Store,
         clock: Clock,
         blocking: Blocking,
-        own: OwnLogs,
+        own: AgentLogHandler,
         *,
-        lodged: Callable[[], Iterable[Lodged]],
+        log_sources: Callable[[], Iterable[LogSource]],
         folders: Sequence[Path],
         turned: Callable[[], None],
         egress: Egress = STRICT,
@@ -72,15 +103,15 @@ class Shipper:
     ) -> None:
         """`folders`: where files may be written; `turned`: a sink serves again, or does so no longer."""
         self._node, self._folder, self._clock, self._blocking = node, folder, clock, blocking
-        self._own, self._lodged, self._folders, self._turned = own, lodged, folders, turned
+        self._own, self._log_sources, self._folders, self._turned = own, log_sources, folders, turned
         self._egress, self._files = egress, files
         self._secrets = Secrets(store, blocking, files)
         self._wanted: dict[str, LogSink] = {}
-        self._outlets: dict[str, Outlet] = {}
+        self._outlets: dict[str, SinkDelivery] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[Unit, asyncio.Task[None]] = {}
-        self._places: dict[str, Place] = {}
-        self._kept: dict[str, Place] = {}
+        self._places: dict[str, ReadPosition] = {}
+        self._kept: dict[str, ReadPosition] = {}
         self._news = asyncio.Event()
         self._flushing = asyncio.Lock()
         self._sends = Counts()
@@ -116,7 +147,7 @@ class Shipper:
                     await self._match()
                     self._look()
                     await self.flush()
-                    await doze(self._clock, LOOK_SECONDS if self._outlets else None, self._news)
+                    await wait_event(self._clock, LOOK_SECONDS if self._outlets else None, self._news)
         finally:
             self._tasks = None
             await self.flush()
@@ -152,7 +183,9 @@ class Shipper:
         """Sinks as they were last heard of: lines go on when the control plane is away."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            self._places = msgspec.json.decode((self._folder / "places.json").read_bytes(), type=dict[str, Place])
+            self._places = msgspec.json.decode(
+                (self._folder / "places.json").read_bytes(), type=dict[str, ReadPosition]
+            )
         except (OSError, msgspec.MsgspecError):
             self._places = {}
         try:
@@ -186,8 +219,8 @@ class Shipper:
             await self._keep("sinks.json", encode(list(wanted.values())))
             self._turned()
 
-    def _make(self, sink: LogSink) -> Outlet:
-        return Outlet(
+    def _make(self, sink: LogSink) -> SinkDelivery:
+        return SinkDelivery(
             sink, self._folder / sink.meta.uid, self._clock, self._blocking, self._open, self._turned, self._sends
         )
 
@@ -205,12 +238,12 @@ class Shipper:
         assert self._tasks is not None
         if not self._outlets:
             return
-        found = {each.unit: each for each in self._lodged()}
-        for unit, lodged in found.items():
+        found = {each.unit: each for each in self._log_sources()}
+        for unit, source in found.items():
             place = self._places.get(str(unit))
-            if unit in self._reading or (place is not None and place.over) or not self._wants(lodged):
+            if unit in self._reading or (place is not None and place.over) or not self._wants(source):
                 continue
-            self._reading[unit] = self._tasks.start(self._read(lodged), f"log of {unit}")
+            self._reading[unit] = self._tasks.start(self._read(source), f"log of {unit}")
         self._reading = {unit: task for unit, task in self._reading.items() if not task.done()}
         living = {str(unit) for unit in (*found, *self._reading)}
         self._places = {unit: place for unit, place in self._places.items() if unit in living}
@@ -218,24 +251,24 @@ class Shipper:
         for outlet in self._outlets.values():
             outlet.forget(uids)
 
-    def _wants(self, lodged: Lodged) -> list[Outlet]:
-        meta, workload = lodged.instance.meta, lodged.instance.spec.workload
+    def _wants(self, source: LogSource) -> list[SinkDelivery]:
+        meta, workload = source.instance.meta, source.instance.spec.workload
         return [
-            each for each in self._outlets.values() if each.value.spec.wants(meta.namespace, workload, lodged.labels)
+            each for each in self._outlets.values() if each.value.spec.wants(meta.namespace, workload, source.labels)
         ]
 
-    async def _read(self, lodged: Lodged) -> None:
+    async def _read(self, source: LogSource) -> None:
         """Until it is over and read to its end, or nobody wants it any more."""
-        failures, unit = 0, lodged.unit
-        while outlets := self._wants(lodged):
+        failures, unit = 0, source.unit
+        while outlets := self._wants(source):
             begin = min(each.begin for each in outlets)
-            place = self._places.setdefault(str(unit), Place(at=begin))
-            resumed = Resumed(place)
+            place = self._places.setdefault(str(unit), ReadPosition(at=begin))
+            resumed = ResumeFilter(place)
             try:
-                async for line in lodged.engine.logs(unit, follow=True, since=place.at):
+                async for line in source.engine.logs(unit, follow=True, since=place.at):
                     failures = 0
                     if resumed.fresh(line.at):
-                        await self._take(lodged, line)
+                        await self._take(source, line)
             except (Unsupported, NotFound):
                 break
             except (MandorError, OSError) as error:
@@ -252,10 +285,10 @@ class Shipper:
             self._places[str(unit)] = msgspec.structs.replace(self._places[str(unit)], over=True)
 
     def _is_over(self, unit: Unit) -> bool:
-        return all(each.over for each in self._lodged() if each.unit == unit)
+        return all(each.over for each in self._log_sources() if each.unit == unit)
 
-    async def _take(self, lodged: Lodged, line: LogLine) -> None:
-        unit, instance = lodged.unit, lodged.instance
+    async def _take(self, source: LogSource, line: LogLine) -> None:
+        unit, instance = source.unit, source.instance
         made = Line(
             at=line.at,
             text=clean_text(line.text),
@@ -266,9 +299,9 @@ class Shipper:
             instance=instance.meta.name,
             task=unit.task,
         )
-        for outlet in self._wants(lodged):
+        for outlet in self._wants(source):
             outlet.offer(made, unit.uid)
-        self._places[str(unit)] = self._places.get(str(unit), Place()).after(line.at)
+        self._places[str(unit)] = self._places.get(str(unit), ReadPosition()).after(line.at)
         if any(each.pending >= PENDING_MOST for each in self._outlets.values()):
             await self.flush()
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mandor.agent.shipping.delivery import TokenBucket
 from mandor.agent.shipping.line import TEXT_MOST, clean_text
-from mandor.agent.shipping.place import Place, Resumed
-from mandor.agent.shipping.rate import Bucket
+from mandor.agent.shipping.shipper import ReadPosition, ResumeFilter
 
 times = st.lists(st.integers(0, 2000), min_size=1, max_size=200).map(lambda found: [each / 100 for each in found])
 
@@ -14,7 +14,7 @@ times = st.lists(st.integers(0, 2000), min_size=1, max_size=200).map(lambda foun
 @pytest.mark.req("S2-40")
 @given(times.map(sorted), st.integers(1, 20))
 def test_no_stretch_of_time_lets_more_through_than_the_rate_and_the_burst(at: list[float], rate: int) -> None:
-    bucket = Bucket(rate)
+    bucket = TokenBucket(rate)
     taken = [each for each in at if bucket.take(each)]
     for first in range(len(taken)):
         for last in range(first, len(taken)):
@@ -23,26 +23,26 @@ def test_no_stretch_of_time_lets_more_through_than_the_rate_and_the_burst(at: li
 
 @given(times, st.integers(1, 20))
 def test_every_line_is_taken_or_counted_as_left_out(at: list[float], rate: int) -> None:
-    bucket = Bucket(rate)
+    bucket = TokenBucket(rate)
     taken = sum(bucket.take(each) for each in at)
     assert taken + bucket.confess() == len(at)
     assert bucket.confess() == 0
 
 
 def test_who_stays_below_the_rate_is_never_limited_whatever_time_it_is_read_at() -> None:
-    bucket = Bucket(10)
+    bucket = TokenBucket(10)
     assert all(bucket.take(1_700_000_000 + number / 10) for number in range(1000))
 
 
 @given(st.lists(st.integers(0, 5), max_size=60).map(sorted), st.data())
 def test_a_log_that_is_read_in_pieces_is_read_once(at: list[int], data: st.DataObject) -> None:
     """Each piece is read from the time of the last line on, as engines can."""
-    place = Place()
+    place = ReadPosition()
     read: list[int] = []
     numbered = [(float(each), number) for number, each in enumerate(at)]
     while len(read) < len(numbered):
         most = data.draw(st.integers(1, 10))
-        resumed = Resumed(place)
+        resumed = ResumeFilter(place)
         fresh = [each for each in numbered if each[0] >= place.at and resumed.fresh(each[0])][:most]
         assert fresh, "something is left, and is not found"
         for when, number in fresh:
@@ -52,7 +52,7 @@ def test_a_log_that_is_read_in_pieces_is_read_once(at: list[int], data: st.DataO
 
 
 def test_what_a_clock_that_was_set_back_stamps_is_new_behind_the_place() -> None:
-    resumed = Resumed(Place(10.0, 2))
+    resumed = ResumeFilter(ReadPosition(10.0, 2))
     assert [resumed.fresh(at) for at in (9.0, 10.0, 10.0, 10.0, 8.0)] == [False, False, False, True, True]
 
 

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from mandor.agent.defence import Defence, measure_machine
-from mandor.agent.pressure import Reading, Tenant, Threshold
+from mandor.agent.eviction import PressureEviction
+from mandor.agent.machine import measure_machine
+from mandor.agent.pressure import EvictionCandidate, Reading, Threshold
 from mandor.lib.clock import ManualClock
 
 
@@ -25,7 +26,7 @@ class House:
         self.changes = 0
         self.clock = ManualClock()
         thresholds = {signal: Threshold(0.10, 0.05, 60.0)}
-        self.defence = Defence(
+        self.defence = PressureEviction(
             thresholds, self.measure, self, self.clock, changed=self._changed, cleaned=self.cleaned.append
         )
 
@@ -35,8 +36,8 @@ class House:
     def measure(self) -> list[Reading]:
         return [Reading(self.signal, 100 - self.rubbish - sum(self.used.values()) - sum(self.images.values()), 100)]
 
-    async def tenants(self, signal: str) -> list[Tenant]:
-        return [Tenant(uid, self.priorities.get(uid, 0), used, 10) for uid, used in self.used.items()]
+    async def tenants(self, signal: str) -> list[EvictionCandidate]:
+        return [EvictionCandidate(uid, self.priorities.get(uid, 0), used, 10) for uid, used in self.used.items()]
 
     async def clean_image(self) -> str:
         name = next(iter(self.images), "")
@@ -77,7 +78,7 @@ async def test_who_has_enough_looks_seldom_where_others_say_when_that_may_be_ove
 
     began = house.clock.monotonic()
     thresholds = {"disk": Threshold(0.10, 0.05, 60.0)}
-    calm = Defence(thresholds, measure, house, house.clock, changed=house._changed, calm_seconds=1000.0)
+    calm = PressureEviction(thresholds, measure, house, house.clock, changed=house._changed, calm_seconds=1000.0)
     running = asyncio.ensure_future(calm.run())
     await house.clock.advance(100)
     assert looks == [0]
@@ -147,7 +148,9 @@ async def test_a_soft_threshold_gives_a_grace_first() -> None:
 async def test_with_nobody_left_to_go_it_only_says_so() -> None:
     house = House("memory")
     house.measure = lambda: [Reading("memory", 1, 100)]  # type: ignore[method-assign]
-    house.defence = Defence({"memory": Threshold(0.1, 0.05)}, house.measure, house, house.clock, changed=house._changed)
+    house.defence = PressureEviction(
+        {"memory": Threshold(0.1, 0.05)}, house.measure, house, house.clock, changed=house._changed
+    )
     await house.looks(10)
     assert house.defence.shown == ("memory",)
 

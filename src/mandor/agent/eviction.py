@@ -2,16 +2,11 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Protocol
 
-import psutil
-
-from mandor.agent.pressure import Need, Pressure, Reading, Tenant, Threshold, who_goes
-from mandor.agent.wait import doze
-from mandor.lib.clock import Clock
+from mandor.agent.pressure import EvictionCandidate, Need, Pressure, Reading, Threshold, select_victim
+from mandor.lib.clock import Clock, wait_event
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +18,10 @@ PATIENCE_SECONDS = 30.0
 Measure = Callable[[], Iterable[Reading]]
 
 
-class Tenants(Protocol):
+class Reclaimer(Protocol):
     """Who lives on this node, for whoever has to choose between them."""
 
-    async def tenants(self, signal: str) -> list[Tenant]:
+    async def tenants(self, signal: str) -> list[EvictionCandidate]:
         """Those that run, with what they use of it."""
 
     async def clean_image(self) -> str:
@@ -40,12 +35,12 @@ class Tenants(Protocol):
     def alive(self, uid: str) -> bool: ...
 
 
-class Defence:
+class PressureEviction:
     def __init__(
         self,
         thresholds: Mapping[str, Threshold],
         measure: Measure,
-        tenants: Tenants,
+        tenants: Reclaimer,
         clock: Clock,
         *,
         changed: Callable[[], None],
@@ -78,7 +73,7 @@ class Defence:
             self._news.clear()
             await self.look()
             calm = not self._pressure.shown and not self._pressure.short
-            await doze(self._clock, self._calm_seconds if calm else self._look_seconds, self._news)
+            await wait_event(self._clock, self._calm_seconds if calm else self._look_seconds, self._news)
 
     async def look(self) -> None:
         self._read()
@@ -122,19 +117,9 @@ class Defence:
         return False
 
     async def _evict(self, need: Need) -> None:
-        victim = who_goes(await self._tenants.tenants(need.signal))
+        victim = select_victim(await self._tenants.tenants(need.signal))
         if victim is None:
             log.warning("%s, and there is no instance that could go", need)
             return
         self._going, self._going_since = victim.uid, self._clock.monotonic()
         self._tenants.evict(victim.uid, f"the node is short of {need.signal}: {need}", hard=need.hard)
-
-
-def measure_machine(data: Path) -> list[Reading]:
-    memory = psutil.virtual_memory()
-    return [Reading("memory", memory.available, memory.total), *measure_disk(data)]
-
-
-def measure_disk(folder: Path) -> list[Reading]:
-    disk = os.statvfs(folder)
-    return [Reading("disk", disk.f_bavail, disk.f_blocks), Reading("inodes", disk.f_favail, disk.f_files)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mandor.agent.absence import Source, judge
+from mandor.agent.feed import Source
+from mandor.agent.workers import judge_missing
 from tests.unit.agent.make import make_order
 
 SAME = Source("c1", 3, 100)
@@ -27,9 +28,9 @@ SAME = Source("c1", 3, 100)
 def test_only_the_cluster_and_epoch_that_gave_an_order_can_take_it_back(
     source: Source, forget: int, verdict: str
 ) -> None:
-    assert judge(make_order(epoch=3, version=5), source, forget)[0] == verdict
+    assert judge_missing(make_order(epoch=3, version=5), source, forget)[0] == verdict
 
 
 @pytest.mark.parametrize(("forget", "verdict"), [(0, "held"), (1, "gone")])
 def test_what_no_order_speaks_of_is_left_alone_unless_it_may_be_forgotten(forget: int, verdict: str) -> None:
-    assert judge(None, SAME, forget)[0] == verdict
+    assert judge_missing(None, SAME, forget)[0] == verdict

@@ -6,14 +6,14 @@ from mandor.model.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdmissionResult:
     """Both empty: come in."""
 
     refusal: str = ""
     wait: str = ""
 
 
-class Room:
+class ResourceAdmission:
     """Who holds how much of this node; a stopping instance holds its share until it is over."""
 
     def __init__(self, allocatable: Resources) -> None:
@@ -32,20 +32,20 @@ class Room:
         """It runs already: it is counted, whether it fits or not."""
         self._claims[uid] = request
 
-    def ask(self, uid: str, request: Resources) -> Answer:
+    def ask(self, uid: str, request: Resources) -> AdmissionResult:
         """A claim for something new; asking twice changes nothing."""
         if uid in self._claims:
-            return Answer()
+            return AdmissionResult()
         if self._fits(request, self.claimed):
             self._claims[uid] = request
-            return Answer()
+            return AdmissionResult()
         if not request.fits(self.allocatable):
-            return Answer(refusal=f"it asks for {request}; this node has {self.allocatable} for instances")
+            return AdmissionResult(refusal=f"it asks for {request}; this node has {self.allocatable} for instances")
         staying = sum((share for who, share in self._claims.items() if who not in self._leaving), Resources())
         if self._fits(request, staying):
-            return Answer(wait="its room is still held by an instance that is stopping")
+            return AdmissionResult(wait="its room is still held by an instance that is stopping")
         free = self.allocatable - self.claimed
-        return Answer(refusal=f"it asks for {request}; {free} is left of {self.allocatable}")
+        return AdmissionResult(refusal=f"it asks for {request}; {free} is left of {self.allocatable}")
 
     def _fits(self, request: Resources, taken: Resources) -> bool:
         """Where nothing is asked for, it does not matter that there is too little."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mandor.agent.cluster_contact import TOLD_SECONDS, ClusterContact
 from mandor.agent.journal import Journal
-from mandor.agent.presence import TOLD_SECONDS, Presence
 from mandor.lib.clock import ManualClock
 
 FOR_EVER = float("inf")
@@ -16,24 +16,24 @@ FOR_EVER = float("inf")
 @pytest.mark.req("S0-25")
 async def test_after_a_boot_one_answer_is_not_enough_until_all_servers_know_of_it(tmp_path: Path) -> None:
     clock = ManualClock()
-    presence = Presence(Journal(tmp_path), clock, "boot-2")
-    assert presence.away == FOR_EVER
-    presence.heard(clock.monotonic())
-    assert presence.away == FOR_EVER
+    contact = ClusterContact(Journal(tmp_path), clock, "boot-2")
+    assert contact.away == FOR_EVER
+    contact.heard(clock.monotonic())
+    assert contact.away == FOR_EVER
     await clock.advance(TOLD_SECONDS)
-    assert presence.away == 0
+    assert contact.away == 0
 
 
 @pytest.mark.req("S0-25")
 async def test_a_silence_counts_until_all_servers_know_that_it_is_over(tmp_path: Path) -> None:
     clock = ManualClock()
-    Presence(Journal(tmp_path), clock, "boot-1").heard(clock.monotonic())
+    ClusterContact(Journal(tmp_path), clock, "boot-1").heard(clock.monotonic())
     await clock.advance(60)
-    presence = Presence(Journal(tmp_path), clock, "boot-1")
-    assert (presence.silence, presence.away) == (60, 0)
-    presence.heard(clock.monotonic())
+    contact = ClusterContact(Journal(tmp_path), clock, "boot-1")
+    assert (contact.silence, contact.away) == (60, 0)
+    contact.heard(clock.monotonic())
     await clock.advance(1)
-    presence.heard(clock.monotonic())
-    assert (presence.silence, presence.away) == (0, 60)
+    contact.heard(clock.monotonic())
+    assert (contact.silence, contact.away) == (0, 60)
     await clock.advance(TOLD_SECONDS - 1)
-    assert presence.away == 0
+    assert contact.away == 0

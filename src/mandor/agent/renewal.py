@@ -5,16 +5,16 @@ import logging
 from collections.abc import Callable
 
 from mandor.agent.link import Link
-from mandor.agent.wait import doze
 from mandor.errors import MandorError
 from mandor.lib.backoff import Backoff
-from mandor.lib.clock import Clock
+from mandor.lib.clock import Clock, wait_event
 from mandor.lib.metrics import Counts
 from mandor.model.node import Renewal
 
 log = logging.getLogger(__name__)
 
-BACKOFF = Backoff(1, 600, jitter=0.3)
+CREDENTIAL_BACKOFF = Backoff(1, 600, jitter=0.3)
+CERTIFICATE_BACKOFF = Backoff(1, 300, jitter=0.3)
 
 
 class CredentialKeeper:
@@ -35,7 +35,7 @@ class CredentialKeeper:
             self._news.clear()
             order, left = self._wanted(), self._seconds_left()
             if not self._link.renewing and order in (None, self._done) and (left is None or left > 0):
-                await doze(self._clock, left, self._news)
+                await wait_event(self._clock, left, self._news)
                 continue
             try:
                 await self._link.renew_credential()
@@ -43,7 +43,7 @@ class CredentialKeeper:
                 failures += 1
                 self._renewals["failed",] += 1
                 log.warning("the credential of this node is not renewed yet: %s", error)
-                await self._clock.sleep(BACKOFF.pause(failures))
+                await self._clock.sleep(CREDENTIAL_BACKOFF.pause(failures))
             else:
                 failures, self._done = 0, order
                 self._renewals["ok",] += 1
@@ -52,3 +52,35 @@ class CredentialKeeper:
     def _seconds_left(self) -> float | None:
         at = self._link.renew_at
         return None if at is None else at - self._clock.monotonic()
+
+
+class CertificateKeeper:
+    def __init__(self, link: Link, clock: Clock, renewals: Counts) -> None:
+        """`renewals`: counted by result."""
+        self._link, self._clock, self._renewals = link, clock, renewals
+        self._news = asyncio.Event()
+
+    def poke(self) -> None:
+        """The node has joined: there may be another time to renew at."""
+        self._news.set()
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            self._news.clear()
+            at = self._link.certify_at
+            left = None if at is None else at - self._clock.monotonic()
+            if left is None or left > 0:
+                await wait_event(self._clock, left, self._news)
+                continue
+            try:
+                await self._link.renew_certificate()
+            except (MandorError, OSError) as error:
+                failures += 1
+                self._renewals["failed",] += 1
+                log.warning("the certificate of this node is not renewed yet: %s", error)
+                await self._clock.sleep(CERTIFICATE_BACKOFF.pause(failures))
+            else:
+                failures = 0
+                self._renewals["ok",] += 1
+                log.info("this node has another certificate")

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mandor.agent.load import STEADY_SECONDS, SUDDEN_SECONDS, Load, used_by_own
+from mandor.agent.usage_throttle import STEADY_SECONDS, SUDDEN_SECONDS, UsageThrottle, used_by_own
 from mandor.lib.clock import ManualClock
 from mandor.model.resources import Resources
 from mandor.model.usage import InstanceUsage
@@ -15,8 +15,8 @@ from mandor.model.usage import InstanceUsage
 HAS = Resources(10_000, 10_000, 10_000)
 
 
-def _load(clock: ManualClock, cpu: int = 0, who: tuple[str, ...] = ()) -> Load:
-    load = Load(clock)
+def _load(clock: ManualClock, cpu: int = 0, who: tuple[str, ...] = ()) -> UsageThrottle:
+    load = UsageThrottle(clock)
     assert not load.measured(Resources(9_999, 0, 0), HAS, who), "rates that span no time mean nothing"
     assert load.measured(Resources(cpu, 0, 0), HAS, who)
     return load
@@ -52,7 +52,7 @@ async def test_whatever_is_measured_a_node_is_written_at_most_every_ten_seconds(
     measures: list[tuple[int, int]],
 ) -> None:
     clock, times = ManualClock(), []
-    load = Load(clock)
+    load = UsageThrottle(clock)
     for cpu, who in measures:
         await clock.advance(2.5)
         if load.measured(Resources(cpu, cpu, cpu), HAS, (str(who),)):

@@ -5,23 +5,23 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from mandor.agent.names_plan import NOBODY_KNOWN, Known
+from mandor.agent.discovery import NO_DISCOVERY, Discovery
 from mandor.engines.base import Observed, Unit
 from mandor.model.instance import REFUSED, InstanceStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
+class ProbeResult:
     """What the probes of a running unit say; without a probe, the best."""
 
     alive: bool = True
     ready: bool = True
 
 
-FINE = Opinion()
+FINE = ProbeResult()
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class SyncInputs(Struct, frozen=True, kw_only=True):
     """What the agent knows besides the order and its memory."""
 
     units: tuple[Observed, ...] | None
@@ -30,14 +30,14 @@ class Seen(Struct, frozen=True, kw_only=True):
     """Why the engine does not answer, where that is known."""
     known: frozenset[Unit] = frozenset()
     """Units this agent saw before: one that is missing now has vanished."""
-    opinions: Mapping[Unit, Opinion] = {}
+    probe_results: Mapping[Unit, ProbeResult] = {}
     status: InstanceStatus
     """As last reported, or as stored."""
     gone: bool = False
     """A list that may be trusted no longer has it."""
     refusal: str = ""
     """Why it cannot run here, if it has not begun yet."""
-    refused_as: str = REFUSED
+    refusal_reason: str = REFUSED
     """The reason of that, in one word."""
     published: bool = True
     """Its engine leads ports of the node to it; see `publishes`."""
@@ -45,7 +45,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     """The address of this node."""
     otlp: str = ""
     """Where its tasks send traces and metrics of their own; empty: nobody says."""
-    names: Known = NOBODY_KNOWN
+    names: Discovery = NO_DISCOVERY
     """How it finds others of its namespace."""
     mounts_hosts: bool = False
     """Its engine gives its tasks the hosts file as theirs."""
@@ -55,9 +55,9 @@ class Seen(Struct, frozen=True, kw_only=True):
     """Why it may not begin yet."""
     sources: Mapping[str, str] = {}
     """Where its volumes are on this node, by their names in the group."""
-    lacks: str = ""
+    missing: str = ""
     """Which of its volumes or secrets is missing: none of its tasks begins, or begins again, without it."""
-    lacks_as: str = "VolumeMissing"
+    missing_reason: str = "VolumeMissing"
     """The reason of that, in one word."""
     secrets: Mapping[str, str] = {}
     """The values its tasks need, by what they call them."""
@@ -76,4 +76,4 @@ class Seen(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Without secrets."""
-        return f"Seen({self.units}, {self.status})"
+        return f"SyncInputs({self.units}, {self.status})"

@@ -17,7 +17,7 @@ from mandor.agent.agent import Agent
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import Journal
 from mandor.agent.settings import AgentSettings
-from mandor.agent.shipping.own import OwnLogs
+from mandor.agent.shipping.agent_logs import AgentLogHandler
 from mandor.api.app import build_app
 from mandor.api.auth import make_token
 from mandor.api.heartbeat import Heartbeats
@@ -51,7 +51,7 @@ async def eventually(true: Callable[[], Awaitable[Any]], seconds: float = 60.0) 
 
 
 @dataclass
-class Place:
+class AgentHarness:
     """A server over a memory store, which can go away and come back at the same address."""
 
     folder: Path
@@ -118,7 +118,7 @@ class Place:
             ProcessEngine(settings.data / "process", limits=False) as engine,
         ):
             link = HttpLink(client, settings, journal)
-            own = OwnLogs(settings.name)
+            own = AgentLogHandler(settings.name)
             agent = Agent(
                 settings, RemoteStore(client), link, {"process": engine}, CLOCK, journal=journal, own_logs=own
             )

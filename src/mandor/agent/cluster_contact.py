@@ -1,11 +1,14 @@
 """Which cluster this agent belongs to, and how long it has not heard of it."""
 
 import logging
+from collections.abc import Callable
 
-from mandor.agent.journal import Belonging, Contact, Journal
-from mandor.errors import Forbidden
+from mandor.agent.journal import ClusterMembership, Journal, LastContact
+from mandor.errors import Forbidden, Unavailable
 from mandor.lib.clock import Clock
 from mandor.model.record import ClusterSpec
+from mandor.store.base import Store, Write
+from mandor.store.passing import PassingStore
 
 log = logging.getLogger(__name__)
 
@@ -13,13 +16,13 @@ TOLD_SECONDS = 3.0
 """A server that hears a node tells the others once a second: by then none of them gives it up any more, or it has."""
 
 
-class Presence:
+class ClusterContact:
     def __init__(self, journal: Journal, clock: Clock, boot: str) -> None:
         self._journal, self._clock, self._boot = journal, clock, boot
-        self._belonging = journal.belonging
-        contact = journal.contact
-        same_boot = contact is not None and contact.boot == boot and contact.monotonic <= clock.monotonic()
-        self._heard: float | None = contact.monotonic if contact is not None and same_boot else None
+        self._membership = journal.membership
+        last = journal.contact
+        same_boot = last is not None and last.boot == boot and last.monotonic <= clock.monotonic()
+        self._heard: float | None = last.monotonic if last is not None and same_boot else None
         self._began = clock.monotonic()
         self._gap, self._gap_over = 0.0, self._began
         """The silence that was broken last, and when."""
@@ -27,8 +30,8 @@ class Presence:
         """The last answer came from another cluster."""
 
     @property
-    def belonging(self) -> Belonging | None:
-        return self._belonging
+    def membership(self) -> ClusterMembership | None:
+        return self._membership
 
     @property
     def away(self) -> float:
@@ -48,11 +51,11 @@ class Presence:
 
     def check(self, cluster: ClusterSpec) -> None:
         """`Forbidden` for a foreign cluster: nothing that it says is for this agent."""
-        mine = self._belonging
+        mine = self._membership
         self.foreign = mine is not None and mine.id != cluster.id
         if mine is None:
             log.info("this node belongs to cluster %s, epoch %d", cluster.id, cluster.epoch)
-            self._belong(Belonging(cluster.id, cluster.epoch))
+            self._keep_membership(ClusterMembership(cluster.id, cluster.epoch))
             return
         if self.foreign:
             raise Forbidden(
@@ -61,7 +64,7 @@ class Presence:
             )
         if mine.epoch != cluster.epoch:
             log.warning("cluster %s is in epoch %d now; it was %d", cluster.id, cluster.epoch, mine.epoch)
-            self._belong(Belonging(cluster.id, cluster.epoch))
+            self._keep_membership(ClusterMembership(cluster.id, cluster.epoch))
 
     def heard(self, at: float) -> None:
         """A heartbeat that was sent then has been answered."""
@@ -70,10 +73,23 @@ class Presence:
             self._gap, self._gap_over = gap, self._clock.monotonic()
         self._heard = max(at, self._heard) if self._heard is not None else at
         try:
-            self._journal.touch(Contact(self._boot, self._heard))
+            self._journal.touch(LastContact(self._boot, self._heard))
         except OSError as error:
             log.warning("the time of the last answer cannot be kept: %s", error)
 
-    def _belong(self, belonging: Belonging) -> None:
-        self._belonging = belonging
-        self._journal.belong(belonging)
+    def _keep_membership(self, membership: ClusterMembership) -> None:
+        self._membership = membership
+        self._journal.keep_membership(membership)
+
+
+class OwnClusterStore(PassingStore):
+    """A store that refuses to write while a server of another cluster answers."""
+
+    def __init__(self, store: Store, foreign: Callable[[], bool]) -> None:
+        super().__init__(store)
+        self._foreign = foreign
+
+    async def commit(self, *writes: Write) -> int:
+        if self._foreign():
+            raise Unavailable("a server of another cluster answers: nothing is written to it")
+        return await self._store.commit(*writes)

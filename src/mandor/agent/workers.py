@@ -7,29 +7,29 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Literal, Protocol
 
-from mandor.agent.absence import Source, judge
+from mandor.agent.cluster_contact import ClusterContact
+from mandor.agent.discovery import NO_DISCOVERY, Discovery
+from mandor.agent.feed import Source
 from mandor.agent.fetch import Fetch
-from mandor.agent.guard import Sentry, guarded
+from mandor.agent.guard import GuardControl, guarded
+from mandor.agent.hosts_files import HostsFiles, LocalInstance
 from mandor.agent.identity import IdentityKeeper
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.machine import Machine
-from mandor.agent.measures import Measures
-from mandor.agent.names import Lodger, NamesKeeper
-from mandor.agent.names_plan import NOBODY_KNOWN, Known
+from mandor.agent.metrics import AgentMetrics
 from mandor.agent.observer import Observer
 from mandor.agent.order import Entry, Order
-from mandor.agent.presence import Presence
 from mandor.agent.probes import Ask
 from mandor.agent.reporter import Reporter
-from mandor.agent.room import Answer, Room
+from mandor.agent.resource_admission import AdmissionResult, ResourceAdmission
 from mandor.agent.settings import AgentSettings
-from mandor.agent.shipping.shipper import Lodged
+from mandor.agent.shipping.shipper import LogSource
+from mandor.agent.starts import ConcurrencyLimit
 from mandor.agent.status import DISCONNECTED
 from mandor.agent.sync import live
-from mandor.agent.tracing import Tracing, first_story
-from mandor.agent.turns import Turns
+from mandor.agent.tracing import Tracing, report_context
 from mandor.agent.vault import Vault
-from mandor.agent.volumes import Furnished, VolumeKeeper
+from mandor.agent.volumes import PreparedVolumes, VolumeKeeper
 from mandor.agent.worker import Worker, fresh_entry
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import EngineDown, MandorError, NotFound
@@ -65,7 +65,7 @@ class Host(Protocol):
     def port_taken(self, order: Order, port: int) -> None: ...
 
 
-class Crew:
+class Workers:
     """One worker an instance; what they need of each other goes through here."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Crew:
         engines: Mapping[str, Engine],
         clock: Clock,
         journal: Journal,
-        presence: Presence,
+        contact: ClusterContact,
         recorder: Recorder,
         blocking: Blocking,
         host: Host,
@@ -84,12 +84,12 @@ class Crew:
         ask: Ask,
         tracing: Tracing | None = None,
         knows: Callable[[str], bool] = lambda feature: True,
-        sentry: Sentry | None = None,
+        guard_control: GuardControl | None = None,
     ) -> None:
         """`whose`: which cluster answers. `tracing`: None: nothing is recorded. `knows`: what the servers can do.
-        `sentry`: None: nobody stops anything when this process is gone."""
+        `guard_control`: None: nobody stops anything when this process is gone."""
         self.tracing = tracing
-        self._sentry = sentry
+        self._guard_control = guard_control
         self.ask = ask
         self._host, self._changed = host, host.poke
         self.clock = clock
@@ -97,11 +97,11 @@ class Crew:
         self.vault = Vault(self.fetch, lambda: journal.sealing_key)
         self.identities: IdentityKeeper | None = None
         """Gets the tokens of tasks; None: this agent has no link to get them by."""
-        self.turns = Turns(settings.starts_most)
-        self.measures = Measures()
+        self.starts = ConcurrencyLimit(settings.starts_most)
+        self.measures = AgentMetrics()
         self.quick_seconds = settings.quick_seconds
         self.otlp = settings.otlp
-        self.workers: dict[str, Worker] = {}
+        self.by_uid: dict[str, Worker] = {}
         self._names: dict[str, str] | None = None
         self._ready: frozenset[str] | None = None
         at_once = partial(knows, "running-at-once")
@@ -119,13 +119,13 @@ class Crew:
             in_use=self.has_volume,
         )
         self.names_kept = (
-            NamesKeeper(
+            HostsFiles(
                 settings.name,
                 settings.data / "names",
                 store,
                 clock,
                 blocking,
-                lodgers=self._lodgers,
+                instances=self._local_instances,
                 address=lambda: host.address,
                 whose=whose,
             )
@@ -133,7 +133,7 @@ class Crew:
             else None
         )
         self._node = settings.name
-        self._journal, self._presence, self._recorder, self._blocking = journal, presence, recorder, blocking
+        self._journal, self._contact, self._recorder, self._blocking = journal, contact, recorder, blocking
         self._observers = {
             name: Observer(
                 engine,
@@ -141,14 +141,14 @@ class Crew:
                 self._engine_changed,
                 poll_seconds=settings.poll_seconds,
                 turned=host.poke,
-                idle=self.turns.idle,
+                idle=self.starts.idle,
             )
             for name, engine in engines.items()
         }
         self.log_wanted: Callable[[Unit], Awaitable[None]] = _nobody
         """Returns when the log of a unit may go."""
         self._capabilities: Mapping[str, Capabilities] = {}
-        self._room = Room(Resources())
+        self._room = ResourceAdmission(Resources())
         self._forget_before_epoch = 0
         self._source: Source | None = None
         self._ended: dict[str, None] = {}
@@ -160,15 +160,15 @@ class Crew:
         """Take up what the journal knows; engines are looked at, nothing is started before there was time for news."""
         self._tasks = tasks
         for entry in self._journal.entries():
-            if entry.order.uid not in self.workers:
+            if entry.order.uid not in self.by_uid:
                 self._hire(entry)
-        if self.workers:
-            log.info("%d orders are in the journal", len(self.workers))
+        if self.by_uid:
+            log.info("%d orders are in the journal", len(self.by_uid))
         for name, observer in self._observers.items():
             tasks.start(observer.run(), f"engine {name}")
         tasks.start(self.reporter.run(), "reports")
-        if self._sentry is not None:
-            tasks.start(self.keep_guard(self._sentry), "guard")
+        if self._guard_control is not None:
+            tasks.start(self.keep_guard(self._guard_control), "guard")
 
     async def settle_after(self, seconds: float) -> None:
         """Without a control plane the last orders count."""
@@ -190,7 +190,7 @@ class Crew:
             assert isinstance(item, Instance)
             named.add(item.meta.uid)
             self.ordered(item, source, listed=True)
-        for uid in [uid for uid in self.workers if uid not in named]:
+        for uid in [uid for uid in self.by_uid if uid not in named]:
             self.missing(uid, source)
         self._settle()
 
@@ -198,7 +198,7 @@ class Crew:
         """The token is the uid: an order that comes twice is one order."""
         uid = instance.meta.uid
         self.reporter.saw(instance, listed=listed)
-        worker = self.workers.get(uid)
+        worker = self.by_uid.get(uid)
         if worker is None:
             worker = self._hire(fresh_entry(instance, source.cluster, source.epoch))
         worker.told(instance, source.cluster, source.epoch)
@@ -206,12 +206,12 @@ class Crew:
     def missing(self, uid: str, source: Source) -> None:
         self._source = source
         self.reporter.drop(uid)
-        worker = self.workers.get(uid)
+        worker = self.by_uid.get(uid)
         if worker is not None and not worker.gone:
             self._judge(worker, source)
 
     def _judge(self, worker: Worker, source: Source) -> None:
-        what, why = judge(worker.order, source, self._forget_before_epoch)
+        what, why = judge_missing(worker.order, source, self._forget_before_epoch)
         if what == "gone" and not self._sticky(worker):
             worker.dismiss()
         elif what == "held" and worker.memory.held != why:
@@ -226,36 +226,36 @@ class Crew:
     def _hire(self, entry: Entry) -> Worker:
         assert self._tasks is not None, "the crew begins before it gets orders"
         worker = Worker(entry, self)
-        self.workers[worker.uid] = worker
+        self.by_uid[worker.uid] = worker
         self._names = self._ready = None
         self._tasks.start(worker.run(), f"instance {worker.order.name}")
         return worker
 
-    async def keep_guard(self, sentry: Sentry) -> None:
+    async def keep_guard(self, guard_control: GuardControl) -> None:
         """As long as there is something to be guarded, one that ended is followed by another."""
         while True:
             try:
-                if any(guarded(each.order, each.memory) for each in self.workers.values()):
-                    await sentry.post()
+                if any(guarded(each.order, each.memory) for each in self.by_uid.values()):
+                    await guard_control.start()
                 else:
-                    await sentry.relieve()
+                    await guard_control.stop()
             except MandorError as error:
                 log.warning("%s", error)
             await self.clock.sleep(GUARD_SECONDS)
 
-    # Strangers: units that no order speaks of.
+    # ForeignPorts: units that no order speaks of.
 
     def strangers(self) -> set[str]:
         """Known only once there was a complete list."""
         if self._source is None:
             return set()
-        return {uid for each in self._observers.values() for uid in each.units if uid not in self.workers}
+        return {uid for each in self._observers.values() for uid in each.units if uid not in self.by_uid}
 
     def _judge_strangers(self) -> None:
         if self._source is None:
             return
         for uid in self.strangers():
-            what, _ = judge(None, self._source, self._forget_before_epoch)
+            what, _ = judge_missing(None, self._source, self._forget_before_epoch)
             if uid in self._ended:
                 log.warning("units of %s came up after its end, and are removed", uid)
             elif what == "gone":
@@ -266,7 +266,7 @@ class Crew:
 
     def held(self) -> list[str]:
         """What runs here and is left alone, for people to read."""
-        known = [each.order.name for each in self.workers.values() if each.memory.held and each.alive]
+        known = [each.order.name for each in self.by_uid.values() if each.memory.held and each.alive]
         unknown = [uid for uid in sorted(self.strangers()) if self._alive(uid)]
         return sorted(known) + unknown
 
@@ -281,12 +281,12 @@ class Crew:
         self._capabilities = engines
         if forget_before_epoch != self._forget_before_epoch:
             self._forget_before_epoch = forget_before_epoch
-            for worker in list(self.workers.values()):
+            for worker in list(self.by_uid.values()):
                 if worker.memory.held and self._source is not None:
                     self._judge(worker, self._source)
             self._judge_strangers()
-        begun = {uid: worker for uid, worker in self.workers.items() if worker.memory.tasks}
-        self._poke(uid for uid in self.workers if uid not in begun or begun[uid].memory.engine in turned)
+        begun = {uid: worker for uid, worker in self.by_uid.items() if worker.memory.tasks}
+        self._poke(uid for uid in self.by_uid if uid not in begun or begun[uid].memory.engine in turned)
 
     def _is_up(self, engine: str) -> bool:
         known = self._capabilities.get(engine)
@@ -295,14 +295,14 @@ class Crew:
     def names(self) -> Mapping[str, str]:
         """The same object as long as they are the same."""
         if self._names is None:
-            found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())
+            found = ((uid, worker.order.instance.meta) for uid, worker in self.by_uid.items())
             self._names = {uid: f"{meta.namespace}/{meta.name}" for uid, meta in found}
         return self._names
 
     def ready(self) -> frozenset[str]:
         """The uids of those that serve; the same object as long as they are the same."""
         if self._ready is None:
-            self._ready = frozenset(uid for uid, worker in self.workers.items() if worker.status.ready)
+            self._ready = frozenset(uid for uid, worker in self.by_uid.items() if worker.status.ready)
         return self._ready
 
     def ready_changed(self) -> None:
@@ -316,20 +316,20 @@ class Crew:
             raise NotFound(f"task {task} has not run yet")
         return max(found)
 
-    def lodged(self) -> Iterator[Lodged]:
+    def log_sources(self) -> Iterator[LogSource]:
         """Every unit there is, as far as engines answer."""
-        for worker in self.workers.values():
+        for worker in self.by_uid.values():
             observer = self._observers.get(worker.memory.engine)
             if observer is None:
                 continue
             for each in observer.of(worker.uid) or ():
                 over = each.phase is UnitPhase.EXITED
                 order = worker.order
-                yield Lodged(each.unit, observer.engine, order.instance, order.care.labels, over)
+                yield LogSource(each.unit, observer.engine, order.instance, order.supervision.labels, over)
 
     def identified(self) -> Iterator[Order]:
         """The orders of instances that have not ended."""
-        for worker in list(self.workers.values()):
+        for worker in list(self.by_uid.values()):
             if not (worker.gone or worker.memory.over or worker.memory.ending is not None):
                 yield worker.order
 
@@ -341,11 +341,11 @@ class Crew:
 
     @property
     def silence(self) -> float:
-        return self._presence.silence
+        return self._contact.silence
 
     @property
     def away(self) -> float:
-        return self._presence.away
+        return self._contact.away
 
     def engine(self, name: str) -> Engine:
         observer = self._observers.get(name)
@@ -375,25 +375,25 @@ class Crew:
     async def fresh(self, engine: str) -> None:
         await self._observers[engine].fresh()
 
-    def ask_room(self, order: Order, *, begun: bool) -> Answer:
+    def ask_room(self, order: Order, *, begun: bool) -> AdmissionResult:
         assert order.template is not None
         if begun:
             if order.uid not in self._room:
                 self._room.keep(order.uid, order.template.request)
-            return Answer()
+            return AdmissionResult()
         names = self.names()
-        if any(name == names[order.uid] and self.workers[uid].leaves for uid, name in names.items()):
-            return Answer(wait="an earlier instance of its name is still stopping here")
+        if any(name == names[order.uid] and self.by_uid[uid].leaves for uid, name in names.items()):
+            return AdmissionResult(wait="an earlier instance of its name is still stopping here")
         return self._room.ask(order.uid, order.template.request)
 
     def leave_room(self, uid: str, *, over: bool) -> None:
         if not over:
             self._room.leave(uid)
         elif self._room.free(uid):
-            self._poke(uid for uid, worker in self.workers.items() if not worker.memory.tasks)
+            self._poke(uid for uid, worker in self.by_uid.items() if not worker.memory.tasks)
 
-    async def furnish(self, order: Order, engine: str, *, begun: bool) -> Furnished:
-        return await self.volumes.furnish(order, begun=begun, mapped=self._maps_users(engine))
+    async def prepare(self, order: Order, engine: str, *, begun: bool) -> PreparedVolumes:
+        return await self.volumes.prepare(order, begun=begun, mapped=self._maps_users(engine))
 
     def user_on_node(self, engine: str, user: str | int | None) -> str | int | None:
         return mapped_user(user) if isinstance(user, int) and self._maps_users(engine) else user
@@ -415,29 +415,29 @@ class Crew:
     def has_volume(self, key: Key) -> bool:
         return any(
             key.name in worker.order.instance.spec.volumes and key.namespace == worker.order.instance.meta.namespace
-            for worker in self.workers.values()
+            for worker in self.by_uid.values()
             if not worker.memory.over
         )
 
-    async def know_names(self, order: Order) -> Known:
-        return await self.names_kept.know(order) if self.names_kept is not None else NOBODY_KNOWN
+    async def know_names(self, order: Order) -> Discovery:
+        return await self.names_kept.know(order) if self.names_kept is not None else NO_DISCOVERY
 
-    def _lodgers(self) -> Iterable[Lodger]:
-        return [Lodger(each.order, each.status) for each in self.workers.values() if not each.memory.over]
+    def _local_instances(self) -> Iterable[LocalInstance]:
+        return [LocalInstance(each.order, each.status) for each in self.by_uid.values() if not each.memory.over]
 
     async def finish_log(self, unit: Unit) -> None:
         await self.log_wanted(unit)
 
     async def keep(self, entry: Entry) -> None:
         await self._blocking(self._journal.write, entry)
-        if self._sentry is not None and entry.memory.ending is None and guarded(entry.order, entry.memory):
-            await self._sentry.post()
+        if self._guard_control is not None and entry.memory.ending is None and guarded(entry.order, entry.memory):
+            await self._guard_control.start()
 
     async def forget(self, uid: str) -> None:
         await self.volumes.clear(uid)  # While the journal still knows whose it is, should this be cut short.
         await self._blocking(self._journal.forget, uid)
         self.reporter.drop(uid)
-        self.workers.pop(uid, None)
+        self.by_uid.pop(uid, None)
         self._ended[uid] = None
         if len(self._ended) > ENDED_MOST:
             del self._ended[next(iter(self._ended))]
@@ -458,30 +458,52 @@ class Crew:
             self._recorder.note(order.instance, reason, message, type=kind, node=self._node)
 
     def _reporting(self, uids: Iterable[str]) -> AbstractContextManager[object]:
-        return first_story(self.workers[uid].story for uid in uids if uid in self.workers)
+        return report_context(self.by_uid[uid].trace for uid in uids if uid in self.by_uid)
 
     def _reported(self, uid: str, status: InstanceStatus) -> None:
-        worker = self.workers.get(uid)
-        if worker is not None and worker.story is not None:
-            worker.story.reported(status)
+        worker = self.by_uid.get(uid)
+        if worker is not None and worker.trace is not None:
+            worker.trace.reported(status)
 
     # News.
 
     def _engine_changed(self, uids: Iterable[str] | None) -> None:
-        self._poke(self.workers if uids is None else uids)
+        self._poke(self.by_uid if uids is None else uids)
         self._judge_strangers()
 
     def _settle(self) -> None:
         if not self._settled.is_set():
             self._settled.set()
-            self._poke(self.workers)
+            self._poke(self.by_uid)
             self._judge_strangers()
 
     def _poke(self, uids: Iterable[str]) -> None:
         for uid in list(uids):
-            worker = self.workers.get(uid)
+            worker = self.by_uid.get(uid)
             if worker is not None:
                 worker.poke()
+
+
+def judge_missing(order: Order | None, source: Source, forget_before_epoch: int) -> tuple[Literal["gone", "held"], str]:
+    """Decide what to do with an instance of this node that the control plane does not list: pure.
+
+    `gone`: stop it. `held`: leave it as it is, for the reason returned. A store that was emptied, restored or replaced
+    does not have earlier orders; only a list from the cluster and epoch that gave an order shows that it was withdrawn.
+    """
+    if order is None:
+        if forget_before_epoch > 0:
+            return "gone", ""
+        return "held", "the agent has no order for it: it may belong to another cluster"
+    if order.cluster and order.cluster != source.cluster:
+        return "held", f"cluster {order.cluster} ordered it; the agent is now connected to cluster {source.cluster}"
+    if order.epoch < forget_before_epoch:
+        return "gone", ""
+    if order.epoch != source.epoch:
+        return "held", f"it was ordered in epoch {order.epoch} of the cluster, which is now in epoch {source.epoch}"
+    if order.instance.meta.version > source.revision:
+        version = order.instance.meta.version
+        return "held", f"its order has version {version}, but the store is only at revision {source.revision}"
+    return "gone", ""
 
 
 def _note(before: InstanceStatus, status: InstanceStatus) -> tuple[Literal["normal", "warning"], str, str] | None:

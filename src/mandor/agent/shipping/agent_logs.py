@@ -12,7 +12,7 @@ LINES_MOST = 5000
 _formatter = logging.Formatter()
 
 
-class OwnLogs(logging.Handler):
+class AgentLogHandler(logging.Handler):
     def __init__(self, node: str) -> None:
         super().__init__()
         self._node = node

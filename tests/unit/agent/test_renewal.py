@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from mandor.agent.credential import CredentialKeeper
 from mandor.agent.link import Link
+from mandor.agent.renewal import CredentialKeeper
 from mandor.errors import Unavailable
 from mandor.lib.clock import ManualClock, settle
 from mandor.lib.metrics import Counts

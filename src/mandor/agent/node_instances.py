@@ -3,30 +3,30 @@
 import logging
 from collections.abc import Iterable
 
-from mandor.agent.crew import Crew
-from mandor.agent.pressure import Tenant
+from mandor.agent.pressure import EvictionCandidate
 from mandor.agent.usage import read_usage
 from mandor.agent.worker import Worker
+from mandor.agent.workers import Workers
 from mandor.engines.base import Engine, Unit
 from mandor.errors import MandorError
 
 log = logging.getLogger(__name__)
 
 
-class CrewTenants:
-    def __init__(self, crew: Crew, engines: Iterable[Engine]) -> None:
-        self._crew, self._engines = crew, tuple(engines)
+class NodeInstances:
+    def __init__(self, workers: Workers, engines: Iterable[Engine]) -> None:
+        self._workers, self._engines = workers, tuple(engines)
 
-    async def tenants(self, signal: str) -> list[Tenant]:
+    async def tenants(self, signal: str) -> list[EvictionCandidate]:
         used: dict[str, int] = {}
         for engine in self._engines:
             for unit, amount in (await _used(engine, signal)).items():
                 used[unit.uid] = used.get(unit.uid, 0) + amount
-        return [_tenant(each, signal, used.get(uid, 0)) for uid, each in self._crew.workers.items() if _stays(each)]
+        return [_tenant(each, signal, used.get(uid, 0)) for uid, each in self._workers.by_uid.items() if _stays(each)]
 
     async def clean_image(self) -> str:
         """What anybody here is made of, or is about to be, stays."""
-        templates = [worker.order.template for worker in self._crew.workers.values()]
+        templates = [worker.order.template for worker in self._workers.by_uid.values()]
         keep = {task.image for each in templates if each for form in each.forms for task in form.tasks.values()}
         for engine in self._engines:
             try:
@@ -41,25 +41,25 @@ class CrewTenants:
     async def discard_ended(self) -> int:
         """Their logs go, too."""
         count = 0
-        for uid, worker in list(self._crew.workers.items()):
+        for uid, worker in list(self._workers.by_uid.items()):
             if not worker.memory.over or worker.memory.held:
                 continue
-            name, units = self._crew.look(uid, worker.memory.engine)
+            name, units = self._workers.look(uid, worker.memory.engine)
             for each in units or ():
                 try:
-                    await self._crew.engine(name).remove(each.unit)
+                    await self._workers.engine(name).remove(each.unit)
                     count += 1
                 except MandorError:
                     continue
         return count
 
     def evict(self, uid: str, message: str, *, hard: bool) -> None:
-        worker = self._crew.workers.get(uid)
+        worker = self._workers.by_uid.get(uid)
         if worker is not None:
             worker.evict(message, hard=hard)
 
     def alive(self, uid: str) -> bool:
-        worker = self._crew.workers.get(uid)
+        worker = self._workers.by_uid.get(uid)
         return worker is not None and worker.alive
 
 
@@ -70,11 +70,11 @@ def _stays(worker: Worker) -> bool:
     return not ending and not memory.held and worker.order.template is not None and worker.alive
 
 
-def _tenant(worker: Worker, signal: str, used: int) -> Tenant:
+def _tenant(worker: Worker, signal: str, used: int) -> EvictionCandidate:
     assert worker.order.template is not None
     request = worker.order.template.request
     asked = request.memory_bytes if signal == "memory" else request.disk_bytes
-    return Tenant(worker.uid, worker.order.care.priority, used, asked)
+    return EvictionCandidate(worker.uid, worker.order.supervision.priority, used, asked)
 
 
 async def _used(engine: Engine, signal: str) -> dict[Unit, int]:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mandor.agent.order import Memory, Order
 from mandor.agent.probes import Ask, Beginning, Tally, keep_asking
-from mandor.agent.seen import Opinion
+from mandor.agent.sync_inputs import ProbeResult
 from mandor.engines.base import Engine, Observed, Unit
 from mandor.lib.clock import Clock
 from mandor.model.instance import PortStatus
@@ -21,7 +21,7 @@ class _Engines(Protocol):
     def engine(self, name: str) -> Engine: ...
 
 
-class Nursing:
+class ProbeRunner:
     def __init__(self, clock: Clock, changed: Callable[[], None], ask: Ask) -> None:
         self._clock, self._changed, self._ask = clock, changed, ask
         self._tallies: dict[tuple[Unit, ProbeKind], Tally] = {}
@@ -30,11 +30,11 @@ class Nursing:
         """Whose startup probe was good."""
 
     @property
-    def opinions(self) -> dict[Unit, Opinion]:
+    def probe_results(self) -> dict[Unit, ProbeResult]:
         units = {unit for unit, _ in self._tallies} | self._begun
-        return {unit: self._opinion(unit) for unit in units}
+        return {unit: self._result(unit) for unit in units}
 
-    def attend(
+    def sync(
         self,
         order: Order,
         memory: Memory,
@@ -74,11 +74,11 @@ class Nursing:
         starting = "startup" in probes and unit not in self._begun
         return {kind: probe for kind, probe in probes.items() if (kind == "startup") == starting}
 
-    def _opinion(self, unit: Unit) -> Opinion:
+    def _result(self, unit: Unit) -> ProbeResult:
         startup = self._tallies.get((unit, "startup"))
         if startup is not None and unit not in self._begun:
-            return Opinion(alive=startup.good, ready=False)
-        return Opinion(self._good(unit, "health"), self._good(unit, "readiness"))
+            return ProbeResult(alive=startup.good, ready=False)
+        return ProbeResult(self._good(unit, "health"), self._good(unit, "readiness"))
 
     def _good(self, unit: Unit, kind: ProbeKind) -> bool:
         tally = self._tallies.get((unit, kind))

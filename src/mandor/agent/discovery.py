@@ -23,7 +23,7 @@ UNKNOWN_ADDRESS = "127.0.1.1"
 """Its own, until its engine has told it."""
 
 
-class Known(NamedTuple):
+class Discovery(NamedTuple):
     """What an instance is given when it begins."""
 
     hosts: str = ""
@@ -31,11 +31,11 @@ class Known(NamedTuple):
     variables: Mapping[str, str] = MappingProxyType({})
 
 
-NOBODY_KNOWN = Known()
+NO_DISCOVERY = Discovery()
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class ReachableInstance:
     """An instance that runs, as another one of its namespace reaches it."""
 
     name: str
@@ -51,7 +51,7 @@ class Neighbour:
     """All its ports have the numbers there that it listens on: whoever knows only its name finds it."""
 
 
-def neighbour_of(instance: Instance, status: InstanceStatus, node: str, node_address: str) -> Neighbour | None:
+def neighbour_of(instance: Instance, status: InstanceStatus, node: str, node_address: str) -> ReachableInstance | None:
     """As seen from a node; None: it does not run, is told to stop, or cannot be reached from there."""
     spec = instance.spec
     if status.phase is not Phase.RUNNING or spec.stop is not None or not spec.node:
@@ -64,7 +64,7 @@ def neighbour_of(instance: Instance, status: InstanceStatus, node: str, node_add
         address, ports = host, [(each, each.host) for each in status.ports if each.host is not None]
     if not address or not (near or ports):
         return None
-    return Neighbour(
+    return ReachableInstance(
         name=instance.meta.name,
         workload=spec.workload,
         group=spec.group,
@@ -80,7 +80,7 @@ def _alike(port: PortStatus, number: int) -> bool:
     return port.port == number
 
 
-def chosen(neighbours: Iterable[Neighbour]) -> list[Neighbour]:
+def chosen(neighbours: Iterable[ReachableInstance]) -> list[ReachableInstance]:
     """The nearest first, then those that are ready; no more than a file can take."""
     order = sorted(
         neighbours, key=lambda each: (not each.near, not each.ready, each.workload, len(each.name), each.name)
@@ -88,7 +88,7 @@ def chosen(neighbours: Iterable[Neighbour]) -> list[Neighbour]:
     return order[:NEIGHBOURS_MOST]
 
 
-def hosts_file(neighbours: Sequence[Neighbour], own: Sequence[str]) -> str:
+def hosts_file(neighbours: Sequence[ReachableInstance], own: Sequence[str]) -> str:
     """`own`: the names of the instance whose file it is, which it finds even before it has an address.
 
     `<instance>` is there while it runs, so that members of a cluster that forms find each other; `<workload>` and
@@ -110,7 +110,7 @@ def hosts_file(neighbours: Sequence[Neighbour], own: Sequence[str]) -> str:
     return BEGINNING + "".join(lines)
 
 
-def variables(neighbours: Sequence[Neighbour], own: str) -> dict[str, str]:
+def variables(neighbours: Sequence[ReachableInstance], own: str) -> dict[str, str]:
     """`MANDOR_ADDR_<WORKLOAD>_<PORT>`, with groups `MANDOR_ADDR_<WORKLOAD>_<GROUP>_<PORT>`: the addresses of all others
     that are ready, each with its port, separated by commas, the nearest first; as they were when the task began."""
     found: dict[str, list[str]] = {}

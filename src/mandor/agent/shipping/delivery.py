@@ -10,13 +10,11 @@ import msgspec
 
 from mandor.agent.journal import Blocking, replace_file
 from mandor.agent.shipping.line import Line
-from mandor.agent.shipping.rate import Bucket
 from mandor.agent.shipping.sink import Sink
 from mandor.agent.shipping.spool import Batch, Spool
-from mandor.agent.wait import doze
 from mandor.errors import Invalid, MandorError, TooLarge, Unavailable
 from mandor.lib.backoff import Backoff
-from mandor.lib.clock import Clock
+from mandor.lib.clock import Clock, wait_event
 from mandor.lib.metrics import Counts
 from mandor.model.log_sink import LogSink, SinkHealth
 
@@ -27,7 +25,35 @@ TELL_SECONDS = 60.0
 """So often the numbers of a sink are told, if it does not turn meanwhile."""
 
 
-class Outlet:
+class TokenBucket:
+    """`rate` lines a second, twice as many at once."""
+
+    __slots__ = ("_at", "_burst", "_left", "_rate", "left_out")
+
+    def __init__(self, rate: int) -> None:
+        self._rate, self._burst = rate, 2.0 * rate
+        self._left, self._at = self._burst, 0.0
+        self.left_out = 0
+        """Since the last line that was taken."""
+
+    def take(self, at: float) -> bool:
+        """Whether a line of that time goes through; a clock that jumps back gives nothing."""
+        if at > self._at:
+            self._left = min(self._burst, self._left + (at - self._at) * self._rate)
+            self._at = at
+        if self._left < 1.0:
+            self.left_out += 1
+            return False
+        self._left -= 1.0
+        return True
+
+    def confess(self) -> int:
+        """How many were left out before this line; the count begins anew."""
+        found, self.left_out = self.left_out, 0
+        return found
+
+
+class SinkDelivery:
     def __init__(
         self,
         sink: LogSink,
@@ -46,7 +72,7 @@ class Outlet:
         self._spool = Spool(folder, int(sink.spec.buffer))
         self._lock = asyncio.Lock()
         self._pending: list[Line] = []
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets: dict[str, TokenBucket] = {}
         self._news = asyncio.Event()
         self._oldest = 0.0
         self.begin = self._begun()
@@ -75,7 +101,7 @@ class Outlet:
             return
         bucket = self._buckets.get(whose)
         if bucket is None:
-            bucket = self._buckets[whose] = Bucket(self.value.spec.rate)
+            bucket = self._buckets[whose] = TokenBucket(self.value.spec.rate)
         if not bucket.take(line.at):
             self.dropped["rate"] += 1
             return
@@ -128,7 +154,7 @@ class Outlet:
                 batch = await self._next() if spec.active else None
                 if batch is None:
                     self._oldest = 0.0
-                    await doze(self._clock, None, self._news)
+                    await wait_event(self._clock, None, self._news)
                     continue
                 try:
                     await self._deliver(sink, batch)

@@ -18,7 +18,7 @@ UNIT = ("namespace", "workload", "instance", "task", "engine")
 """The labels of what one task of one instance uses."""
 
 
-class Measures:
+class AgentMetrics:
     def __init__(self) -> None:
         self.heartbeats = Counts()
         """By result."""

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from mandor.agent.disks import ASK_SECONDS, EngineDisks
+from mandor.agent.machine import DISKS_SECONDS, EngineDisks
 from mandor.engines.fake import FakeEngine
 from mandor.errors import EngineDown
 from mandor.lib.clock import ManualClock
@@ -26,11 +26,11 @@ async def test_one_that_can_tell_may_do_so_late_and_keeps_what_it_had(tmp_path: 
     await clock.advance(1)
     assert list(disks.readings()) == []
     engine.folder = str(tmp_path)
-    await clock.advance(ASK_SECONDS)
+    await clock.advance(DISKS_SECONDS)
     assert "disk" in {each.signal for each in disks.readings()}
     assert found
     engine.down()
-    await clock.advance(ASK_SECONDS)
+    await clock.advance(DISKS_SECONDS)
     assert list(disks.readings())
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)

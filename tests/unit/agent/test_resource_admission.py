@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mandor.agent.room import Room
+from mandor.agent.resource_admission import ResourceAdmission
 from mandor.model.resources import Resources
 
 
 def test_what_fits_comes_in_once_and_what_does_not_is_refused() -> None:
-    room = Room(Resources(1000, 100))
+    room = ResourceAdmission(Resources(1000, 100))
     assert not room.ask("a", Resources(600, 10)).refusal
     assert not room.ask("a", Resources(600, 10)).refusal
     assert room.claimed == Resources(600, 10)
@@ -18,14 +18,14 @@ def test_what_fits_comes_in_once_and_what_does_not_is_refused() -> None:
 
 
 def test_what_can_never_fit_is_refused_though_others_are_leaving() -> None:
-    room = Room(Resources(1000, 100))
+    room = ResourceAdmission(Resources(1000, 100))
     room.keep("a", Resources(1000, 100))
     room.leave("a")
     assert room.ask("b", Resources(2000, 0)).refusal
 
 
 def test_room_that_is_about_to_be_free_is_waited_for() -> None:
-    room = Room(Resources(1000, 100))
+    room = ResourceAdmission(Resources(1000, 100))
     room.keep("a", Resources(1000, 100))
     room.leave("a")
     answer = room.ask("b", Resources(1000, 0))
@@ -36,7 +36,7 @@ def test_room_that_is_about_to_be_free_is_waited_for() -> None:
 
 
 def test_what_runs_is_kept_even_if_the_room_has_shrunk() -> None:
-    room = Room(Resources(100, 100))
+    room = ResourceAdmission(Resources(100, 100))
     room.keep("a", Resources(500, 0))
     assert room.ask("b", Resources(1, 0)).refusal
     assert not room.ask("c", Resources()).refusal
@@ -44,7 +44,7 @@ def test_what_runs_is_kept_even_if_the_room_has_shrunk() -> None:
 
 
 def test_devices_count() -> None:
-    room = Room(Resources(1000, 100, devices={"gpu": 1}))
+    room = ResourceAdmission(Resources(1000, 100, devices={"gpu": 1}))
     assert not room.ask("a", Resources(1, 1, devices={"gpu": 1})).refusal
     assert room.ask("b", Resources(1, 1, devices={"gpu": 1})).refusal
 
@@ -61,7 +61,7 @@ def test_devices_count() -> None:
     ids=["cpu", "memory", "disk", "devices"],
 )
 def test_every_resource_is_kept_to_in_the_same_way(share: Resources) -> None:
-    room = Room(Resources(1000, 1000, 1000, {"gpu": 10}))
+    room = ResourceAdmission(Resources(1000, 1000, 1000, {"gpu": 10}))
     assert not room.ask("a", share).refusal
     assert room.ask("b", share).refusal, "there is no second one of it"
     room.leave("a")

@@ -14,7 +14,7 @@ NOTABLE, SUDDEN = 20, 5
 """Parts of the capacity."""
 
 
-class Load:
+class UsageThrottle:
     """Keeps the last measure that was worth telling. At 5,000 nodes that do not change it costs no write at all."""
 
     def __init__(self, clock: Clock) -> None:

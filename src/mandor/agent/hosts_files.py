@@ -8,15 +8,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mandor.agent.absence import Source
-from mandor.agent.feed import Feed
+from mandor.agent.discovery import Discovery, ReachableInstance, chosen, hosts_file, neighbour_of, variables
+from mandor.agent.feed import Feed, Source
 from mandor.agent.journal import Blocking
-from mandor.agent.names_plan import Known, Neighbour, chosen, hosts_file, neighbour_of, variables
 from mandor.agent.order import Order
-from mandor.agent.wait import sleep_or
 from mandor.engines.containers.launches import hostname
 from mandor.errors import MandorError
-from mandor.lib.clock import Clock
+from mandor.lib.clock import Clock, wait_event
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Object
@@ -29,14 +27,14 @@ PAUSE_SECONDS = 0.2
 """Changes that come so close together are one."""
 
 
-class Lodger(NamedTuple):
+class LocalInstance(NamedTuple):
     """An instance of this node, as its worker last described it."""
 
     order: Order
     status: InstanceStatus
 
 
-class Neighbourhood:
+class RemoteInstances:
     """The instances of one namespace that are elsewhere, as the control plane tells of them."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -62,7 +60,7 @@ class Neighbourhood:
         log.debug("the instances of a namespace cannot be followed: %s", error)
 
 
-class NamesKeeper:
+class HostsFiles:
     """Files keep their inode, for a mount follows that, and are written only when they change.
 
     A file that an earlier agent left is not touched before the control plane has told who is elsewhere: an old name is
@@ -77,13 +75,13 @@ class NamesKeeper:
         clock: Clock,
         blocking: Blocking,
         *,
-        lodgers: Callable[[], Iterable[Lodger]],
+        instances: Callable[[], Iterable[LocalInstance]],
         address: Callable[[], str],
         whose: Callable[[], Awaitable[ClusterSpec]],
     ) -> None:
         self._node, self._folder, self._store, self._clock, self._blocking = node, folder, store, clock, blocking
-        self._lodgers, self._address, self._whose = lodgers, address, whose
-        self._elsewhere: dict[str, Neighbourhood] = {}
+        self._local_instances, self._address, self._whose = instances, address, whose
+        self._elsewhere: dict[str, RemoteInstances] = {}
         self._feeds: dict[str, asyncio.Task[None]] = {}
         self._written: dict[str, str] = {}
         """By uid."""
@@ -93,7 +91,7 @@ class NamesKeeper:
         """Somebody of this node came, went, or is not what it was."""
         self._news.set()
 
-    async def know(self, order: Order) -> Known:
+    async def know(self, order: Order) -> Discovery:
         """For an instance that begins now."""
         around = self._around(order.instance.meta.namespace)
         path = self._path(order.uid)
@@ -102,7 +100,7 @@ class NamesKeeper:
             self.poke()
         address = self._address()
         own = {"MANDOR_NODE_ADDRESS": address} if address else {}
-        return Known(str(path), {**own, **variables(around, order.name)})
+        return Discovery(str(path), {**own, **variables(around, order.name)})
 
     async def forget(self, uid: str) -> None:
         self._written.pop(uid, None)
@@ -119,24 +117,24 @@ class NamesKeeper:
                     await self._update()
                 except OSError as error:
                     log.warning("hosts files cannot be written: %s", error)
-                await sleep_or(self._clock, None, self._news)
+                await wait_event(self._clock, None, self._news)
                 await self._clock.sleep(PAUSE_SECONDS)
 
     def _follow(self, tasks: Background) -> None:
         """Those namespaces that have somebody here, and no others."""
-        wanted = {each.order.instance.meta.namespace for each in self._lodgers()}
+        wanted = {each.order.instance.meta.namespace for each in self._local_instances()}
         for namespace in [each for each in self._feeds if each not in wanted]:
             self._feeds.pop(namespace).cancel()
             del self._elsewhere[namespace]
         for namespace in wanted - self._feeds.keys():
-            reader = self._elsewhere[namespace] = Neighbourhood(self.poke)
+            reader = self._elsewhere[namespace] = RemoteInstances(self.poke)
             where = Filter(namespace=namespace)
             feed = Feed(self._store, Instance.kind, where, self._clock, reader, self._whose)
             self._feeds[namespace] = tasks.start(_quietly(feed.run()), f"names of {namespace}")
 
     async def _update(self) -> None:
-        around: dict[str, list[Neighbour]] = {}
-        for order, _ in list(self._lodgers()):
+        around: dict[str, list[ReachableInstance]] = {}
+        for order, _ in list(self._local_instances()):
             namespace = order.instance.meta.namespace
             heard = namespace in self._elsewhere and self._elsewhere[namespace].heard
             if order.uid not in self._written and not (heard and await self._blocking(self._path(order.uid).exists)):
@@ -147,8 +145,8 @@ class NamesKeeper:
             if self._written.get(order.uid) != text:
                 await self._write(order.uid, text)
 
-    def _around(self, namespace: str) -> list[Neighbour]:
-        near = (each for each in self._lodgers() if each.order.instance.meta.namespace == namespace)
+    def _around(self, namespace: str) -> list[ReachableInstance]:
+        near = (each for each in self._local_instances() if each.order.instance.meta.namespace == namespace)
         here = [neighbour_of(each.order.instance, each.status, self._node, self._address()) for each in near]
         known = self._elsewhere.get(namespace)
         far = known.instances.values() if known is not None else ()
