@@ -41,4 +41,4 @@ async def test_who_leaves_together_is_let_go_in_turns_and_as_a_whole(start_api: 
         while state.connections or state.tasks:
             await asyncio.sleep(0)
     api.parts.streams.check("user:ani")
-    assert len(api.parts.store.index.reminders) == 1  # type: ignore[attr-defined]  # the server's own
+    assert len(api.parts.store.index.idle_timers) == 1  # type: ignore[attr-defined]  # the server's own

@@ -18,8 +18,8 @@ from mandor.model.node import Node
 from mandor.model.record import Cluster, ClusterSpec
 from mandor.store.access import StoreAccess
 from mandor.store.base import Put
-from mandor.store.marked import MarkedStore, check_remembered
-from mandor.store.marker import Marker, Remembered, read_marker
+from mandor.store.marked import MarkedStore, check_not_older
+from mandor.store.marker import Marker, MarkerContent, read_marker
 from mandor.store.open import open_store
 from tests.components.etcd import Etcd
 from tests.e2e.cluster import Cluster as Running
@@ -35,13 +35,13 @@ from mandor.model.node import Node
 from mandor.roots.bootstrap import ensure_cluster
 from mandor.store.base import Delete, Put
 from mandor.store.marked import MarkedStore
-from mandor.store.marker import Marker, Remembered
+from mandor.store.marker import Marker, MarkerContent
 from mandor.store.open import open_store
 
 async def main(home, nodes):
     store = MarkedStore(await open_store(f"sqlite:{home}/state.db"))
     spec = await ensure_cluster(store)
-    store.use(Marker(Path(home) / "cluster.marker", Remembered(cluster=spec.id, epoch=1, revision=1)))
+    store.use(Marker(Path(home) / "cluster.marker", MarkerContent(cluster=spec.id, epoch=1, revision=1)))
     for n in range(nodes):
         name = f"n{n:04}"
         node = Node(meta=Meta(name=name, labels={f"text-{n}": "x" * 60 for n in range(12)}))
@@ -96,10 +96,10 @@ async def start(home: Path) -> tuple[ClusterSpec, set[str]]:
     """Open the store and compare it with the marker, as a server does before it writes."""
     known = read_marker(home / "cluster.marker")
     assert known is not None
-    async with await open_store(f"sqlite:{home}/state.db", access=StoreAccess(remembered=known)) as store:
+    async with await open_store(f"sqlite:{home}/state.db", access=StoreAccess(marker=known)) as store:
         found = await store.get(KEY)
         spec = found.spec if isinstance(found, Cluster) else None
-        check_remembered(spec, (await store.list("cluster")).revision, known, accept_older=False)
+        check_not_older(spec, (await store.list("cluster")).revision, known, accept_older=False)
         assert spec is not None
         return spec, {item.meta.name for item in (await store.list("node")).items}
 
@@ -157,12 +157,12 @@ def flip(home: Path, seed: int) -> str:
 
 async def test_the_marker_survives_a_torn_slot_and_says_so_when_both_are_damaged(tmp_path: Path) -> None:
     path = tmp_path / "cluster.marker"
-    marker = Marker(path, Remembered(cluster="c", epoch=1, revision=1))
+    marker = Marker(path, MarkerContent(cluster="c", epoch=1, revision=1))
     marker.raise_to(7)
     marker.raise_to(8)
     marker.close()
     data = bytearray(path.read_bytes())
-    assert read_marker(path) == Remembered(cluster="c", epoch=1, revision=8)
+    assert read_marker(path) == MarkerContent(cluster="c", epoch=1, revision=8)
     data[512:600] = bytes(88)
     path.write_bytes(data)
     known = read_marker(path)
@@ -177,7 +177,7 @@ async def test_the_marker_survives_a_torn_slot_and_says_so_when_both_are_damaged
 async def test_a_commit_returns_after_the_marker_holds_its_revision(tmp_path: Path) -> None:
     path = tmp_path / "cluster.marker"
     async with await open_store(f"sqlite:{tmp_path / 'state.db'}") as opened, MarkedStore(opened) as store:
-        store.use(Marker(path, Remembered(cluster="c", epoch=1, revision=0)))
+        store.use(Marker(path, MarkerContent(cluster="c", epoch=1, revision=0)))
         for number in range(20):
             revision = await store.commit(Put(Node(meta=Meta(name=f"n{number}"))))
             known = read_marker(path)
@@ -326,10 +326,10 @@ def test_servers_on_etcd_refuse_an_older_or_another_store(tmp_path: Path, etcd: 
         assert "the store is empty; it held cluster" in refusal(cluster)
 
         server.env["MANDOR_STORE"] = f"etcd://{etcd.endpoints[0]}{prefix}"
-        Marker(marker, Remembered(cluster="another", epoch=1, revision=1)).close()
+        Marker(marker, MarkerContent(cluster="another", epoch=1, revision=1)).close()
         assert "belongs to cluster another" in refusal(cluster)
 
-        later = Remembered(cluster=known.cluster, epoch=known.epoch, revision=known.revision + 1000)
+        later = MarkerContent(cluster=known.cluster, epoch=known.epoch, revision=known.revision + 1000)
         Marker(marker, later).close()
         text = refusal(cluster)
         assert "the store is older than it was" in text

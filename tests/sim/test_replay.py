@@ -249,7 +249,7 @@ def test_nothing_that_anybody_has_to_hide_is_in_it(tmp_path: Path) -> None:
 def test_a_file_that_is_no_recording_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("precious\n")
-    with pytest.raises(Invalid, match="is no recording"):
+    with pytest.raises(Invalid, match="is not a recording"):
         check_recordable(path)
     assert path.read_text() == "precious\n"
 

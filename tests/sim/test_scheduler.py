@@ -24,8 +24,8 @@ from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.queue import SchedulingQueue
 from mandor.store.base import Check, Put, Store, Write
 from mandor.store.election import Election
-from mandor.store.passing import PassingStore
 from mandor.store.recorder import Recorder
+from mandor.store.wrapper import StoreWrapper
 from tests.scenarios.make import make_class, make_workload
 from tests.scenarios.world import World
 
@@ -309,7 +309,7 @@ async def test_a_namesake_that_comes_before_the_bind_is_written_harms_nobody(wor
     await world.until(lambda: world.serving_count("other") == 3)
 
 
-class SlowStore(PassingStore):
+class SlowStore(StoreWrapper):
     """Passes everything on, but a commit waits until it is let through, and its answer may be lost."""
 
     def __init__(self, store: Store) -> None:

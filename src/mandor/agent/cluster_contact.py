@@ -8,7 +8,7 @@ from mandor.errors import Forbidden, Unavailable
 from mandor.lib.clock import Clock
 from mandor.model.record import ClusterSpec
 from mandor.store.base import Store, Write
-from mandor.store.passing import PassingStore
+from mandor.store.wrapper import StoreWrapper
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class ClusterContact:
         self._journal.keep_membership(membership)
 
 
-class OwnClusterStore(PassingStore):
+class OwnClusterStore(StoreWrapper):
     """A store that refuses to write while a server of another cluster answers."""
 
     def __init__(self, store: Store, foreign: Callable[[], bool]) -> None:

@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol
 from mandor.errors import Expired, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
-from mandor.lib.silence import Silence
 from mandor.model.meta import Object
 from mandor.model.record import ClusterSpec
-from mandor.store.base import Change, Filter, Store
+from mandor.store.base import Change, Filter, Listing, Store
+from mandor.store.list_watch import ListWatch
 
 log = logging.getLogger(__name__)
 
@@ -72,64 +72,44 @@ class Feed:
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         """`stall_seconds`: a watch that is silent for so long is dead."""
-        self._store, self._kind, self._clock = store, kind, clock
-        self._where, self._stall_seconds = where, stall_seconds
         self._reader, self._whose = reader, whose
-        self._revision: int | None = None
+        self._follow = ListWatch(
+            store, kind, where, backoff=BACKOFF, sleep=clock.sleep, resume=True, stall_seconds=stall_seconds
+        )
         self._cluster: ClusterSpec | None = None
-        self._failures = 0
+        """Cluster of the last listing."""
+        self._verified = False
+        """Whether this attempt's watch is known to come from that cluster."""
 
     async def run(self) -> None:
-        while True:
-            try:
-                await self._follow()
-            except MandorError as error:
-                self._failures += 1
-                if isinstance(error, Expired):
-                    self._revision = None
-                else:
-                    self._reader.lost(error, self._failures)
-                if not isinstance(error, Expired) or self._failures > 1:
-                    await self._clock.sleep(BACKOFF.pause(self._failures))
+        await self._follow.run(self._listed, self._changed, self._failed, self._starting)
 
-    async def _follow(self) -> None:
+    async def _starting(self) -> None:
+        self._verified = False
         cluster = await self._whose()
-        if cluster != self._cluster or self._revision is None:
-            await self._list(cluster)
-        assert self._revision is not None
-        await self._watch(cluster, self._revision)
+        if cluster != self._cluster:
+            self._cluster, self._follow.revision = cluster, None
 
-    async def _list(self, cluster: ClusterSpec) -> None:
-        listing = await self._store.list(self._kind, self._where)
+    async def _listed(self, listing: Listing) -> None:
+        cluster = self._cluster
+        assert cluster is not None
         if await self._whose() != cluster:
-            raise Unavailable("the cluster changed while its orders were read")
-        self._cluster, self._revision = cluster, listing.revision
+            raise Unavailable("another cluster answered while the orders were listed")
         self._reader.listed(listing.items, Source(cluster.id, cluster.epoch, listing.revision))
 
-    async def _watch(self, cluster: ClusterSpec, since: int) -> None:
-        stream = self._store.watch(self._kind, since=since, where=self._where)
-        sure = False
-        try:
-            async with Silence(self._stall_seconds) as silence:
-                async for batch in stream:
-                    silence.broken()
-                    if not sure:
-                        # The stream stands now: whoever answers is the one it comes from.
-                        if await self._whose() != cluster:
-                            self._revision = None
-                            raise Unavailable("another cluster answers now")
-                        sure, self._failures = True, 0
-                    self._take(batch, cluster)
-            raise Unavailable("the watch ended")
-        except TimeoutError:
-            raise Unavailable("the watch fell silent") from None
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
-
-    def _take(self, batch: Sequence[Change], cluster: ClusterSpec) -> None:
+    async def _changed(self, batch: Sequence[Change]) -> None:
+        cluster = self._cluster
+        assert cluster is not None
+        if not self._verified:
+            # The watch is established: the cluster that answers now is the one it comes from.
+            if await self._whose() != cluster:
+                self._follow.revision = None
+                raise Unavailable("another cluster answers now")
+            self._verified = True
         for change in batch:
             if not change.bookmark:
                 self._reader.changed(change, Source(cluster.id, cluster.epoch, change.revision))
-            self._revision = change.revision
+
+    def _failed(self, error: MandorError, failures: int) -> None:
+        if not isinstance(error, Expired):
+            self._reader.lost(error, failures)

@@ -13,9 +13,10 @@ from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
 from mandor.model.meta import Key
-from mandor.model.record import Cluster, Token
+from mandor.model.record import Token
 from mandor.model.role import CustomRole, Issuer, RoleBinding
-from mandor.store.base import Change, Filter, Store
+from mandor.store.base import Change, Filter, Listing, Store
+from mandor.store.list_watch import ListWatch
 
 log = logging.getLogger("mandor.api")
 
@@ -87,21 +88,17 @@ class Revocation:
             await self._follow()
 
     async def _follow(self) -> None:
-        failures = 0
-        while True:
-            try:
-                since = (await self._store.list(Cluster.kind)).revision
-                await self._check(list(self._open))
-                async for batch in self._store.watch(None, since=since, where=Filter(kinds=FOLLOWED)):
-                    failures = 0
-                    for name in self._concerned(batch):
-                        await self._check([name])
-                        await self._note_end(name)
-            except MandorError as error:
-                failures += 1
-                if failures > 1 or not isinstance(error, Expired):
-                    log.warning("revoked tokens are not followed just now: %s", error)
-                    await self._clock.sleep(BACKOFF.pause(failures))
+        where = Filter(kinds=FOLLOWED)
+        follow = ListWatch(self._store, None, where, backoff=BACKOFF, sleep=self._clock.sleep)
+        await follow.run(self._listed, self._changed, _interrupted)
+
+    async def _listed(self, listing: Listing) -> None:
+        await self._check(list(self._open))
+
+    async def _changed(self, batch: Sequence[Change]) -> None:
+        for name in self._concerned(batch):
+            await self._check([name])
+            await self._note_end(name)
 
     def _concerned(self, changes: Sequence[Change]) -> list[str]:
         """A token concerns the calls that were opened with it, a role or an issuer may concern all."""
@@ -135,3 +132,8 @@ class Revocation:
                 except ENDS as error:
                     call.error = error
                     call.task.cancel("the token is not what it was")
+
+
+def _interrupted(error: MandorError, failures: int) -> None:
+    if failures > 1 or not isinstance(error, Expired):
+        log.warning("cannot follow revoked tokens: %s", error)

@@ -15,16 +15,18 @@ from msgspec import Struct
 from mandor.api.cluster import KEY
 from mandor.api.sealed_values import SEALED, key_ids, resealed
 from mandor.errors import Conflict, Invalid, MandorError
+from mandor.lib.backoff import Backoff
 from mandor.lib.sealing import KEY_BYTES, KeyRing, Sealer, Unsealable, key_id_of
 from mandor.model.codec import encode
 from mandor.model.meta import Object
 from mandor.model.record import Cluster, SealingKey, Server
-from mandor.store.base import Put, Store
+from mandor.store.base import Change, Listing, Put, Store
+from mandor.store.list_watch import ListWatch
 
 log = logging.getLogger("mandor.keys")
 
 FEATURE = "sealing-keys"
-AGAIN_SECONDS = 5.0
+BACKOFF = Backoff(first_seconds=5.0, most_seconds=5.0)
 TRIES = 5
 SETTLE_SECONDS = 3.0  # in which other servers learn of a new data key
 YIELD_EVERY = 50  # objects; between them other requests are answered
@@ -106,15 +108,13 @@ class Keys:
 
     async def run(self) -> None:
         """Follow changes of the data keys."""
-        while True:
-            try:
-                listing = await self._store.list(Cluster.kind)
-                self._take_or_report(listing.items)
-                async for changes in self._store.watch(Cluster.kind, since=listing.revision):
-                    self._take_or_report([each.after for each in changes if each.after is not None])
-            except MandorError as error:
-                log.warning("the keys for secrets cannot be followed: %s", error)
-                await asyncio.sleep(AGAIN_SECONDS)
+        await ListWatch(self._store, Cluster.kind, backoff=BACKOFF).run(self._listed, self._changed, _interrupted)
+
+    async def _listed(self, listing: Listing) -> None:
+        self._take_or_report(listing.items)
+
+    async def _changed(self, changes: Sequence[Change]) -> None:
+        self._take_or_report([each.after for each in changes if each.after is not None])
 
     def _take_or_report(self, items: Iterable[Object]) -> None:
         for item in items:
@@ -212,3 +212,7 @@ class Keys:
             await self._store.commit(Put(changed))
             self._take(changed)
         return dropped
+
+
+def _interrupted(error: MandorError, failures: int) -> None:
+    log.warning("cannot follow the keys for secrets: %s", error)

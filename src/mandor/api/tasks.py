@@ -13,7 +13,7 @@ from mandor.model.meta import Meta, Object
 from mandor.model.node import Node
 from mandor.model.vm_task import Step, VmTask, VmTaskSpec, VmTaskStatus
 from mandor.store.base import Put, Store
-from mandor.store.gathered import GatheredStore
+from mandor.store.batching import BatchingStore
 
 OPEN_MOST = 100_000
 """So many tasks may be under way; who comes then is told to slow down."""
@@ -35,7 +35,7 @@ class TaskDesk:
     _open: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._gathered = GatheredStore(self.store)
+        self._gathered = BatchingStore(self.store)
 
     async def take(self, caller: Caller, spec: VmTaskSpec, namespace: str, address: str) -> VmTask:
         """Stored when this returns."""

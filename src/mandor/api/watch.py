@@ -111,7 +111,7 @@ class OpenWatch:
             await send(START)
             begun = True
             if isinstance(self.changes, Watch):
-                self.changes.while_quiet(partial(self._tell_at_once, send))
+                self.changes.on_idle(partial(self._tell_at_once, send))
             try:
                 await self._send_all(send)
             except MandorError as error:

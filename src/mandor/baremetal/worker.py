@@ -18,7 +18,7 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.vm_task import VmTask
 from mandor.store.base import Change, Filter, Put, Store, Write
-from mandor.store.gathered import GatheredStore
+from mandor.store.batching import BatchingStore
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 from mandor.store.tasks import change_task, read_task, task_key
@@ -56,7 +56,7 @@ class Worker:
         settings: TaskSettings | None = None,
         crowded: Crowded = nobody_waits,
     ) -> None:
-        self._store = GatheredStore(store)
+        self._store = BatchingStore(store)
         """Steps of several tasks at the same moment are written together."""
         self._clock, self._queue, self._recorder = clock, queue, recorder
         self._settings = settings or TaskSettings()

@@ -115,7 +115,7 @@ class RestoreController(Controller[str]):
             self._note(change.key, after)
         elif isinstance(before, Instance):
             self._note(change.key, None)
-        in_table = isinstance(change.value, Instance | Node) or (isinstance(after, Workload) and change.of_status)
+        in_table = isinstance(change.value, Instance | Node) or (isinstance(after, Workload) and change.status_only)
         if self._kept.board is not None and not in_table:
             self._stale = True
         return (LOOK,) if self._resting and self._relaxed else ()

@@ -58,7 +58,7 @@ class SecretChangeController(Controller[Key]):
             )
             key = _workload_key(value)
             return (key,) if key in self._names and after is not None else ()
-        if change.of_status:
+        if change.status_only:
             return ()
         self._set(value.key, restart_secrets(after.spec.groups.values()) if isinstance(after, Workload) else NO_NAMES)
         return (value.key,) if value.key in self._names else ()

@@ -9,22 +9,22 @@ from mandor.model.record import Cluster, ClusterSpec
 from mandor.roots.bootstrap import ensure_cluster, ensure_master
 from mandor.roots.settings import ServerSettings
 from mandor.store.base import Store
-from mandor.store.marked import MarkedStore, check_remembered
-from mandor.store.marker import Marker, Remembered, read_marker
+from mandor.store.marked import MarkedStore, check_not_older
+from mandor.store.marker import Marker, MarkerContent, read_marker
 
 log = logging.getLogger("mandor.server")
 
 
-def remembered_of(settings: ServerSettings) -> Remembered | None:
+def remembered_of(settings: ServerSettings) -> MarkerContent | None:
     return read_marker(settings.marker_file) if settings.durable else None
 
 
-async def check_store(store: Store, settings: ServerSettings, remembered: Remembered | None) -> None:
+async def check_store(store: Store, settings: ServerSettings, remembered: MarkerContent | None) -> None:
     """Refuse a store that is not the one this server used before; nothing has been written yet."""
     if remembered is not None:
         found, listing = await store.get(KEY), await store.list(Cluster.kind)
         spec = found.spec if isinstance(found, Cluster) else None
-        check_remembered(spec, listing.revision, remembered, accept_older=settings.accept_older_store)
+        check_not_older(spec, listing.revision, remembered, accept_older=settings.accept_older_store)
 
 
 async def prepare(
@@ -37,7 +37,7 @@ async def prepare(
     await keys.load()
     if settings.durable:
         revision = (await store.list(Cluster.kind)).revision
-        known = Remembered(cluster=cluster.id, epoch=cluster.epoch, revision=revision)
+        known = MarkerContent(cluster=cluster.id, epoch=cluster.epoch, revision=revision)
         marked.use(await asyncio.to_thread(Marker, settings.marker_file, known))
     log.info("cluster %s, epoch %d, in %s", cluster.id, cluster.epoch, shown(settings.store_url))
     return cluster, keys

@@ -26,7 +26,7 @@ from mandor.store.backups import newest_good
 from mandor.store.base import Delete, Put
 from mandor.store.dump import fill, read_dump
 from mandor.store.file_check import check_file, wal_of
-from mandor.store.marker import Remembered, read_marker, sync_folder, write_marker
+from mandor.store.marker import MarkerContent, read_marker, sync_folder, write_marker
 from mandor.store.open import open_store
 from mandor.store.salvage import Salvaged, salvage
 from mandor.store.sqlite import SqliteStore
@@ -98,7 +98,7 @@ def write(plan: Plan) -> str:
         new.with_name(new.name + ".lock").unlink(missing_ok=True)
         sync_folder(plan.path.parent)
         epoch = cluster.spec.epoch + 1
-        write_marker(plan.marker, Remembered(cluster=cluster.spec.id, epoch=epoch, revision=revision))
+        write_marker(plan.marker, MarkerContent(cluster=cluster.spec.id, epoch=epoch, revision=revision))
     return (
         f"recovered cluster {cluster.spec.id} with {len(plan.objects)} objects; its epoch is {epoch} now; "
         f"the damaged files are kept as {kept.name}*"
@@ -132,7 +132,7 @@ def _held(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _known(plan: Plan) -> Remembered | None:
+def _known(plan: Plan) -> MarkerContent | None:
     try:
         return read_marker(plan.marker)
     except Invalid as error:
@@ -153,7 +153,7 @@ def _backup(settings: ServerSettings, backup: str, plan: Plan) -> tuple[int, lis
     return dump.header.revision, objects
 
 
-def _describe(plan: Plan, found: Salvaged, known: Remembered | None) -> None:
+def _describe(plan: Plan, found: Salvaged, known: MarkerContent | None) -> None:
     if known is not None:
         plan.report.append(
             f"expected: cluster {known.cluster}, epoch {known.epoch}, revision {known.revision} or later"
@@ -221,6 +221,6 @@ async def forget_secrets(settings: ServerSettings, *, write: bool) -> list[str]:
                 await store.commit(Put(cluster.changed(status=status)))
             if settings.durable and (known_marker := read_marker(settings.marker_file)) is not None:
                 revision = (await store.list(Cluster.kind)).revision
-                raised = Remembered(cluster=known_marker.cluster, epoch=known_marker.epoch, revision=revision)
+                raised = MarkerContent(cluster=known_marker.cluster, epoch=known_marker.epoch, revision=revision)
                 write_marker(settings.marker_file, raised)
     return [str(each.key) for each in lost]

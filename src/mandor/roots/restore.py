@@ -9,7 +9,7 @@ from mandor.model.record import Cluster
 from mandor.roots.server import store_access
 from mandor.roots.settings import ServerSettings, load
 from mandor.store.dump import load_dump
-from mandor.store.marker import Remembered, write_marker
+from mandor.store.marker import MarkerContent, write_marker
 from mandor.store.open import open_store
 
 
@@ -26,6 +26,6 @@ async def _restore(file: Path, settings: ServerSettings) -> str:
             header = await load_dump(store, content)
         if settings.durable:
             revision = (await store.list(Cluster.kind)).revision
-            known = Remembered(cluster=header.cluster, epoch=header.epoch + 1, revision=revision)
+            known = MarkerContent(cluster=header.cluster, epoch=header.epoch + 1, revision=revision)
             await asyncio.to_thread(write_marker, settings.marker_file, known)
     return f"restored cluster {header.cluster} of revision {header.revision}; its epoch is {header.epoch + 1} now"

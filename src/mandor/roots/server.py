@@ -84,14 +84,14 @@ from mandor.store.access import StoreAccess
 from mandor.store.backups import Backups
 from mandor.store.base import Store
 from mandor.store.election import Election
-from mandor.store.health import Health
+from mandor.store.health import StoreHealth
 from mandor.store.marked import MarkedStore
-from mandor.store.marker import Remembered
+from mandor.store.marker import MarkerContent
 from mandor.store.metered import MeteredStore
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
 from mandor.store.recording import check_recordable
-from mandor.store.register import Register
+from mandor.store.server_registry import ServerRegistry
 from mandor.store.traced import TracedStore
 from mandor.telemetry.tracer import Tracer
 
@@ -116,7 +116,7 @@ class Inside:
     """While it leads here."""
     backups: Backups | None = None
     """Those it makes by itself; None: it makes none."""
-    health: Health | None = None
+    health: StoreHealth | None = None
     """That of the store."""
     queue: TaskQueue | None = None
     """Through which tasks reach all servers; None: there is none."""
@@ -148,7 +148,7 @@ class Inside:
         return self.scheduler is not None and self.scheduler.busy
 
     def troubles(self) -> tuple[str, ...]:
-        of_store = () if self.health is None else self.health.ailments
+        of_store = () if self.health is None else self.health.problems
         return (
             *of_store,
             *(each.trouble for each in (self.queue, self.backups, self.keys) if each is not None and each.trouble),
@@ -206,9 +206,9 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
             await check_store(store, settings, remembered)
             cluster, inside.keys = await prepare(store, settings, marked, dev=dev)
             inside.backups = _backups(settings, store, clock)
-            inside.health = Health(marked, clock)
+            inside.health = StoreHealth(marked, clock)
             inside.metrics.add(inside.health.families)
-            register = Register(store, clock, server_id, _entry(settings, url, inside.keys))
+            register = ServerRegistry(store, clock, server_id, _entry(settings, url, inside.keys))
             await register.enter()
             inside.everywhere, inside.keys.living = register.everywhere, register.living
             if FEATURE in register.everywhere():
@@ -238,8 +238,8 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                 for role, work in WORK.items():
                     if role in settings.roles:
                         name = election_of(_pools(settings)) if role == "scheduler" else role
-                        seconds, door = float(settings.lease), opened.side_door()
-                        election = Election(store, name, server_id, seconds, clock, address=url, side_door=door)
+                        seconds, channel = float(settings.lease), opened.lease_channel()
+                        election = Election(store, name, server_id, seconds, clock, address=url, lease_channel=channel)
                         lead = partial(work, clock=clock, settings=settings, pulse=pulse, inside=inside)
                         background.start(election.run(lead), role)
                 if "api" in settings.roles:
@@ -304,7 +304,7 @@ async def _certify(
     background.start(inside.certificates.run(cluster), "certificates")
 
 
-async def _ensure_users(store: Store, clock: Clock, register: Register) -> None:
+async def _ensure_users(store: Store, clock: Clock, register: ServerRegistry) -> None:
     """Give older namespaces their user ids, once every server knows of them."""
     while True:
         if "namespace-levels" in register.everywhere():
@@ -538,7 +538,7 @@ def _url(listener: socket.socket, *, secure: bool) -> str:
     return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def store_access(settings: ServerSettings, remembered: Remembered | None = None) -> StoreAccess:
+def store_access(settings: ServerSettings, remembered: MarkerContent | None = None) -> StoreAccess:
     password = Path(settings.store_password_file).read_text().strip() if settings.store_password_file else ""
     return StoreAccess(
         ca=settings.store_ca,
@@ -546,7 +546,7 @@ def store_access(settings: ServerSettings, remembered: Remembered | None = None)
         key=settings.store_key,
         user=settings.store_user,
         password=password,
-        remembered=remembered,
+        marker=remembered,
         accept_older=settings.accept_older_store,
     )
 

@@ -258,7 +258,7 @@ class Scheduler:
 
     def _hear(self, changes: Sequence[Change]) -> None:
         if isinstance(changes[0].value, Workload):
-            changes = [each for each in changes if not each.of_status]
+            changes = [each for each in changes if not each.status_only]
             if not changes:
                 return
         self._gangs.apply_all(changes)

@@ -58,7 +58,7 @@ class Chronicle:
             for each in real:
                 value = each.value
                 # What is wanted of it is in there already, if it is as it was.
-                told = encode_stable((value.meta, value.status) if each.of_status else value)
+                told = encode_stable((value.meta, value.status) if each.status_only else value)
                 self._digest.update(b"%.6f %d %b" % (now, each.revision, told))
                 self._see(each)
             self.changes += len(real)

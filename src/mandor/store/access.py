@@ -1,30 +1,30 @@
-"""How to get into a store that asks who we are."""
+"""Credentials and expectations for opening a store."""
 
 from dataclasses import dataclass, field
 
-from mandor.store.marker import Remembered
+from mandor.store.marker import MarkerContent
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """Each home uses what it has a use for; `ca`, `cert` and `key` are names of PEM files."""
+    """Options for opening a store; each store uses those that apply to it. `ca`, `cert` and `key` are PEM files."""
 
     tls: bool = False
-    """Speak TLS even if no file is named."""
+    """Use TLS even if no certificate file is given."""
     ca: str = ""
-    """Whom to trust; empty: whom this machine trusts."""
+    """Certificate authorities to trust; empty: those of this machine."""
     cert: str = ""
     key: str = ""
     user: str = ""
     password: str = field(default="", repr=False)
-    remembered: Remembered | None = None
-    """What is known to have been stored there; a store that holds less is refused."""
+    marker: MarkerContent | None = None
+    """Content of the marker file; a store that holds an older state is refused."""
     accept_older: bool = False
-    """Take a store that holds less nevertheless."""
+    """Open a store that holds an older state than the marker file nevertheless."""
 
     @property
     def secure(self) -> bool:
         return self.tls or bool(self.ca or self.cert)
 
 
-NOBODY = StoreAccess()
+ANONYMOUS = StoreAccess()

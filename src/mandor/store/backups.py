@@ -1,4 +1,4 @@
-"""Backups in a folder, made by themselves, of which the newest are kept."""
+"""Scheduled backups in a folder, of which the newest are kept."""
 
 import asyncio
 import calendar
@@ -17,7 +17,7 @@ from mandor.store.dump import count_objects, write_dump
 log = logging.getLogger("mandor.backups")
 
 AGAIN_SECONDS = 60.0
-"""After one that failed."""
+"""Seconds until the next attempt after a failed backup."""
 _NAME = re.compile(r"mandor-\d{8}T\d{6}Z\.backup")
 _STAMP = "mandor-%Y%m%dT%H%M%SZ.backup"
 
@@ -31,13 +31,13 @@ def made_at(name: str) -> float:
 
 
 class Backups:
-    """One every `every_seconds`, counted on through restarts; an old one goes only when a new one is whole."""
+    """Makes a backup every `every_seconds`, also across restarts, and then deletes the oldest."""
 
     def __init__(self, store: Store, clock: Clock, folder: Path, *, every_seconds: float, keep: int) -> None:
         self._store, self._clock, self._folder = store, clock, folder
         self._every_seconds, self._keep = every_seconds, keep
         self.trouble = ""
-        """Why the last one failed; empty: it did not."""
+        """Reason why the last backup failed; empty: it succeeded."""
 
     async def run(self) -> None:
         while True:
@@ -46,26 +46,26 @@ class Backups:
                 await self.make()
                 self.trouble = ""
             except (OSError, MandorError) as error:
-                self.trouble = f"no backup could be made in {self._folder}: {error}"
+                self.trouble = f"cannot write a backup to {self._folder}: {error}"
                 log.error("%s", self.trouble)
                 await self._clock.sleep(min(AGAIN_SECONDS, self._every_seconds))
 
     def _wait(self) -> float:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         now = self._clock.now()
-        # One that says it is of the future was made by a clock that was wrong.
+        # A backup with a time in the future was made with a wrong clock.
         times = [at for at in map(made_at, self._names()) if at <= now]
         return max(0.0, times[-1] + self._every_seconds - now) if times else 0.0
 
     def _names(self) -> list[str]:
-        """The oldest first; what is called otherwise was put there by somebody else."""
+        """Return the names of the backups, oldest first; other files are ignored."""
         return sorted(each.name for each in self._folder.iterdir() if _NAME.fullmatch(each.name))
 
     async def make(self) -> Path:
         target = self._folder / name_at(self._clock.now())
         part = target.with_name(f".{target.name}.part")
         try:
-            # Here and not in a thread: whoever is called off meanwhile would leave it open.
+            # Opened here and not in a thread: a cancelled caller would leave the file open.
             with _open(part) as file:
                 await write_dump(self._store, file)
                 await asyncio.to_thread(_settle, file)
@@ -80,20 +80,20 @@ class Backups:
 
 
 def newest_good(folder: Path) -> Path | None:
-    """The newest backup of a folder that can be read to its end; None: there is none."""
+    """Return the newest backup that can be read completely; None if there is none."""
     names = sorted((each.name for each in folder.glob("mandor-*.backup") if _NAME.fullmatch(each.name)), reverse=True)
     for name in names:
         try:
             count_objects(folder / name)
         except (MandorError, OSError) as error:
-            log.warning("%s is not used: %s", folder / name, error)
+            log.warning("ignored the backup %s: %s", folder / name, error)
         else:
             return folder / name
     return None
 
 
 def _open(path: Path) -> BinaryIO:
-    """For nobody else's eyes: it holds every object of the cluster."""
+    """Create the file, readable by this user only: it contains every object of the cluster."""
     return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 

@@ -1,10 +1,10 @@
 """The store interface: four verbs over versioned objects.
 
 * Revisions only grow, across all kinds.
-* What you read is yours to keep and nobody's to change: objects are frozen.
+* Objects are frozen: a value that was read never changes.
 * A commit that returned is durable, and every later read and watch of this store shows it.
-* A watcher sees every change after `since`, in order, once. If the store no longer
-  has them it raises `Expired`; the watcher lists again and goes on.
+* A watch returns every change after `since`, in order, once. If the store no longer keeps those
+  changes it raises `Expired`; the watcher lists again and continues from there.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from mandor.errors import Invalid
 from mandor.model.meta import Key, Object
 
 Place = tuple[str, ...]
-"""A key by which objects are filed. Equal to the `Key`, but a plain tuple: of those there may be millions."""
+"""The key of an object as a plain tuple. It equals the `Key`, but the garbage collector does not track it."""
 
 _new_tuple = tuple.__new__
 
 WRITES_MOST = 100
-"""The most objects one commit puts and deletes, in every home."""
+"""Puts and deletes per commit, in every store."""
 LARGE_BYTES = 4096
-"""What is smaller is counted, not weighed, where it waits for readers."""
+"""Bytes from which on an object is counted by size in the watchers' buffers and the history."""
 OPERATIONS_MOST = 128
-"""The most writes of one commit with its checks: room for a leader's fence on top of a full one. etcd's own bound."""
+"""Puts, deletes and checks per commit; leaves room for the leader's check. etcd has the same limit."""
 
 
 class Put(Struct, frozen=True, gc=False):
@@ -62,16 +62,16 @@ Write = Put | Delete | Check
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which objects a list or watch is about; everything given must match."""
+    """Selects the objects of a list or watch; an object matches if it matches every field that is set."""
 
     namespace: str | None = None
     node: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     kinds: frozenset[str] = frozenset()
-    """For a list or watch of every kind: only of these; empty: of all."""
+    """Kinds to include in a list or watch of every kind; empty: all kinds."""
     supplies: bool = False
-    """For a watch of instances: before one that is to begin come the release and the workload that it needs, as changes
-    at its revision, if reading them would take another way to the store. No matter for what matches."""
+    """For a watch of instances: deliver the release and the workload that an instance needs before the instance itself,
+    as changes of the same revision, if the watcher would have to read them over the network. It selects nothing."""
 
     def matches(self, value: Object) -> bool:
         return (
@@ -89,23 +89,23 @@ ALL = Filter()
 class Listing:
     items: Sequence[Object]
     revision: int
-    """Watch from here to miss nothing."""
+    """Revision of the listing; a watch from here misses nothing."""
     places: Sequence[Place] = ()
-    """Where the items stand, if the store has that at hand; see `Change.place`."""
+    """Keys of the items as plain tuples, if the store has them; see `Change.place`."""
 
 
 class Change(Struct, gc=False):
-    """What a watcher sees. Created: no `before`. Deleted: no `after`. Neither: a bookmark."""
+    """One change as a watcher receives it. Created: no `before`. Deleted: no `after`. Neither: a bookmark."""
 
     revision: int
     before: Object | None
     after: Object | None
     line: bytes | None = None
-    """Its form on the wire, kept by whoever needed it first: one change goes to thousands of watchers."""
+    """Encoded form for HTTP watchers, cached by the first one that needs it."""
     place: Place | None = None
-    """Its key as a plain tuple, which an index and its mirrors share and the garbage collector leaves alone."""
+    """The key as a plain tuple, shared by the index and its mirrors."""
     size: int = 0
-    """The bytes of `after` as its home keeps it, if they are more than `LARGE_BYTES`."""
+    """Stored size of `after` in bytes if it is larger than `LARGE_BYTES`, else 0."""
 
     @property
     def bookmark(self) -> bool:
@@ -118,9 +118,9 @@ class Change(Struct, gc=False):
         return found
 
     @property
-    def of_status(self) -> bool:
-        """What is wanted of it is the very same as before: who looks at that alone has seen it. (A store that reads
-        objects anew cannot tell, and then it is False.)"""
+    def status_only(self) -> bool:
+        """Whether spec, uid and labels are identical before and after. False if the store decodes objects again for
+        every change, because specs are compared by identity."""
         before, after = self.before, self.after
         if before is None or after is None or before.spec is not after.spec:
             return False
@@ -132,45 +132,45 @@ class Change(Struct, gc=False):
 
 
 class Store(ABC):
-    """Use as `async with`: leaving the block closes it."""
+    """Base class of all stores. Use it as an async context manager: leaving the block closes it."""
 
     @abstractmethod
     async def get(self, key: Key) -> Object | None: ...
 
     async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
-        """Each as `get` answers; one question where that is less than one for each."""
+        """Return the result of `get` for each key, with a single request where the store supports that."""
         return await asyncio.gather(*map(self.get, keys))
 
     @abstractmethod
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
-        """All objects of a kind (None: of every kind), as they were at one revision, ordered by key."""
+        """Return all objects of a kind (None: every kind) at one revision, ordered by key."""
 
     def latest(self, kind: str) -> Sequence[Object] | None:
-        """What was listed last of a whole kind, if that is known to hold; the very same as long as nothing changes."""
+        """Return the last listing of a kind if nothing has changed since, else None."""
         return None
 
     @abstractmethod
     async def commit(self, *writes: Write) -> int:
         """Apply all writes or none; return the new revision.
 
-        Raise `Conflict` (with the facts `key` and `version`, the one that won) when any object
-        has moved on since it was read, `Unavailable` when it is not known to be stored.
+        Raise `Conflict` (with the facts `key` and `version`, the stored version) when an object
+        changed since it was read, and `Unavailable` when the commit is not known to be stored.
         """
 
     @abstractmethod
     def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
-        """Each change after `since`, in order, once; those of a burst come together.
+        """Return each change after `since`, in order, once; changes that arrive together come as one batch.
 
-        With a filter, a change is delivered if before or after matches, and leaving the filter
-        looks like a deletion. Bookmarks say that nothing up to their revision was missed.
+        With a filter, a change is delivered if before or after matches, and an object that stops matching
+        is delivered as a deletion. A bookmark confirms that nothing up to its revision was missed.
         """
 
-    async def ailments(self) -> Sequence[str]:
-        """What is wrong with it although it answers, and what to do about it."""
+    async def problems(self) -> Sequence[str]:
+        """Return the problems of a store that still answers, each with its remedy."""
         return ()
 
-    def side_door(self) -> "SideDoor | None":
-        """A way in that waits for nothing this process does; None: nobody but this process can come in at all."""
+    def lease_channel(self) -> "LeaseChannel | None":
+        """Return a connection for renewing leases from a thread; None if only this process can access the store."""
         return None
 
     async def close(self) -> None:
@@ -185,20 +185,20 @@ class Store(ABC):
         await self.close()
 
 
-class SideDoor(ABC):
-    """For threads, and closed with the store: its calls block, for so many seconds at most."""
+class LeaseChannel(ABC):
+    """A blocking connection for threads, independent of the event loop; closed with the store."""
 
     @abstractmethod
     def get(self, key: Key, seconds: float) -> Object | None:
-        """As it is stored at this moment, whatever this process has seen."""
+        """Return the object as it is stored now, bypassing the index. `seconds` limits the call."""
 
     @abstractmethod
     def commit(self, *writes: Write, seconds: float) -> int:
-        """As `Store.commit`, but for the facts of a conflict."""
+        """Commit as `Store.commit` does, without the facts of a conflict. `seconds` limits the call."""
 
 
 def check_writes(writes: Sequence[Write]) -> list[Key]:
-    """The keys of the writes; what every home refuses is refused in the same words."""
+    """Return the keys of the writes; raise `Invalid` for a commit that every store rejects."""
     keys = [write.value.key if type(write) is Put else write.key for write in writes]
     if len(writes) == 1:
         return keys
@@ -209,15 +209,15 @@ def check_writes(writes: Sequence[Write]) -> list[Key]:
         raise Invalid(
             f"{len(writes) - checks} writes and {checks} checks in one commit; at most {WRITES_MOST} writes "
             f"are allowed, {OPERATIONS_MOST} with checks",
-            hint="split it",
+            hint="split the commit",
         )
     if len(set(keys)) < len(keys):
-        raise Invalid(f"{Counter(keys).most_common(1)[0][0]} stands in one commit twice")
+        raise Invalid(f"{Counter(keys).most_common(1)[0][0]} is written twice in one commit")
     return keys
 
 
 def _too_many(writes: Sequence[Write], changes: int) -> bool:
-    """The audit record of a commit comes on top of what the commit may write."""
+    """Return whether the commit has too many puts and deletes; one audit record does not count."""
     if changes <= WRITES_MOST:
         return False
     audits = len([write for write in writes if isinstance(write, Put) and write.value.kind == "audit"])
@@ -225,7 +225,7 @@ def _too_many(writes: Sequence[Write], changes: int) -> bool:
 
 
 def filtered(change: Change, where: Filter) -> Change | None:
-    """The change as a watcher with this filter sees it; None: not at all."""
+    """Return the change as a watcher with this filter receives it; None if it is not delivered."""
     if where is ALL or change.bookmark:
         return change
     before = change.before if change.before is not None and where.matches(change.before) else None
@@ -238,8 +238,10 @@ def filtered(change: Change, where: Filter) -> Change | None:
 
 
 def filtered_all(changes: Sequence[Change], where: Filter) -> list[Change]:
-    """As `filtered` of each, in their order. Who looks for a label finds it on few: the others are passed over at
-    once, and of those there may be thousands in a second."""
+    """Return the changes that a watcher with this filter receives, in order.
+
+    Labels are compared first, which rejects most changes at little cost.
+    """
     for key, wanted in where.labels.items():
         changes = [
             each

@@ -1,4 +1,4 @@
-"""What a commit would change: the rules of versions and uids, the same in every home."""
+"""Computes the changes of a commit: the rules for versions and uids, shared by all stores."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,12 +11,12 @@ from mandor.model.meta import Key, Meta, Object
 from mandor.store.base import Change, Delete, Place, Put, Write
 
 OBJECT_BYTES_MOST = 1 << 20
-"""The most bytes of one object: what etcd takes."""
+"""Bytes per encoded object; etcd's default limit."""
 
 _NO_LABELS: dict[str, str] = {}
 
 Pending = Mapping[Place, Change]
-NOTHING: Pending = {}
+NO_PENDING: Pending = {}
 
 
 def draft(
@@ -27,11 +27,11 @@ def draft(
     revision: int,
     now: float,
     new_uid: NewId,
-    pending: Pending = NOTHING,
+    pending: Pending = NO_PENDING,
 ) -> list[Change]:
-    """The changes these writes make at this revision, on top of those that are pending.
+    """Return the changes that these writes make at this revision, on top of the pending ones.
 
-    `Conflict` if an object has moved on.
+    Raise `Conflict` if an object's stored version is not the expected one.
     """
     changes: list[Change] = []
     for write, key in zip(writes, keys, strict=True):
@@ -45,7 +45,7 @@ def draft(
             if meta.uid and before is not None and meta.uid != before.meta.uid:
                 raise other_uid(key, meta.uid, before.meta.uid)
             after = stamp(value, version=revision, now=now, new_uid=new_uid)
-            # The place of a new object stays for as long as it lives, that of a change does not.
+            # The key tuple of a new object is kept as long as the object exists, so it must be a plain tuple.
             changes.append(Change(revision, before, after, None, key if before is not None else tuple(key)))
             continue
         assert not isinstance(write, Put)
@@ -60,16 +60,16 @@ def draft(
 
 def conflict(key: Key, wanted: int, version: int) -> Conflict:
     if not version:
-        story = f"{key} does not exist (any more)"
+        story = f"{key} does not exist"
     elif not wanted:
-        story = f"{key} exists already, with version {version}"
+        story = f"{key} already exists, with version {version}"
     else:
-        story = f"{key} has version {version} by now, not {wanted}"
+        story = f"{key} has version {version}, not {wanted}"
     return Conflict(story, hint="read it again, then retry", key=key, version=version)
 
 
 def other_uid(key: Key, given: str, stored: str) -> Invalid:
-    """No uid: another object takes this place. With one, it must be the uid that is there."""
+    """Return the error for a put whose uid is not the stored one."""
     return Invalid(
         f"{key} has the uid {stored}, not {given}",
         hint="leave the uid out to replace the object by another one",
@@ -77,8 +77,8 @@ def other_uid(key: Key, given: str, stored: str) -> Invalid:
 
 
 def stamp(value: Object, *, version: int, now: float, new_uid: NewId) -> Object:
-    """The object as the store keeps it: a new one gets its uid and time."""
-    # Copied, not made anew: its name and labels were checked when it was made.
+    """Return a copy with this version; a new object gets its uid and creation time."""
+    # Copied, not constructed again: its name and labels were validated when it was made.
     meta: Meta = value.meta.__copy__()  # type: ignore[attr-defined]
     force_setattr(meta, "version", version)
     if not meta.uid:
@@ -94,27 +94,27 @@ def stamp(value: Object, *, version: int, now: float, new_uid: NewId) -> Object:
 
 
 def _reshape(value: Object, meta: Meta) -> None:
-    """It is written in our shape, unless that is older than its own: then we would spoil it."""
+    """Raise the object's schema version to the current one; `Invalid` if the object has a newer one."""
     if meta.schema > value.schema:
         raise Invalid(
-            f"{value.key} has the schema {meta.schema}, and this version of mandor writes {value.schema}",
-            hint="a newer server wrote it, and has to change it: upgrade this one",
+            f"{value.key} has schema version {meta.schema}, but this version of mandor writes {value.schema}",
+            hint="a newer server wrote the object: upgrade this server",
         )
     force_setattr(meta, "schema", value.schema)
 
 
 def share(meta: Meta) -> None:
-    """Most objects have no labels: they need not have a dict of none each."""
+    """Replace an empty label dictionary by a shared one to save memory."""
     if not meta.labels:
         force_setattr(meta, "labels", _NO_LABELS)
 
 
 def encoded(value: Object, key: Place) -> bytes:
-    """The object as a home keeps it; what cannot be kept is refused."""
+    """Return the object's encoded form; raise `Invalid` or `TooLarge` if it cannot be stored."""
     try:
         data = encode(value)
     except UnicodeEncodeError as error:
-        raise Invalid(f"{value.key} holds text that is none: {error.reason}") from error
+        raise Invalid(f"{value.key} contains text that is not valid Unicode: {error.reason}") from error
     if len(data) > OBJECT_BYTES_MOST:
         raise TooLarge(f"{value.key} has {len(data)} bytes; at most {OBJECT_BYTES_MOST} are allowed")
     return data

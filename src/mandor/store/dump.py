@@ -1,8 +1,8 @@
-"""A portable backup: what a cluster is, in a file that every home can take.
+"""Portable backups: the state of a cluster in a file that can be restored into any type of store.
 
 gzip'd JSON lines: a header, then the objects in order of their keys, then a line with their number
-and the SHA-256 of all before it. Servers, leases, hearings, tallies and sessions stay out: they speak of processes,
-not of the cluster.
+and the SHA-256 of all before it. Servers, leases, hearings, tallies and sessions are excluded: they belong to
+running processes.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from mandor.model.record import Cluster, ClusterSpec, Hearing, Lease, Server, Se
 from mandor.model.usage import Tally
 from mandor.store.base import WRITES_MOST, Delete, Put, Store, Write
 
-LEFT_OUT = frozenset({Lease.kind, Hearing.kind, Tally.kind, Session.kind, Server.kind})
+EXCLUDED_KINDS = frozenset({Lease.kind, Hearing.kind, Tally.kind, Session.kind, Server.kind})
 FORMAT: Final = "mandor-dump/1"
 CHUNK = 100
-"""So many objects are packed before others get their turn."""
+"""Objects per step, between which other tasks run."""
 LINE_BYTES_MOST = 4 << 20
 
 
@@ -34,7 +34,7 @@ class Header(Struct, frozen=True, omit_defaults=True, kw_only=True):
     cluster: str = ""
     epoch: int = 0
     revision: int
-    """The state is that of this revision of the store it came from."""
+    """Revision of the source store at which the backup was taken."""
 
 
 class Trailer(Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class Trailer(Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Restorable(Protocol):
-    """A store whose revision can be raised, so that no version of the old one comes again."""
+    """A store whose revision can be raised, so that versions of the old store are not reused."""
 
     async def skip_to(self, revision: int) -> None: ...
 
@@ -53,7 +53,7 @@ class Restorable(Protocol):
 
 
 async def dump(store: Store) -> AsyncIterator[bytes]:
-    """The backup in pieces, while the store goes on; everything is as it was at one revision."""
+    """Yield the backup in pieces, all of one revision, while the store is in use."""
     listing = await store.list(None)
     cluster = next((item for item in (await store.list(Cluster.kind)).items if isinstance(item, Cluster)), None)
     spec = cluster.spec if cluster is not None else ClusterSpec(id="", epoch=0)
@@ -61,7 +61,7 @@ async def dump(store: Store) -> AsyncIterator[bytes]:
     yield packer.pack([Header(format=FORMAT, cluster=spec.id, epoch=spec.epoch, revision=listing.revision)])
     count = 0
     for start in range(0, len(listing.items), CHUNK):
-        chunk = [item for item in listing.items[start : start + CHUNK] if item.kind not in LEFT_OUT]
+        chunk = [item for item in listing.items[start : start + CHUNK] if item.kind not in EXCLUDED_KINDS]
         count += len(chunk)
         yield packer.pack(chunk)
         await asyncio.sleep(0)
@@ -93,9 +93,9 @@ class _Packer:
 
 
 class Dump:
-    """A backup that is being read: its header at once, its objects one by one.
+    """A backup that is being read: the header at once, the objects one by one.
 
-    The checksum stands at the end, so only after the last object is it known to be whole.
+    The checksum is at the end, so damage may be detected only after the last object.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -106,7 +106,7 @@ class Dump:
         try:
             self.header = decode_as(line, Header)
         except Invalid as error:
-            raise Invalid("this is no backup of mandor", hint="`mandor backup FILE` makes one") from error
+            raise Invalid("the file is not a backup of mandor", hint="`mandor backup FILE` makes one") from error
 
     def __iter__(self) -> Iterator[Object]:
         for count, line in enumerate(self._lines):
@@ -115,22 +115,22 @@ class Dump:
                 return
             self._hash.update(line)
             yield decode(line)
-        raise Invalid("the backup is cut off", hint="copy it again, or take an earlier one")
+        raise Invalid("the backup is truncated", hint="copy it again, or use an earlier one")
 
     def _check(self, trailer: Trailer, count: int) -> None:
         if trailer.objects != count or trailer.sha256 != self._hash.hexdigest():
-            raise Invalid("the backup is damaged: its checksum does not fit", hint="take another one")
+            raise Invalid("the backup is damaged: its checksum does not match", hint="use another backup")
         if next(self._lines, b""):
-            raise Invalid("the backup goes on after its end", hint="take another one")
+            raise Invalid("the backup has data after its end", hint="use another backup")
 
 
 def read_dump(file: BinaryIO) -> Dump:
-    """Begin to read a backup; `Invalid` if it is none, and while reading, if it is damaged."""
+    """Start reading a backup; raise `Invalid` if it is not one, and while reading if it is damaged."""
     return Dump(file)
 
 
 def count_objects(path: Path) -> int:
-    """How many a backup holds; `Invalid` if it cannot be read back whole."""
+    """Return the number of objects; raise `Invalid` if the backup is damaged."""
     with path.open("rb") as file:
         return sum(1 for _ in read_dump(file))
 
@@ -149,15 +149,17 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
             if len(left) > LINE_BYTES_MOST:
                 raise Invalid(f"the backup has a line of more than {LINE_BYTES_MOST} bytes")
     except zlib.error as error:
-        raise Invalid(f"the backup cannot be unpacked: {error}", hint="is it whole, and made by mandor?") from error
+        raise Invalid(
+            f"the backup cannot be decompressed: {error}", hint="copy it again, or use another one"
+        ) from error
     if left:
         yield left
 
 
 async def load_dump(store: Store, file: BinaryIO) -> Header:
-    """Fill an empty store from a backup. The cluster stays the same, its epoch and revision go up.
+    """Fill an empty store from a backup. The cluster id stays the same, its epoch and revision increase.
 
-    The file is read twice: nothing is written before its checksum is known to be right.
+    The file is read twice: nothing is written before its checksum has been verified.
     """
     if not isinstance(store, Restorable):
         raise Unsupported("this store cannot be restored", hint="restore into sqlite: or etcd:, with no server running")
@@ -172,9 +174,9 @@ async def load_dump(store: Store, file: BinaryIO) -> Header:
 
 
 async def fill(store: Store, items: Iterable[Object], revision: int) -> None:
-    """Write objects into an empty store, with later revisions than this one and a raised epoch.
+    """Write objects into an empty store, with revisions after this one and a raised epoch.
 
-    The cluster object is written last: a store that was filled only in part belongs to no cluster.
+    The cluster object is written last: a store that was filled only partly belongs to no cluster.
     """
     assert isinstance(store, Restorable)
     await store.skip_to(revision)
@@ -195,18 +197,18 @@ async def fill(store: Store, items: Iterable[Object], revision: int) -> None:
 
 
 def _fresh(item: Object) -> Object:
-    """The same object, with its uid, as new to this store."""
+    """Return the same object, with its uid, as new to this store."""
     return item.changed(meta=msgspec.structs.replace(item.meta, version=0))
 
 
 async def _make_empty(store: Store) -> None:
-    """Only what a backup leaves out may be there, and it goes."""
+    """Delete the objects that backups exclude; raise `Conflict` if there are others."""
     items = (await store.list(None)).items
-    others = [item for item in items if item.kind not in LEFT_OUT]
+    others = [item for item in items if item.kind not in EXCLUDED_KINDS]
     if others:
         raise Conflict(
-            f"the store is not empty: it holds {len(others)} objects, {others[0].key} for one",
-            hint="restore into a new one",
+            f"the store is not empty: it holds {len(others)} objects, for example {others[0].key}",
+            hint="restore into an empty store",
         )
     for start in range(0, len(items), WRITES_MOST):
         chunk = items[start : start + WRITES_MOST]

@@ -1,9 +1,9 @@
-"""EtcdStore: the home of a cluster that must outlive its servers.
+"""EtcdStore: a store in etcd, for clusters with several servers.
 
 An object is one key, `<prefix>objects/<kind>/<namespace>/<name>`; its version is the key's
 mod_revision, so a commit is one transaction that compares mod_revisions. Every server keeps the
 whole state in memory by one watch over the prefix; reads and watches are answered from there, and
-a commit returns once it is there, too.
+a commit returns once the in-memory state includes it.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import NewId, ordered_uid
 from mandor.model.meta import Key, Object
-from mandor.store.access import NOBODY, StoreAccess
-from mandor.store.base import ALL, Change, Delete, Filter, Listing, Put, SideDoor, Store, Write, check_writes
+from mandor.store.access import ANONYMOUS, StoreAccess
+from mandor.store.base import ALL, Change, Delete, Filter, LeaseChannel, Listing, Put, Store, Write, check_writes
 from mandor.store.draft import conflict, other_uid
 from mandor.store.feed import Watch, list_index
 from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
 
 try:
     from mandor.store.etcd_client import Compacted, Denied, EtcdClient, Lost
-    from mandor.store.etcd_health import ailments_of
-    from mandor.store.etcd_line import EtcdLine
-    from mandor.store.etcd_side_door import EtcdSideDoor
+    from mandor.store.etcd_health import member_problems
+    from mandor.store.etcd_lease_channel import EtcdLeaseChannel
     from mandor.store.etcd_state import EtcdState
+    from mandor.store.etcd_thread_client import EtcdThreadClient
     from mandor.store.etcd_transaction import Transaction, transaction, version_of
     from mandor.store.etcd_wire import COMPACT, RANGE, STATUS, TXN, messages
 except ImportError as error:  # without grpcio and protobuf
@@ -38,18 +38,18 @@ except ImportError as error:  # without grpcio and protobuf
 log = logging.getLogger(__name__)
 
 FLIGHT_MOST = 256
-"""So many transactions are on their way at once; further commits wait."""
+"""Transactions in flight; further commits wait."""
 WAIT_SECONDS = 15.0
-"""A commit that is not through by then is reported as not known to be stored."""
-KICK_SECONDS = 2.0
-COMPACT_SECONDS = 300.0
+"""Seconds after which a commit is reported as not known to be stored."""
+RESTART_SECONDS = 2.0  # without a committed revision before the watch is restarted
+COMPACT_SECONDS = 300.0  # between compactions
 STATUS_SECONDS = 3.0
-"""A member that does not say in time how it is, is away."""
+"""Seconds after which a member counts as unavailable."""
 BACKOFF = Backoff(first_seconds=0.05, most_seconds=1.0, jitter=0.5)
 
 
 class EtcdStore(Store):
-    """Made by `open`."""
+    """Opened with `open`."""
 
     def __init__(
         self,
@@ -72,20 +72,20 @@ class EtcdStore(Store):
         self._compact_seconds = compact_seconds
         self._slots = asyncio.Semaphore(FLIGHT_MOST)
         self._tasks: list[asyncio.Task[None]] = []
-        self._door: EtcdSideDoor | None = None
+        self._channel: EtcdLeaseChannel | None = None
         self._closed = False
 
     # Opening and closing.
 
     @classmethod
     async def open(
-        cls, endpoints: Sequence[str], *, prefix: str = "/mandor/", access: StoreAccess = NOBODY, **settings: Any
+        cls, endpoints: Sequence[str], *, prefix: str = "/mandor/", access: StoreAccess = ANONYMOUS, **settings: Any
     ) -> Self:
-        """Connect, and load what is there; the settings are those of the constructor."""
+        """Connect and load the state; the settings are those of the constructor."""
         client = EtcdClient(endpoints, access)
         store = cls(client, prefix, **settings)
-        line, loop = EtcdLine(endpoints, access), asyncio.get_running_loop()
-        store._door = EtcdSideDoor(line, store._state, store._clock, store._new_uid, loop)
+        line, loop = EtcdThreadClient(endpoints, access), asyncio.get_running_loop()
+        store._channel = EtcdLeaseChannel(line, store._state, store._clock, store._new_uid, loop)
         try:
             await store._load()
         except BaseException:
@@ -96,11 +96,11 @@ class EtcdStore(Store):
             asyncio.create_task(store._compact(), name="etcd compaction"),
         ]
         for task in store._tasks:
-            task.add_done_callback(store._look_at)
+            task.add_done_callback(store._log_failure)
         return store
 
-    def _look_at(self, task: "asyncio.Task[None]") -> None:
-        """These tasks end only when the store closes; anything else is a bug, and must not go unseen."""
+    def _log_failure(self, task: "asyncio.Task[None]") -> None:
+        """Log the failure of a background task, which otherwise ends only when the store closes."""
         if not task.cancelled() and task.exception() is not None:
             log.critical("%s ended", task.get_name(), exc_info=task.exception())
             self._state.broken = Unavailable(f"{task.get_name()} ended: {task.exception()!r}", hint="see the log")
@@ -125,8 +125,8 @@ class EtcdStore(Store):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.index.fail_watchers(Unavailable("the store is closed"))
         await self._client.close()
-        if self._door is not None:
-            self._door.close()
+        if self._channel is not None:
+            self._channel.close()
 
     # The four verbs.
 
@@ -139,8 +139,8 @@ class EtcdStore(Store):
     def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
         return Watch(self.index, kind, since, where)
 
-    def side_door(self) -> SideDoor | None:
-        return self._door
+    def lease_channel(self) -> LeaseChannel | None:
+        return self._channel
 
     async def commit(self, *writes: Write) -> int:
         keys = check_writes(writes)
@@ -153,22 +153,22 @@ class EtcdStore(Store):
             try:
                 revision = await self._transact(made)
             except Conflict as error:
-                await self._show_winner(error, made)
+                await self._wait_for_winner(error, made)
                 raise
         if revision > self._state.seen:
-            await self._show(revision)
+            await self._wait_until_indexed(revision)
         return revision + self._state.offset
 
-    # A commit on its way.
+    # A commit in flight.
 
     def _prepare(self, writes: Sequence[Write], keys: Sequence[Key]) -> Transaction:
-        """The transaction; what is known to fail is refused at once."""
+        """Return the transaction; raise for writes that cannot succeed."""
         for write, key in zip(writes, keys, strict=True):
             self._refuse(write, key, version_of(write))
         return transaction(self._state, writes, keys, now=self._clock.now(), new_uid=self._new_uid)
 
     def _refuse(self, write: Write, key: Key, version: int) -> None:
-        """Versions only grow: a later one in the index, or an earlier history, can never fit again."""
+        """Raise if the version can never match again: versions only grow."""
         before = self.index.objects.get(key)
         known = before.meta.version if before is not None else 0
         if 0 < version < known or 0 < version <= self._state.offset or (isinstance(write, Delete) and not version):
@@ -179,7 +179,7 @@ class EtcdStore(Store):
                 raise other_uid(key, given, stored)
 
     async def _transact(self, made: Transaction) -> int:
-        """etcd's revision of the commit. A lost answer is asked for again: comparing makes that safe."""
+        """Return etcd's revision of the commit. A call without answer is repeated, which the comparisons make safe."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_seconds
         failures, unsure = 0, False
@@ -194,7 +194,7 @@ class EtcdStore(Store):
                 if answer.succeeded:
                     return self._revision(answer, made)
                 if unsure:
-                    return await self._find_own(made)
+                    return await self._find_earlier_attempt(made)
                 await self._raise_conflict(made)
                 continue
             failures += 1
@@ -208,11 +208,11 @@ class EtcdStore(Store):
             revision = int(answer.header.revision)
             self._state.committed(revision, made.values)
             return revision
-        # Only checks: nothing was written, and what they found must be seen here, too.
+        # Only checks: nothing was written, but the index must contain the versions that they compared.
         return max([self._state.seen, *(version - self._state.offset for _, version in made.wanted if version)])
 
     async def _raise_conflict(self, made: Transaction) -> None:
-        """Say what won; should it be gone again by now, the transaction may be tried again."""
+        """Raise the conflict with the stored version; return if no key conflicts any more."""
         request = TXN.request()
         for key, _ in made.wanted:
             request.success.add(request_range=RANGE.request(key=self._state.path(key), keys_only=True))
@@ -223,8 +223,8 @@ class EtcdStore(Store):
             if found != version:
                 raise conflict(key, version, found)
 
-    async def _find_own(self, made: Transaction) -> int:
-        """An earlier try may have been carried out: then everything is as we wrote it, by one revision."""
+    async def _find_earlier_attempt(self, made: Transaction) -> int:
+        """Return the revision of an earlier attempt that succeeded: then all keys have our values and one revision."""
         revisions: set[int] = set()
         for key, put in made.values.items():
             answer = await self._client.call(RANGE, RANGE.request(key=self._state.path(key)))
@@ -235,21 +235,23 @@ class EtcdStore(Store):
                 revisions.update(found or [0])
         if len(revisions) == 1 and (revision := revisions.pop()):
             return int(revision)
-        raise Unavailable("not known to be stored: etcd gave no answer, and then others wrote", hint="read it again")
+        raise Unavailable(
+            "not known to be stored: the answer was lost and the objects changed since", hint="read it again"
+        )
 
-    async def _show(self, revision: int) -> None:
-        """Wait until the index has it, so that whoever commits can read it."""
-        if await self._state.reached(revision, KICK_SECONDS):
+    async def _wait_until_indexed(self, revision: int) -> None:
+        """Wait until the index contains the revision, so that the caller can read its own writes."""
+        if await self._state.reached(revision, RESTART_SECONDS):
             return
-        self._state.kick()
+        self._state.restart_watch()
         if not await self._state.reached(revision, self._wait_seconds):
             raise Unavailable(
-                f"stored with revision {revision}, but the watch does not get there",
-                hint="look at the log: can this server watch etcd?",
+                f"stored with revision {revision}, but the watch did not deliver it",
+                hint="see the log: can this server watch etcd?",
             )
 
-    async def _show_winner(self, error: Conflict, made: Transaction) -> None:
-        """Wait until the index has what won, so that whoever lost reads something new."""
+    async def _wait_for_winner(self, error: Conflict, made: Transaction) -> None:
+        """Wait until the index contains the winning change, so that the caller reads it next."""
         key: Any = error.facts["key"]
         wanted = dict(made.wanted)[key]
 
@@ -257,15 +259,15 @@ class EtcdStore(Store):
             found = self.index.objects.get(key)
             return wanted != (found.meta.version if found is not None else 0)
 
-        await self._state.shows(moved_on, KICK_SECONDS)
+        await self._state.shows(moved_on, RESTART_SECONDS)
 
-    # Housekeeping.
+    # Maintenance.
 
-    async def ailments(self) -> Sequence[str]:
-        return tuple(ailments_of(await self._client.ask_each(STATUS, STATUS.request(), STATUS_SECONDS)))
+    async def problems(self) -> Sequence[str]:
+        return tuple(member_problems(await self._client.call_each(STATUS, STATUS.request(), STATUS_SECONDS)))
 
     async def skip_to(self, revision: int) -> None:
-        """Later revisions are greater than this one; only for a store that holds nothing yet."""
+        """Make later revisions greater than this one; only for an empty store."""
         state = self._state
         if revision <= self.index.revision:
             return
@@ -275,11 +277,11 @@ class EtcdStore(Store):
         put = messages["PutRequest"](key=state.offset_path, value=b"%d" % raised)
         state.offset = raised
         answer = await self._client.call(TXN, TXN.request(success=[messages["RequestOp"](request_put=put)]))
-        await self._show(answer.header.revision)
+        await self._wait_until_indexed(answer.header.revision)
         self.index.start_at(state.seen + raised)
 
     async def _compact(self) -> None:
-        """etcd keeps every version of every key until it is told to forget; we need none older than a period."""
+        """Compact etcd's history regularly; versions older than one period are not needed."""
         while self._compact_seconds > 0:
             target = self._state.seen
             await asyncio.sleep(self._compact_seconds)
@@ -290,8 +292,8 @@ class EtcdStore(Store):
                     log.warning("etcd: cannot compact: %s", error)
 
 
-async def open_etcd(address: str, access: StoreAccess = NOBODY) -> EtcdStore:
-    """For `etcd://h1:p1,h2:p2/prefix`; `user:password@` before the hosts is taken, too."""
+async def open_etcd(address: str, access: StoreAccess = ANONYMOUS) -> EtcdStore:
+    """Open `etcd://h1:p1,h2:p2/prefix`; `user:password@` may precede the hosts."""
     hosts, _, prefix = address.removeprefix("//").partition("/")
     credentials, at, hosts = hosts.rpartition("@")
     if at:
@@ -306,5 +308,5 @@ def _endpoint(host: str) -> str:
     if not colon or port.endswith("]"):
         return f"{host}:2379"
     if not name or not port.isdigit():
-        raise Invalid(f"{host!r} is no host and port", hint="etcd://10.0.0.1:2379,10.0.0.2:2379/mandor")
+        raise Invalid(f"{host!r} is not HOST:PORT", hint="etcd://10.0.0.1:2379,10.0.0.2:2379/mandor")
     return host

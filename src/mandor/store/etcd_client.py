@@ -11,7 +11,7 @@ from mandor.errors import Invalid, TooLarge, Unavailable
 from mandor.store.access import StoreAccess
 from mandor.store.etcd_wire import AUTHENTICATE, WATCH, Method, messages
 
-# We never fork without exec; gRPC's care for those who do is a line on stderr for every child process.
+# Mandor never forks without exec; with fork support gRPC prints a line to stderr for every child process.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 import grpc
 
@@ -24,7 +24,7 @@ CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A member that hangs, or a network that swallows: notice it on a stream that is silent by nature.
+    # Detect a member or network that hangs while a watch has nothing to deliver.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -35,19 +35,19 @@ _READY = grpc.ChannelConnectivity.READY
 
 
 class Lost(Unavailable):
-    """No answer: the request may have been carried out, or not."""
+    """No answer: the request may or may not have been executed."""
 
 
 class Refused(Unavailable):
-    """etcd answered that it did not carry the request out, and may do so later."""
+    """etcd answered that it did not execute the request; a retry may succeed."""
 
 
 class Denied(Unavailable):
-    """etcd will not carry the request out, however often it is asked."""
+    """etcd rejected the request; a retry cannot succeed."""
 
 
 class Compacted(Exception):
-    """The history the watch asked for is gone."""
+    """The requested history has been compacted."""
 
 
 class EtcdClient:
@@ -68,11 +68,11 @@ class EtcdClient:
 
     @property
     def endpoint(self) -> str:
-        """Where the calls go at the moment."""
+        """Endpoint of the next call."""
         return self._endpoints[self._current]
 
     async def call(self, method: Method, request: Any) -> Any:
-        """One try; `Lost` or `Refused` if it failed, after which the next one may go elsewhere."""
+        """Make one attempt; raise `Lost` or `Refused` if it failed. The next call may use another endpoint."""
         for _ in range(2):
             token = await self._authenticated()
             index = await self._connected()
@@ -83,10 +83,10 @@ class EtcdClient:
                     self._token = "" if self._token == token else self._token
                     continue
                 raise self._failed(index, error) from error
-        raise Denied("etcd does not take the token it gave us", hint="look at etcd's log")
+        raise Denied("etcd rejects the token that it issued", hint="see etcd's log")
 
     async def watch(self, key: bytes, end: bytes, start: int) -> AsyncGenerator[Any, None]:
-        """The responses of one watch, which ends with an error; `Compacted` if `start` is too old."""
+        """Yield the responses of one watch, which ends with an error; `Compacted` if `start` is too old."""
         token = await self._authenticated()
         index = await self._connected()
         open_stream: Any = self._channels[index].stream_stream(
@@ -94,7 +94,7 @@ class EtcdClient:
             request_serializer=WATCH.request.SerializeToString,
             response_deserializer=WATCH.response.FromString,
         )
-        # A member that lost its leader ends the watch instead of staying silent.
+        # A member that lost its leader ends the watch instead of sending nothing.
         stream = open_stream(metadata=metadata(token, ("hasleader", "true")))
         try:
             create = messages["WatchCreateRequest"](key=key, range_end=end, start_revision=start)
@@ -106,28 +106,28 @@ class EtcdClient:
             raise Lost(f"the watch at {self._endpoints[index]} ended")
         except grpc.aio.AioRpcError as error:
             raise self._failed(index, error) from error
-        except asyncio.InvalidStateError as error:  # what grpc.aio raises when the connection broke while we wrote
+        except asyncio.InvalidStateError as error:  # raised by grpc.aio when the connection breaks during a write
             self._leave(index)
             raise Lost(f"the watch at {self._endpoints[index]} ended: {error}") from error
         finally:
             stream.cancel()
 
-    async def ask_each(self, method: Method, request: Any, seconds: float) -> dict[str, Any]:
-        """What every endpoint answers, or the error it ended with; where calls go does not change."""
+    async def call_each(self, method: Method, request: Any, seconds: float) -> dict[str, Any]:
+        """Call every endpoint; return each one's answer or error. The current endpoint does not change."""
         token = await self._authenticated()
         asked = (self._send(index, method, request, token, seconds) for index in range(len(self._channels)))
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return dict(zip(self._endpoints, answers, strict=True))
 
     def leave(self) -> None:
-        """Go elsewhere with the next call."""
+        """Use another endpoint for the next call."""
         self._leave(self._current)
 
     async def close(self) -> None:
         for channel in self._channels:
             await channel.close(None)
 
-    # How it is done.
+    # Implementation.
 
     async def _send(self, index: int, method: Method, request: Any, token: str, seconds: float | None = None) -> Any:
         call = self._calls.get((index, method.path))
@@ -140,7 +140,7 @@ class EtcdClient:
         return await call(request, timeout=seconds or self._call_seconds, metadata=metadata(token))
 
     async def _connected(self) -> int:
-        """The number of an endpoint with a connection: the current one, or else the first to have one."""
+        """Return the index of a connected endpoint: the current one, or the first that connects."""
         if self._channels[self._current].get_state(try_to_connect=True) is _READY:
             return self._current
         count = len(self._channels)
@@ -153,12 +153,12 @@ class EtcdClient:
                 task.cancel()
         if not done:
             raise Refused(
-                f"no etcd answers at {', '.join(self._endpoints)}",
-                hint="is it running? If it speaks TLS, the URL begins with etcds:// and its CA must be known",
+                f"no etcd endpoint answers: {', '.join(self._endpoints)}",
+                hint="is etcd running? With TLS, the URL starts with etcds:// and its CA must be configured",
             )
         found = min((waiting[task] for task in done), key=order.index)
         if found != self._current:
-            log.info("etcd: from %s to %s", self.endpoint, self._endpoints[found])
+            log.info("etcd: switched from %s to %s", self.endpoint, self._endpoints[found])
         self._current = found
         return found
 
@@ -188,29 +188,29 @@ class EtcdClient:
         raise Lost(f"etcd ended the watch: {response.cancel_reason}")
 
     def _failed(self, index: int, error: grpc.aio.AioRpcError) -> Exception:
-        """What the caller is told, and whether the endpoint is left."""
-        told = failure(self._endpoints[index], error.code(), error.details() or "")
-        if isinstance(told, Lost):
+        """Return the error to raise; leave the endpoint if it did not answer."""
+        raised = failure(self._endpoints[index], error.code(), error.details() or "")
+        if isinstance(raised, Lost):
             self._leave(index)
-        return told
+        return raised
 
 
 def failure(endpoint: str, code: grpc.StatusCode, details: str) -> Exception:
-    """What a call that failed means; `Lost`: another endpoint may know better."""
+    """Return the error for a failed call; `Lost`: another endpoint may succeed."""
     story = f"etcd at {endpoint}: {details or code.name.lower()}"
     if code is grpc.StatusCode.OUT_OF_RANGE:
         return Compacted(story)
     if "too large" in details or "larger than max" in details:
         return TooLarge(story, hint="raise etcd's --max-request-bytes, or split the commit")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Refused(story, hint="if its space is used up: compact, defragment, `etcdctl alarm disarm`")
+        return Refused(story, hint="if etcd is out of space: compact, defragment, `etcdctl alarm disarm`")
     if code in {
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.UNAUTHENTICATED,
         grpc.StatusCode.PERMISSION_DENIED,
         grpc.StatusCode.FAILED_PRECONDITION,
     }:
-        return Denied(story, hint="check the user, the password and the role that etcd has for us")
+        return Denied(story, hint="check the user, the password and the role that etcd has for mandor")
     return Lost(story)
 
 
@@ -229,7 +229,7 @@ def _channel(endpoint: str, given: grpc.ChannelCredentials | None) -> grpc.aio.C
 
 
 def credentials(access: StoreAccess) -> grpc.ChannelCredentials | None:
-    """None: etcd is spoken to in plain."""
+    """Return the TLS credentials; None for a connection without TLS."""
     if not access.secure:
         return None
     if bool(access.cert) != bool(access.key):

@@ -1,4 +1,4 @@
-"""What ails members of etcd that still answer together: one that is away, an alarm, space that runs out."""
+"""Problems of an etcd cluster that still answers: a member without contact, an alarm, low space."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import grpc
 
 QUOTA_SHARE = 0.8
-"""Of the space that etcd may take: beyond it there is time left to do something."""
+"""Share of etcd's space quota from which on a problem is reported."""
 NO_SPACE = "NOSPACE"
 NOT_FOR_US = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
-"""It is there, but our role may not ask how it is."""
+"""Status codes of a member that runs, but whose status our role may not read."""
 MAKE_ROOM = "compact, defragment, `etcdctl alarm disarm`, or raise --quota-backend-bytes"
 
 
-def ailments_of(members: Mapping[str, Any]) -> Iterator[str]:
-    """`members`: each endpoint, with its status or the error instead of one."""
+def member_problems(members: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the problems; `members` maps each endpoint to its status or the error of the call."""
     for endpoint, status in members.items():
         yield from (f"etcd at {endpoint} {each}" for each in _of_member(status))
 
@@ -24,7 +24,7 @@ def _of_member(status: Any) -> Iterator[str]:
         if status.code() in NOT_FOR_US:
             return
         story = (status.details() or status.code().name.lower())[:200]
-        yield f"does not answer ({story}): start it again, or the loss of one more may stop every write"
+        yield f"does not answer ({story}): restart it; losing another member may stop all writes"
         return
     if isinstance(status, BaseException):
         raise status
@@ -34,4 +34,4 @@ def _of_member(status: Any) -> Iterator[str]:
         yield f"raises an alarm ({error[:200]}){': ' + MAKE_ROOM if NO_SPACE in error else ''}"
     quota = status.db_size_quota
     if quota and status.db_size > QUOTA_SHARE * quota and not any(NO_SPACE in each for each in status.errors):
-        yield f"has used {status.db_size / quota:.0%} of its space, and takes no writes once it is full: {MAKE_ROOM}"
+        yield f"has used {status.db_size / quota:.0%} of its space and rejects writes when full: {MAKE_ROOM}"

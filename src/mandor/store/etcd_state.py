@@ -1,4 +1,4 @@
-"""The state under a prefix of etcd, kept in an Index by one watch that resumes where it broke off."""
+"""The state under a prefix of etcd, kept in an `Index` by one watch that resumes after interruptions."""
 
 import asyncio
 import heapq
@@ -23,12 +23,12 @@ from mandor.store.index import Index
 
 log = logging.getLogger(__name__)
 
-PAGE = 500
+PAGE = 500  # keys per range request
 BACKOFF = Backoff(first_seconds=0.05, most_seconds=2.0, jitter=0.3)
 
 
 class EtcdState:
-    """Revisions inside are etcd's own; those outside are larger by `offset`, which a restore raises."""
+    """Revisions inside are etcd's own; those of the store are larger by `offset`, which a restore raises."""
 
     def __init__(self, client: EtcdClient, prefix: str, index: Index) -> None:
         self._client = client
@@ -43,14 +43,14 @@ class EtcdState:
         self._watching: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
         self._count = count()
         self._own: dict[int, Mapping[Key, tuple[Object, bytes] | None]] = {}
-        """Commits of our own that etcd has acknowledged and the index does not show yet, by revision."""
+        """Own commits, by revision, that etcd has acknowledged and the index does not contain yet."""
         self.offset = 0
         self.seen = 0
-        """Everything up to this revision of etcd is in the index."""
+        """The index contains everything up to this revision of etcd."""
         self._listing = False
-        """All is read again. What we commit meanwhile is shown when that is done: the index stands still."""
+        """Whether the whole state is being read again; own commits are applied after that."""
         self.broken: Unavailable | None = None
-        """Why nothing can be written until this process starts anew."""
+        """Reason why this process must be restarted before it can write again."""
 
     # Names.
 
@@ -58,7 +58,7 @@ class EtcdState:
         return self._objects + f"{key[0]}/{key[1]}/{key[2]}".encode()
 
     def _key(self, path: bytes) -> Key | None:
-        """The key of an object; None for what is none, or is of a kind that a later version brought."""
+        """Return the key of an object; None for other entries and for kinds of a later version."""
         if not path.startswith(self._objects):
             return None
         parts = path[len(self._objects) :].decode(errors="replace").split("/")
@@ -69,21 +69,21 @@ class EtcdState:
             found = decode(value)
         except Invalid as error:
             raise Invalid(
-                f"etcd holds {path.decode(errors='replace')}, which this version of mandor cannot read: {error}",
-                hint="was it written by a newer version? upgrade mandor",
+                f"etcd contains {path.decode(errors='replace')}, which this version of mandor cannot read: {error}",
+                hint="a newer version of mandor may have written it: upgrade this one",
             ) from error
-        force_setattr(found.meta, "version", revision + self.offset)  # nobody else has seen it yet
+        force_setattr(found.meta, "version", revision + self.offset)  # not shared with other code yet
         share(found.meta)
         return found
 
     def read(self, pair: Any) -> Object:
-        """What a pair holds."""
+        """Return the object of a key-value pair."""
         return self._object(pair.key, pair.value, pair.mod_revision)
 
-    # Reading it all.
+    # Reading everything.
 
     async def load(self) -> None:
-        """Fill the index, the first time."""
+        """Fill the index at start."""
         revision, pairs = await self._read_all()
         self._take_offset(pairs)
         for start in range(0, len(pairs), PAGE):
@@ -101,7 +101,7 @@ class EtcdState:
                 self.offset = int(pair.value)
 
     async def _read_all(self) -> tuple[int, list[Any]]:
-        """All pairs under the prefix, as they were at one revision."""
+        """Return all pairs under the prefix at one revision."""
         pairs: list[Any] = []
         revision, first = 0, self._first
         while True:
@@ -115,10 +115,10 @@ class EtcdState:
                 return revision, pairs
             first = page.kvs[-1].key + b"\0"
 
-    # Following.
+    # Watching.
 
     async def follow(self) -> None:
-        """Keep the index equal to etcd, for ever."""
+        """Keep the index equal to etcd until cancelled."""
         failures = 0
         while True:
             before = self.seen
@@ -130,14 +130,14 @@ class EtcdState:
             try:
                 self._attempt.result()
             except asyncio.CancelledError:
-                log.info("etcd: the watch is begun anew at %s", self._client.endpoint)
+                log.info("etcd: restarting the watch at %s", self._client.endpoint)
             except MandorError as error:
                 log.warning("etcd: the watch broke off: %s", error)
             failures = 1 if self.seen > before else failures + 1
             await asyncio.sleep(BACKOFF.pause(failures))
 
-    def kick(self) -> None:
-        """Begin the watch anew: what was committed should have been seen by now."""
+    def restart_watch(self) -> None:
+        """Restart the watch, because it did not deliver a commit in time."""
         if self._attempt is not None and not self._listing:
             self._attempt.cancel()
 
@@ -149,32 +149,32 @@ class EtcdState:
                 async for response in stream:
                     self._take(response.events)
         except Compacted:
-            log.warning("etcd: what happened after revision %d is compacted; listing again", self.seen)
+            log.warning("etcd: the changes after revision %d are compacted; listing again", self.seen)
             await self._list_again()
 
     async def _check_history(self) -> None:
-        """An etcd that was restored from a backup has another past than the one we know."""
-        known = self.seen  # before asking: a commit of ours may raise it while the answer is on its way
+        """Detect an etcd that was restored from a backup: its history differs from the one in the index."""
+        known = self.seen  # read before the call: an own commit may raise it meanwhile
         answer = await self._client.call(RANGE, RANGE.request(key=self._first, count_only=True))
         header = answer.header
         if header.revision < known or header.cluster_id != self._cluster:
-            self._break(f"etcd was restored: it is at revision {header.revision}, we have seen {known}")
+            self._break(f"etcd was restored: it is at revision {header.revision}, this server has seen {known}")
 
     def _break(self, story: str) -> None:
         if self.broken is None:
             log.critical("%s; restart this server", story)
-        self.broken = Unavailable(story, hint="restart this server: it knows a past that etcd has forgotten")
+        self.broken = Unavailable(story, hint="restart this server: its state is newer than that of etcd")
         raise self.broken
 
     def _take(self, events: Sequence[Any]) -> None:
-        """Publish what happened; the events of one revision come together, and in order."""
+        """Publish the events of one response, in order; those of one revision come together."""
         changes: list[Change] = []
         ahead: dict[Key, Object | None] = {}
         revision = self.seen
         for event in events:
             pair = event.kv
             if pair.mod_revision <= self.seen:
-                continue  # our own, and known already
+                continue  # an own commit that is already published
             revision = pair.mod_revision
             if pair.key == self.offset_path and int(pair.value or b"0") != self.offset:
                 self._break("the cluster was restored from a backup")
@@ -190,9 +190,9 @@ class EtcdState:
         self._see(revision)
 
     def committed(self, revision: int, values: Mapping[Key, tuple[Object, bytes] | None]) -> None:
-        """A commit of our own went through. If nothing came in between, the index has it without waiting.
+        """Record an own commit; publish it at once if it directly follows the index's revision.
 
-        The watch brings it, too: one message at a time, long after etcd's answer when there are many.
+        The watch delivers it as well, but later: under load, long after etcd's answer.
         """
         if revision > self.seen:
             self._own[revision] = values
@@ -207,12 +207,12 @@ class EtcdState:
             for key, put in values.items():
                 after, data = put or (None, b"")
                 if after is not None:
-                    force_setattr(after.meta, "version", version)  # made for this commit, and nobody has it yet
+                    force_setattr(after.meta, "version", version)  # made for this commit, and not shared yet
                 changes.append(Change(version, self._index.objects.get(key), after, None, tuple(key), _weight(data)))
             self._index.publish(changes)
 
     def _see(self, revision: int) -> None:
-        """Everything up to this revision is published."""
+        """Record that everything up to this revision is published."""
         if revision > self.seen:
             self.seen = revision
             for passed in [each for each in self._own if each <= revision]:
@@ -222,7 +222,7 @@ class EtcdState:
         self._release()
 
     def _object_or(self, before: Object | None, pair: Any) -> Object | None:
-        """What cannot be read is not deleted: better an old object than none."""
+        """Return the decoded object, or `before` if it cannot be decoded: an old object is better than none."""
         try:
             return self._object(pair.key, pair.value, pair.mod_revision)
         except Invalid as error:
@@ -230,7 +230,7 @@ class EtcdState:
             return before
 
     async def _list_again(self) -> None:
-        """Publish the difference between what we have and what etcd has by now, little by little."""
+        """Publish the differences between the index and etcd in small steps."""
         self._listing = True
         try:
             revision, pairs = await self._read_all()
@@ -244,7 +244,7 @@ class EtcdState:
         self._see(revision)
 
     def _differences(self, pairs: list[Any]) -> Steps[tuple[list[Change], list[Object]]]:
-        """What is new or other, by revision, and what is gone. The index stands still meanwhile; `pairs` is used up."""
+        """Return changed objects by revision, and deleted ones; consumes `pairs`. The index must not change."""
         objects = self._index.objects
         there: set[tuple[str, ...]] = set()
         changed: list[Change] = []
@@ -266,10 +266,10 @@ class EtcdState:
         yield from emptied(there)
         return by_revision, gone
 
-    # Waiting for it.
+    # Waiting for a revision.
 
     async def reached(self, revision: int, seconds: float) -> bool:
-        """Wait until the index shows this revision (etcd's); False: not in time."""
+        """Wait until the index contains this revision of etcd; return False after `seconds`."""
         if self.seen >= revision:
             return True
         waiter = asyncio.get_running_loop().create_future()
@@ -277,7 +277,7 @@ class EtcdState:
         return await _in_time(waiter, seconds)
 
     async def shows(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait until the index fulfils the condition; False: not in time."""
+        """Wait until the condition holds for the index; return False after `seconds`."""
         if condition():
             return True
         waiter = asyncio.get_running_loop().create_future()
@@ -300,9 +300,11 @@ class EtcdState:
 
 
 def in_pieces(changed: list[Change], gone: list[Object], since: int, until: int) -> Iterator[list[Change]]:
-    """What has changed and who is gone after one revision until another, in order, a few at a time, and never a part of
-    a revision. At which revisions somebody went is not known any more: they go at those of which nothing else is left,
-    and whoever is left, at the last. Both lists are used up: to let go of all at once takes long."""
+    """Yield changes after revision `since` until revision `until`, in order, in small batches of whole revisions.
+
+    The revisions of the deletions are unknown: they are assigned to revisions without other changes, and the
+    rest to the last one. Both lists are consumed, because freeing them at once would block the event loop.
+    """
     last = since
     for piece in _whole_revisions(changed):
         while gone and last + 1 < piece[0].revision:
@@ -323,7 +325,7 @@ def in_pieces(changed: list[Change], gone: list[Object], since: int, until: int)
 
 
 def _whole_revisions(changes: list[Change]) -> Iterator[list[Change]]:
-    """In the order of their revisions, some at a time, and those of one revision together."""
+    """Yield the changes in order of their revisions, in small batches that never split a revision."""
     changes.reverse()
     while changes:
         piece = [changes.pop()]
@@ -350,5 +352,5 @@ def _weight(data: bytes) -> int:
 
 
 def _prefix_end(prefix: bytes) -> bytes:
-    """The first key after all that begin with the prefix."""
+    """Return the first key after all keys with this prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1])

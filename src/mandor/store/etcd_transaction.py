@@ -1,4 +1,4 @@
-"""A commit as etcd gets it: what is compared, what is put, and what to look for should no answer come."""
+"""Builds the etcd transaction of a commit, with the data needed to verify it if the answer is lost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from mandor.store.etcd_wire import COMPARE_MOD, TXN
 class Transaction:
     request: Any
     wanted: list[tuple[Key, int]]
-    """The version each key must have."""
+    """Expected version of each key."""
     values: dict[Key, tuple[Object, bytes] | None]
-    """What is put where, also as etcd gets it; None: deleted."""
+    """New objects with their encoded form, by key; None: deleted."""
 
 
 def version_of(write: Write) -> int:
-    """The one its key must have."""
+    """Return the version that the write expects its key to have."""
     return write.value.meta.version if isinstance(write, Put) else write.version
 
 
@@ -42,7 +42,7 @@ def transaction(
             value = stamp(write.value, version=0, now=now, new_uid=new_uid)
             data = encoded(value, key)
             values[key] = (value, data)
-            put = success().request_put  # filled in place: a message that is passed in is copied
+            put = success().request_put  # filled in place, because assigning a message copies it
             put.key, put.value = path, data
         elif isinstance(write, Delete):
             values[key] = None

@@ -1,4 +1,4 @@
-"""Watches and lists over an Index, for stores that live in this process."""
+"""Lists and watches over an `Index`, for stores that keep the whole state in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -7,16 +7,16 @@ from functools import partial
 from mandor.lib.steps import chosen, in_turns
 from mandor.model.meta import Object
 from mandor.store.base import ALL, Change, Filter, Listing
+from mandor.store.idle_timers import IdleTimer
 from mandor.store.index import Index, Subscription
-from mandor.store.reminders import Reminder
 
-BOOKMARK_SECONDS = 10.0
+BOOKMARK_SECONDS = 10.0  # without a change, then a watcher receives a bookmark
 LABELLED = 3
-"""Looks that comparing an object with a selector takes."""
+"""Cost of comparing one object with a label selector, in steps of `lib.steps`."""
 
 
 class Watch(AsyncIterator[Sequence[Change]]):
-    """One watcher. The first batch comes at once: what it missed, and a bookmark."""
+    """One watcher. Its first batch comes at once: the changes since `since`, and a bookmark."""
 
     def __init__(
         self, index: Index, kind: str | None, since: int, where: Filter, *, bookmark_seconds: float = BOOKMARK_SECONDS
@@ -25,7 +25,7 @@ class Watch(AsyncIterator[Sequence[Change]]):
         self._kind, self._since, self._where = kind, since, where
         self._bookmark_seconds = bookmark_seconds
         self._subscription: Subscription | None = None
-        self._reminder: Reminder | None = None
+        self._idle_timer: IdleTimer | None = None
         self._over = False
 
     async def __anext__(self) -> Sequence[Change]:
@@ -47,12 +47,14 @@ class Watch(AsyncIterator[Sequence[Change]]):
             self._end()
             raise
 
-    def while_quiet(self, tell: Callable[[Change], bool]) -> None:
-        """Until the watch is closed a bookmark that nothing came before is told to this one, and nobody who waits is
-        woken; it says whether that was possible."""
-        assert self._subscription is not None, "it has not begun"
+    def on_idle(self, deliver: Callable[[Change], bool]) -> None:
+        """Call `deliver` instead of waking the watcher when a bookmark is due and nothing else happened.
+
+        `deliver` returns whether it delivered the bookmark; if not, the watcher is woken.
+        """
+        assert self._subscription is not None, "the watch has not started"
         index = self._index
-        self._subscription.quiet = lambda: tell(index.bookmark)
+        self._subscription.on_idle = lambda: deliver(index.bookmark)
 
     async def _wait(self, subscription: Subscription) -> None:
         loop = asyncio.get_running_loop()
@@ -62,12 +64,12 @@ class Watch(AsyncIterator[Sequence[Change]]):
             if not waiter.done():
                 waiter.set_result(None)
 
-        # Those who look at one node are thousands: a burst reaches them a few at a time.
-        subscription.wake = partial(self._index.near.add, go_on) if self._where.node else go_on
-        if self._reminder is None:
-            # It knows the subscription alone, so that a watcher that is dropped is collected.
-            self._reminder = self._index.reminders.add(subscription.remind, self._bookmark_seconds)
-        self._reminder.since = loop.time()
+        # Thousands of watchers may watch a single node each: a burst wakes them a few at a time.
+        subscription.wake = partial(self._index.node_wakeups.add, go_on) if self._where.node else go_on
+        if self._idle_timer is None:
+            # The timer refers to the subscription only, so that an abandoned watch can be collected.
+            self._idle_timer = self._index.idle_timers.add(subscription.fire, self._bookmark_seconds)
+        self._idle_timer.since = loop.time()
         try:
             await waiter
         finally:
@@ -77,24 +79,24 @@ class Watch(AsyncIterator[Sequence[Change]]):
         subscription = self._subscription
         self._end()
         if subscription is not None:
-            subscription.rouse()
+            subscription.wake_up()
 
     def _end(self) -> None:
         self._over = True
         if self._subscription is not None:
             self._index.unsubscribe(self._subscription)
-            self._subscription.quiet = None
-        if self._reminder is not None:
-            self._index.reminders.drop(self._reminder)
+            self._subscription.on_idle = None
+        if self._idle_timer is not None:
+            self._index.idle_timers.drop(self._idle_timer)
 
     def __del__(self) -> None:
-        # A watcher that is simply dropped must not fill its buffer for ever.
+        # An abandoned watch must not fill its buffer.
         if not self._over:
             self._end()
 
 
 async def list_index(index: Index, kind: str | None, where: Filter = ALL) -> Listing:
-    """A listing of one revision; others have their turn while it is made."""
+    """Return a listing of one revision; the event loop runs other tasks while it is built."""
     if kind is not None and where is ALL and (latest := index.latest(kind)) is not None:
         return Listing(latest, index.revision, index.places(kind))
     await in_turns(index.refresh(kind, where))

@@ -1,14 +1,14 @@
-"""FencedStore: whoever is not the leader any more can read, but not write."""
+"""FencedStore: rejects the commits of a process that is no longer the leader."""
 
 from collections.abc import Callable
 
 from mandor.errors import Conflict
 from mandor.store.base import Check, Store, Write
-from mandor.store.passing import PassingStore
+from mandor.store.wrapper import StoreWrapper
 
 
-class FencedStore(PassingStore):
-    """Adds a check to every commit; `lost` is called when it fails."""
+class FencedStore(StoreWrapper):
+    """Adds a check of the leader's term to every commit; `lost` is called when that check fails."""
 
     def __init__(self, store: Store, check: Check, lost: Callable[[], None] | None = None) -> None:
         super().__init__(store)
@@ -16,7 +16,7 @@ class FencedStore(PassingStore):
         self._lost = lost
 
     async def commit(self, *writes: Write) -> int:
-        # A commit with nothing in it stays what it is: a mistake the store reports.
+        # An empty commit is passed on, so that the store reports it as invalid.
         fenced = (self._check, *writes) if writes else ()
         try:
             return await self._store.commit(*fenced)

@@ -11,16 +11,16 @@ from mandor.errors import Invalid
 from mandor.lib.lock import Held, hold
 from mandor.model.codec import decode
 from mandor.model.record import Cluster, ClusterSpec
-from mandor.store.marked import check_remembered
-from mandor.store.marker import Remembered
+from mandor.store.marked import check_not_older
+from mandor.store.marker import MarkerContent
 from mandor.store.state_file import APPLICATION_ID, REVISION, content_of
 
 HEADER = b"SQLite format 3\0"
 HINT = "`mandor recover` shows what can be saved; no file has been changed"
 
 
-def check_file(path: Path, known: Remembered | None, *, accept_older: bool = False) -> None:
-    """`Invalid` if the file is damaged, or holds less than is known to have been stored there."""
+def check_file(path: Path, known: MarkerContent | None, *, accept_older: bool = False) -> None:
+    """Raise `Invalid` if the file is damaged, or holds an older state than the marker file."""
     try:
         with hold(path.with_name(path.name + ".lock")):
             _check(path, known, accept_older=accept_older)
@@ -28,7 +28,7 @@ def check_file(path: Path, known: Remembered | None, *, accept_older: bool = Fal
         return  # The store itself reports why it cannot be opened.
 
 
-def _check(path: Path, known: Remembered | None, *, accept_older: bool) -> None:
+def _check(path: Path, known: MarkerContent | None, *, accept_older: bool) -> None:
     size = path.stat().st_size if path.exists() else -1
     log_bytes = _size(wal_of(path))
     if size <= 0:
@@ -38,7 +38,7 @@ def _check(path: Path, known: Remembered | None, *, accept_older: bool) -> None:
         if known is not None:
             raise Invalid(
                 f"{path} {state}; it held cluster {known.cluster} up to revision {known.revision}",
-                hint="is --data right? `mandor recover` or `mandor restore` bring a lost state back",
+                hint="check --data; `mandor recover` or `mandor restore` bring a lost state back",
             )
         return
     with path.open("rb") as file:
@@ -54,12 +54,14 @@ def _check(path: Path, known: Remembered | None, *, accept_older: bool) -> None:
             os.unlink(path.with_name(path.name + "-shm"))
 
 
-def _check_content(connection: sqlite3.Connection, path: Path, known: Remembered | None, *, accept_older: bool) -> None:
+def _check_content(
+    connection: sqlite3.Connection, path: Path, known: MarkerContent | None, *, accept_older: bool
+) -> None:
     (owner,) = connection.execute("pragma application_id").fetchone()
     (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
     if not tables and not owner:
         if known is not None:
-            check_remembered(None, 0, known, accept_older=accept_older)
+            check_not_older(None, 0, known, accept_older=accept_older)
         return  # A server died before its first commit.
     if owner != APPLICATION_ID:
         return  # The store itself refuses databases of other programs.
@@ -71,7 +73,7 @@ def _check_content(connection: sqlite3.Connection, path: Path, known: Remembered
         raise Invalid(f"{path} is damaged: its revision is missing", hint=HINT)
     revision = int(row[0])
     if known is not None and revision < known.revision:
-        check_remembered(_cluster(connection), revision, known, accept_older=accept_older)
+        check_not_older(_cluster(connection), revision, known, accept_older=accept_older)
 
 
 def _cluster(connection: sqlite3.Connection) -> ClusterSpec | None:
@@ -84,12 +86,12 @@ def _cluster(connection: sqlite3.Connection) -> ClusterSpec | None:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that neither writes the file nor empties its write-ahead log."""
+    """Return a connection that neither writes the file nor checkpoints its write-ahead log."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=0)
 
 
 def wal_of(path: Path) -> Path:
-    """The write-ahead log of a database."""
+    """Return the path of a database's write-ahead log."""
     return path.with_name(path.name + "-wal")
 
 

@@ -1,4 +1,4 @@
-"""Health: looks now and then whether a store that answers is well, and tells when that changes."""
+"""Periodic check for problems of a store that still answers."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -10,33 +10,33 @@ from mandor.store.base import Store
 
 log = logging.getLogger(__name__)
 
-EVERY_SECONDS = 30.0
+EVERY_SECONDS = 30.0  # between two checks
 
 
-class Health:
-    """Use: run `run()`; `ailments` is what was found last."""
+class StoreHealth:
+    """Result of the last check; `run` repeats the check and logs what is new."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self.ailments: Sequence[str] = ()
+        self.problems: Sequence[str] = ()
 
     async def run(self) -> None:
         while True:
-            await self.look()
+            await self.check()
             await self._clock.sleep(EVERY_SECONDS)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         try:
-            found = await self._store.ailments()
+            found = await self._store.problems()
         except (MandorError, OSError) as error:
-            found = (f"the store cannot be examined: {error}",)
+            found = (f"cannot check the store: {error}",)
         for each in found:
-            if each not in self.ailments:
+            if each not in self.problems:
                 log.warning("%s", each)
-        if self.ailments and not found:
-            log.info("the store is well again")
-        self.ailments = found
+        if self.problems and not found:
+            log.info("the store has no more problems")
+        self.problems = found
 
     def families(self) -> Iterator[Family]:
-        told = "What is wrong with the store although it answers; /readyz and `mandor doctor` say what."
-        yield gauge("mandor_store_ailments", told, len(self.ailments))
+        help_text = "Problems of the store, which still answers; /readyz and `mandor doctor` list them."
+        yield gauge("mandor_store_ailments", help_text, len(self.problems))

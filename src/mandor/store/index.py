@@ -1,4 +1,4 @@
-"""The state of a store in memory: objects, the latest history, and who watches; no I/O, no waiting."""
+"""The state of a store in memory: objects, recent history and subscriptions; no I/O, no waiting."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -10,30 +10,30 @@ from mandor.lib.steps import Steps
 from mandor.lib.trickle import Trickle
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, Place, filtered, filtered_all
-from mandor.store.order import Order
-from mandor.store.reminders import Reminders
+from mandor.store.idle_timers import IdleTimers
+from mandor.store.sorted_objects import SortedObjects
 
 MIB = 1 << 20
-HISTORY_MOST = 20_000
+HISTORY_MOST = 20_000  # changes
 HISTORY_BYTES_MOST = 64 * MIB
 BUFFER_MOST = 10_000
-"""Changes that one watcher leaves unread."""
+"""Unread changes per watcher."""
 BUFFER_BYTES_MOST = 32 * MIB
-"""Of large objects among them, as the store keeps them."""
+"""Unread bytes of large objects per watcher, as stored."""
 UNREAD_MOST = 20_000_000
-"""All watchers together. A change is kept once, however many have not read it: this is the room for their places."""
-NEAR_EACH_PASS = 8
-"""So many of those who look at one node go on in one pass of the event loop."""
+"""Unread changes of all watchers together; each counts as one reference, because watchers share the changes."""
+WAKEUPS_PER_PASS = 8
+"""Watchers of a single node that are woken per pass of the event loop."""
 
 Interest = tuple[str | None, str | None]
-"""What a subscriber is filed under: kind and node; None: any."""
+"""Kind and node by which subscriptions are grouped; None: any."""
 
 
 @dataclass(slots=True)
-class Shelf:
-    """Where the objects of one kind stand."""
+class KindIndex:
+    """Keys of one kind: sorted, and by node."""
 
-    order: Order = field(default_factory=Order)
+    order: SortedObjects = field(default_factory=SortedObjects)
     by_node: dict[str, dict[Place, None]] = field(default_factory=dict)
 
     def put(self, key: Place, before: Object | None, after: Object) -> None:
@@ -47,7 +47,7 @@ class Shelf:
                 return
             self._forget_node(key, left)
         if node:
-            # A plain tuple of strings is none of the collector's business; a named one is, for as long as it lives.
+            # The garbage collector does not track plain tuples of strings, but it tracks named tuples.
             self.by_node.setdefault(node, {})[tuple(key)] = None
 
     def drop(self, key: Place, before: Object) -> None:
@@ -64,20 +64,20 @@ class Shelf:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A watcher's buffer: bounded, and failed for good when it overflows."""
+    """Buffer of a watcher: bounded; the subscription fails permanently when it overflows."""
 
     kind: str | None
     where: Filter
     buffer_most: int
     seen: int
-    """Everything up to this revision was delivered or is in the buffer."""
+    """Revision up to which all changes were delivered or are in the buffer."""
     buffer: list[Change] = field(default_factory=list)
     buffer_bytes: int = 0
-    """Of large objects in it."""
+    """Bytes of large objects in the buffer."""
     wake: Callable[[], None] | None = None
-    """Called once when something arrives, then forgotten."""
-    quiet: Callable[[], bool] | None = None
-    """Called when there was nothing for a while, if somebody waits; True: they need not be woken for that."""
+    """Called once when a change arrives, then reset to None."""
+    on_idle: Callable[[], bool] | None = None
+    """Called when nothing arrived for a while and the watcher waits; returns True if it need not be woken."""
     failure: MandorError | None = None
 
     @property
@@ -89,7 +89,7 @@ class Subscription:
         return bool(self.buffer) or self.failure is not None
 
     def take(self) -> list[Change]:
-        """All that has arrived; raises what the subscription failed with."""
+        """Return and remove all buffered changes; raise the error of a failed subscription."""
         if self.failure is not None:
             raise self.failure
         taken, self.buffer = self.buffer, []
@@ -99,21 +99,21 @@ class Subscription:
     def fail(self, error: MandorError) -> None:
         self.failure = error
         self.buffer = []
-        self.rouse()
+        self.wake_up()
 
-    def remind(self) -> None:
-        """There was nothing for a while."""
-        if self.quiet is None or self.wake is None or self.ready or not self.quiet():
-            self.rouse()
+    def fire(self) -> None:
+        """Deliver a bookmark, because nothing arrived for a while."""
+        if self.on_idle is None or self.wake is None or self.ready or not self.on_idle():
+            self.wake_up()
 
-    def rouse(self) -> None:
+    def wake_up(self) -> None:
         wake, self.wake = self.wake, None
         if wake is not None:
             wake()
 
 
 class Index:
-    """Objects by key, kind and node; the last changes; subscribers by what they are interested in."""
+    """Objects by key, kind and node; recent changes; subscriptions by kind and node."""
 
     def __init__(
         self,
@@ -126,26 +126,26 @@ class Index:
     ) -> None:
         self.revision = 0
         self.objects: dict[Place, Object] = {}
-        """Everything, by key; only this class changes it."""
-        self._shelves: dict[str, Shelf] = {}
+        """All objects by key; only this class modifies it."""
+        self._by_kind: dict[str, KindIndex] = {}
         self._history: deque[Change] = deque()
         self._history_bytes = 0
         self._history_most, self._history_bytes_most = history_most, history_bytes_most
         self._buffer_most, self._buffer_bytes_most = buffer_most, buffer_bytes_most
         self._unread_most = unread_most
-        self._handed = 0
-        """Changes handed out since it was last looked how many of them are unread."""
+        self._delivered = 0
+        """Changes delivered since the unread changes were last counted."""
         self._floor = 0
-        """What changed up to this revision is known only as the state it led to."""
+        """Revision of the oldest change that is no longer kept."""
         self._subscribers: dict[Interest, dict[Subscription, None]] = {}
-        self._near = 0
-        """So many of them look at one node only."""
-        self._nowhere = 0
-        """So many of those look at what has no node."""
-        self.near = Trickle(NEAR_EACH_PASS)
-        """They go on in this order."""
-        self.reminders = Reminders()
-        """For those who watch and have had nothing for a while."""
+        self._node_watchers = 0
+        """Number of subscriptions to a single node."""
+        self._no_node_watchers = 0
+        """Number of subscriptions to objects without a node."""
+        self.node_wakeups = Trickle(WAKEUPS_PER_PASS)
+        """Wakes the watchers of single nodes a few at a time."""
+        self.idle_timers = IdleTimers()
+        """Timers that send bookmarks to idle watchers."""
         self._bookmark = Change(0, None, None)
 
     # Reading.
@@ -155,7 +155,7 @@ class Index:
 
     @property
     def bookmark(self) -> Change:
-        """Nothing up to now was missed: the same for all watchers, and so is its form on the wire."""
+        """Bookmark of the current revision, shared by all watchers together with its encoded form."""
         if self._bookmark.revision != self.revision:
             self._bookmark = Change(self.revision, None, None)
         return self._bookmark
@@ -164,77 +164,77 @@ class Index:
         return len(self.objects)
 
     def latest(self, kind: str) -> Sequence[Object] | None:
-        """What a `snapshot` of a whole kind would give, if it takes no work."""
-        shelf = self._shelves.get(kind)
-        return shelf.order.latest if shelf is not None else ()
+        """Return the result of `snapshot` for a whole kind if it is cached, else None."""
+        found = self._by_kind.get(kind)
+        return found.order.latest if found is not None else ()
 
     def refresh(self, kind: str | None, where: Filter = ALL) -> Steps[None]:
-        """What a `snapshot` would do, little by little: it is left with what changes meanwhile."""
+        """Do the work of `snapshot` in small steps; only later changes are left for it."""
         for each in (kind,) if kind is not None else self._kinds(where):
-            if each in self._shelves and not where.node:
-                yield from self._shelves[each].order.refresh(self.objects, *_ends(each, where.namespace))
+            if each in self._by_kind and not where.node:
+                yield from self._by_kind[each].order.refresh(self.objects, *_ends(each, where.namespace))
 
     def snapshot(self, kind: str | None, where: Filter = ALL) -> Sequence[Object]:
-        """The objects in order, narrowed by namespace and by a node that is named; the rest is left to the caller."""
+        """Return the objects in order, filtered by namespace and node name; the caller applies the other filters."""
         if kind is None:
             return list(chain.from_iterable([self.snapshot(each, where) for each in self._kinds(where)]))
-        shelf = self._shelves.get(kind)
-        if shelf is None:
+        found = self._by_kind.get(kind)
+        if found is None:
             return ()
         objects = self.objects
         if where.node:
-            near = (objects[key] for key in sorted(shelf.by_node.get(where.node, ())))
-            return [item for item in near if where.namespace in {None, item.meta.namespace}]
+            node_wakeups = (objects[key] for key in sorted(found.by_node.get(where.node, ())))
+            return [item for item in node_wakeups if where.namespace in {None, item.meta.namespace}]
         if where.namespace is not None:
-            return shelf.order.between(objects, *_ends(kind, where.namespace))
-        return shelf.order.items(objects)
+            return found.order.between(objects, *_ends(kind, where.namespace))
+        return found.order.items(objects)
 
     def _kinds(self, where: Filter) -> list[str]:
-        return sorted(self._shelves.keys() & where.kinds if where.kinds else self._shelves)
+        return sorted(self._by_kind.keys() & where.kinds if where.kinds else self._by_kind)
 
     def places(self, kind: str) -> Sequence[Place]:
-        """Where the objects of a kind stand, in order: the very tuples they are filed under."""
-        shelf = self._shelves.get(kind)
-        return shelf.order.keys() if shelf is not None else ()
+        """Return the keys of a kind in order, as the tuples that the index itself uses."""
+        found = self._by_kind.get(kind)
+        return found.order.keys() if found is not None else ()
 
     # Writing.
 
     def load(self, items: Iterable[Object]) -> None:
-        """Fill an index nobody watches yet; `start_at` ends it."""
+        """Add objects to an index without watchers; `start_at` completes the loading."""
         for item in items:
             key = tuple(item.key)
             self.objects[key] = item
-            self._shelf(item.kind).put(key, None, item)
+            self._kind_index(item.kind).put(key, None, item)
 
     def start_at(self, revision: int) -> None:
-        """The state is that of this revision, and how it came about is not known."""
+        """Set the revision of a loaded state, whose history is unknown."""
         self.revision = max(self.revision, revision)
         self._floor = self.revision
         self._history.clear()
         self._history_bytes = 0
 
     def advance(self, revision: int) -> None:
-        """Nothing changed up to this revision."""
+        """Raise the revision without a change."""
         self.revision = max(self.revision, revision)
 
     def publish(self, changes: Sequence[Change]) -> None:
-        """Apply changes, which come in the order of their revisions, and hand them to the watchers."""
+        """Apply changes, in the order of their revisions, and deliver them to the watchers."""
         runs: list[tuple[str, list[Change]]] = []
-        """Those of one kind that follow each other."""
+        """Consecutive changes of the same kind."""
         of_run: str | None = None
         objects = self.objects
         for change in changes:
-            assert change.revision >= self.revision, f"{change.revision} comes after {self.revision}"
+            assert change.revision >= self.revision, f"revision {change.revision} published after {self.revision}"
             self.revision = change.revision
             key, before, after = change.place or tuple(change.key), change.before, change.after
             kind = key[0]
-            shelf = self._shelves.get(kind) or self._shelf(kind)
+            found = self._by_kind.get(kind) or self._kind_index(kind)
             if after is not None:
                 objects[key] = after
-                shelf.put(key, before, after)
+                found.put(key, before, after)
             elif before is not None:
                 del objects[key]
-                shelf.drop(key, before)
+                found.drop(key, before)
             if kind != of_run:
                 of_run = kind
                 runs.append((kind, []))
@@ -244,11 +244,11 @@ class Index:
             for kind, run in runs:
                 self._deliver(run, kind)
             if size:
-                self._weigh(changes)
-            # No more than what was handed out can be unread.
-            if self._handed > self._unread_most // 4:
-                self._handed = 0
-                self._cut_longest()
+                self._count_bytes(changes)
+            # Unread changes are a subset of the delivered ones.
+            if self._delivered > self._unread_most // 4:
+                self._delivered = 0
+                self._expire_slowest()
         history = self._history
         history.extend(changes)
         self._history_bytes += size
@@ -257,16 +257,16 @@ class Index:
             self._floor = oldest.revision
             self._history_bytes -= oldest.size
 
-    def _shelf(self, kind: str) -> Shelf:
-        shelf = self._shelves.get(kind)
-        if shelf is None:
-            shelf = self._shelves[kind] = Shelf()
-        return shelf
+    def _kind_index(self, kind: str) -> KindIndex:
+        found = self._by_kind.get(kind)
+        if found is None:
+            found = self._by_kind[kind] = KindIndex()
+        return found
 
     # Watching.
 
     def subscribe(self, kind: str | None, since: int, where: Filter = ALL) -> Subscription:
-        """Its buffer holds at once what happened after `since`; `Expired` if that is not known any more."""
+        """Start a subscription with the changes after `since`; raise `Expired` if they are no longer kept."""
         if since < self._floor or since > self.revision:
             raise self._expired(since)
         subscription = Subscription(kind, where, self._buffer_most, self.revision)
@@ -281,17 +281,17 @@ class Index:
         subscription.buffer = missed[::-1]
         subscription.buffer_bytes = sum(change.size for change in missed)
         self._subscribers.setdefault(subscription.interest, {})[subscription] = None
-        self._near += where.node is not None
-        self._nowhere += where.node == ""
+        self._node_watchers += where.node is not None
+        self._no_node_watchers += where.node == ""
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Also when it was dropped already."""
+        """End a subscription; does nothing if it has ended already."""
         peers = self._subscribers.get(subscription.interest)
         if peers is not None and subscription in peers:
             del peers[subscription]
-            self._near -= subscription.where.node is not None
-            self._nowhere -= subscription.where.node == ""
+            self._node_watchers -= subscription.where.node is not None
+            self._no_node_watchers -= subscription.where.node == ""
             if not peers:
                 del self._subscribers[subscription.interest]
 
@@ -308,38 +308,38 @@ class Index:
 
     def _expired(self, since: int) -> Expired:
         if since > self.revision:
-            story = f"revision {since} is from another history; this store is at {self.revision}"
+            story = f"revision {since} is not of this store, which is at revision {self.revision}"
         else:
-            story = f"what changed after revision {since} is not kept any more, only what changed after {self._floor}"
+            story = f"changes after revision {since} are no longer kept; the oldest kept ones are after {self._floor}"
         return Expired(story, hint="list again and watch from there", since=since, oldest=self._floor)
 
     def _deliver(self, run: Sequence[Change], kind: str) -> None:
         subscribers = self._subscribers
         if (peers := subscribers.get((kind, None))) is not None:
-            self._hand(run, peers)
+            self._deliver_to(run, peers)
         if (peers := subscribers.get((None, None))) is not None:
-            self._hand(run, peers)
-        if self._near:
+            self._deliver_to(run, peers)
+        if self._node_watchers:
             for change in run:
-                self._deliver_near(change, kind)
+                self._deliver_to_node(change, kind)
 
-    def _deliver_near(self, change: Change, kind: str) -> None:
-        """To those who look at one node."""
+    def _deliver_to_node(self, change: Change, kind: str) -> None:
+        """Deliver a change to the watchers of its node."""
         subscribers = self._subscribers
         before, after = change.before, change.after
         left = before.node if before is not None else None
         entered = after.node if after is not None else None
         for node in (left, entered) if left != entered else (entered,):
-            if node is None or (not node and not self._nowhere):
+            if node is None or (not node and not self._no_node_watchers):
                 continue
             if (peers := subscribers.get((kind, node))) is not None:
-                self._hand((change,), peers)
+                self._deliver_to((change,), peers)
             if (peers := subscribers.get((None, node))) is not None:
-                self._hand((change,), peers)
+                self._deliver_to((change,), peers)
 
-    def _hand(self, run: Sequence[Change], peers: dict[Subscription, None]) -> None:
+    def _deliver_to(self, run: Sequence[Change], peers: dict[Subscription, None]) -> None:
         overflown = []
-        for subscription in tuple(peers):  # A watcher that was dropped may be collected, and leave, at any moment.
+        for subscription in tuple(peers):  # An abandoned watcher may be collected, and removed, at any moment.
             shown, where = run, subscription.where
             if where is not ALL:
                 shown = filtered_all(run, where)
@@ -347,35 +347,35 @@ class Index:
                     continue
             buffer = subscription.buffer
             buffer += shown
-            self._handed += len(shown)
+            self._delivered += len(shown)
             if subscription.wake is not None:
-                subscription.rouse()
+                subscription.wake_up()
             if len(buffer) > subscription.buffer_most:
                 overflown.append(subscription)
         for subscription in overflown:
-            self._cut(subscription, f"the watcher left {subscription.buffer_most} changes unread")
+            self._expire(subscription, f"the watcher left {subscription.buffer_most} changes unread")
 
-    def _weigh(self, changes: Sequence[Change]) -> None:
-        """Those who leave too much of large objects unread go, too; most changes are small, and cost nothing here."""
+    def _count_bytes(self, changes: Sequence[Change]) -> None:
+        """Count the bytes of large changes and expire watchers with too many; small changes cost nothing here."""
         for change in changes:
             for subscription in self._interested(change) if change.size else ():
                 if filtered(change, subscription.where) is None:
                     continue
                 subscription.buffer_bytes += change.size
                 if subscription.buffer_bytes > self._buffer_bytes_most:
-                    self._cut(subscription, f"the watcher left {subscription.buffer_bytes:,} bytes unread")
+                    self._expire(subscription, f"the watcher left {subscription.buffer_bytes:,} bytes unread")
 
     def _interested(self, change: Change) -> list[Subscription]:
         places = {None, *(value.node for value in (change.before, change.after) if value is not None)}
         interests = [(kind, node) for kind in (change.value.kind, None) for node in places]
         return [each for interest in interests for each in tuple(self._subscribers.get(interest, ()))]
 
-    def _cut(self, subscription: Subscription, story: str) -> None:
+    def _expire(self, subscription: Subscription, story: str) -> None:
         self.unsubscribe(subscription)
         subscription.fail(Expired(story, hint="list again and watch from there", revision=self.revision))
 
-    def _cut_longest(self) -> None:
-        """Those who are furthest behind go, until half of the room is free again."""
+    def _expire_slowest(self) -> None:
+        """Expire the watchers with the most unread changes until half of the limit is free."""
         unread = [(len(each.buffer), each) for peers in self._subscribers.values() for each in peers]
         total = sum(length for length, _ in unread)
         if total <= self._unread_most:
@@ -384,11 +384,11 @@ class Index:
         while unread and total > self._unread_most // 2:
             length, subscription = unread.pop()
             total -= length
-            self._cut(subscription, f"all watchers together left more than {self._unread_most:,} changes unread")
+            self._expire(subscription, f"all watchers together left more than {self._unread_most:,} changes unread")
 
 
 def _ends(kind: str, namespace: str | None) -> tuple[Place, Place]:
-    """Before all objects of a kind, or of a namespace of it, and after them."""
+    """Return the bounds of all keys of a kind, or of one namespace of it."""
     if namespace is None:
         return (kind, "", ""), (f"{kind}\0", "", "")
     return (kind, namespace, ""), (kind, f"{namespace}\0", "")

@@ -1,4 +1,4 @@
-"""MarkedStore: keeps the marker of a store at the highest revision that was acknowledged."""
+"""MarkedStore: keeps the marker file at the highest revision that was committed."""
 
 import asyncio
 from contextlib import suppress
@@ -6,13 +6,13 @@ from contextlib import suppress
 from mandor.errors import Invalid, MandorError
 from mandor.model.record import ClusterSpec
 from mandor.store.base import Store, Write
-from mandor.store.marker import Marker, Remembered
-from mandor.store.passing import PassingStore
+from mandor.store.marker import Marker, MarkerContent
+from mandor.store.wrapper import StoreWrapper
 
-SYNC_SECONDS = 1.0
+SYNC_SECONDS = 1.0  # between two fsyncs of the marker file
 
 
-class MarkedStore(PassingStore):
+class MarkedStore(StoreWrapper):
     """A commit returns after the marker holds its revision."""
 
     def __init__(self, store: Store) -> None:
@@ -42,13 +42,13 @@ class MarkedStore(PassingStore):
             self._marker.close()
             self._marker = None
 
-    async def ailments(self) -> tuple[str, ...]:
-        found = tuple(await self._store.ailments())
+    async def problems(self) -> tuple[str, ...]:
+        found = tuple(await self._store.problems())
         return (*found, self._marker.trouble) if self._marker is not None and self._marker.trouble else found
 
 
-def check_remembered(found: ClusterSpec | None, revision: int, known: Remembered, *, accept_older: bool) -> None:
-    """`Invalid` unless the store is the one that the marker describes, and holds at least as much."""
+def check_not_older(found: ClusterSpec | None, revision: int, known: MarkerContent, *, accept_older: bool) -> None:
+    """Raise `Invalid` unless the store holds the cluster of the marker file, at the same revision or a later one."""
     if found is None:
         raise Invalid(
             f"the store is empty; it held cluster {known.cluster} up to revision {known.revision}",

@@ -20,7 +20,7 @@ SLOT_BYTES = 512
 NAME = "cluster.marker"
 
 
-class Remembered(Struct, frozen=True, kw_only=True):
+class MarkerContent(Struct, frozen=True, kw_only=True):
     """Cluster, epoch and revision that a server last saw in its store."""
 
     format: Literal["mandor-marker/1"] = FORMAT
@@ -32,7 +32,7 @@ class Remembered(Struct, frozen=True, kw_only=True):
 class Marker:
     """The open marker file. `raise_to` is cheap enough for every commit."""
 
-    def __init__(self, path: Path, first: Remembered) -> None:
+    def __init__(self, path: Path, first: MarkerContent) -> None:
         """Create the file, or continue the one that is there."""
         self._path = path
         if not path.exists():
@@ -42,19 +42,19 @@ class Marker:
         self._synced = 0
         self.known = first
         self.trouble = ""
-        """Why the last write failed; empty: it did not."""
+        """Reason why the last write failed; empty: it succeeded."""
         self._write(first)
         self._write(first)
         self.sync()
 
     def raise_to(self, revision: int) -> None:
-        """Remember that this revision is stored."""
+        """Write this revision to the file if it is higher."""
         if revision > self.known.revision:
             known = self.known
-            self._write(Remembered(cluster=known.cluster, epoch=known.epoch, revision=revision))
+            self._write(MarkerContent(cluster=known.cluster, epoch=known.epoch, revision=revision))
 
     def sync(self) -> None:
-        """Wait until the disk has what was written; blocks."""
+        """Wait until the file is on disk; blocks."""
         revision = self.known.revision
         if self._synced != revision:
             try:
@@ -67,7 +67,7 @@ class Marker:
         self.sync()
         os.close(self._handle)
 
-    def _write(self, known: Remembered) -> None:
+    def _write(self, known: MarkerContent) -> None:
         self.known = known
         try:
             os.pwrite(self._handle, _packed(known), self._slot * SLOT_BYTES)
@@ -77,8 +77,8 @@ class Marker:
         self._slot = 1 - self._slot
 
 
-def read_marker(path: Path) -> Remembered | None:
-    """The newest valid slot; None: there is no such file. `Invalid` if no slot is valid."""
+def read_marker(path: Path) -> MarkerContent | None:
+    """Return the newest valid slot, or None without a file; raise `Invalid` if no slot is valid."""
     try:
         data = path.read_bytes()[: 2 * SLOT_BYTES]
     except FileNotFoundError:
@@ -93,28 +93,28 @@ def read_marker(path: Path) -> Remembered | None:
     return max(valid, key=lambda slot: (slot.epoch, slot.revision))
 
 
-def write_marker(path: Path, known: Remembered) -> None:
-    """Replace the file, durably."""
+def write_marker(path: Path, known: MarkerContent) -> None:
+    """Replace the file durably."""
     path.unlink(missing_ok=True)
     _create(path, known)
 
 
-def _packed(known: Remembered) -> bytes:
+def _packed(known: MarkerContent) -> bytes:
     line = msgspec.json.encode(known)
     return (line + b"\n%08x" % zlib.crc32(line)).ljust(SLOT_BYTES - 1) + b"\n"
 
 
-def _unpacked(slot: bytes) -> Remembered | None:
+def _unpacked(slot: bytes) -> MarkerContent | None:
     line, _, rest = slot.partition(b"\n")
     if rest.strip() != b"%08x" % zlib.crc32(line):
         return None
     try:
-        return msgspec.json.decode(line, type=Remembered)
+        return msgspec.json.decode(line, type=MarkerContent)
     except msgspec.DecodeError:
         return None
 
 
-def _create(path: Path, known: Remembered) -> None:
+def _create(path: Path, known: MarkerContent) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".new")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:

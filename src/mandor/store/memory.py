@@ -1,4 +1,4 @@
-"""MemoryStore: for tests, the simulator, and clusters that may forget."""
+"""MemoryStore: keeps everything in memory; for tests, the simulator and temporary clusters."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -7,7 +7,7 @@ from mandor.errors import Unavailable
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import NewId, ordered_uid
 from mandor.model.meta import Key, Object
-from mandor.store.access import NOBODY, StoreAccess
+from mandor.store.access import ANONYMOUS, StoreAccess
 from mandor.store.base import ALL, Change, Filter, Listing, Store, Write, check_writes
 from mandor.store.draft import draft
 from mandor.store.feed import BOOKMARK_SECONDS, Watch, list_index
@@ -15,6 +15,8 @@ from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
 
 
 class MemoryStore(Store):
+    """All state is lost when the process ends."""
+
     def __init__(
         self,
         *,
@@ -68,6 +70,6 @@ class MemoryStore(Store):
         self.index.fail_watchers(Unavailable("the store is closed"))
 
 
-async def open_memory(address: str = "", access: StoreAccess = NOBODY) -> MemoryStore:
+async def open_memory(address: str = "", access: StoreAccess = ANONYMOUS) -> MemoryStore:
     """For `memory:`; what it holds ends with the process."""
     return MemoryStore()

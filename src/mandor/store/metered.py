@@ -1,4 +1,4 @@
-"""MeteredStore: the store itself, and how much is asked of it."""
+"""MeteredStore: counts reads and commits for the metrics."""
 
 from collections.abc import Iterator, Sequence
 from time import perf_counter
@@ -7,10 +7,10 @@ from mandor.errors import Conflict, MandorError
 from mandor.lib.metrics import Counts, Family, Spread, counter, gauge, histogram
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Filter, Listing, Store, Write
-from mandor.store.passing import PassingStore
+from mandor.store.wrapper import StoreWrapper
 
 
-class MeteredStore(PassingStore):
+class MeteredStore(StoreWrapper):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._commits = Counts()
@@ -55,7 +55,7 @@ class MeteredStore(PassingStore):
         yield counter("mandor_store_commits_total", "Commits, by how they ended.", self._commits, "result")
         yield counter("mandor_store_writes_total", "Writes and checks in commits that went through.", self._writes)
         yield histogram(
-            "mandor_store_commit_duration_seconds", "Until a commit was durable, or refused.", self._durations
+            "mandor_store_commit_duration_seconds", "Seconds until a commit was durable or failed.", self._durations
         )
         yield counter("mandor_store_reads_total", "Reads, by verb and kind.", self._reads, "verb", "kind")
-        yield gauge("mandor_store_revision", "The newest revision that this process has written.", self._revision)
+        yield gauge("mandor_store_revision", "Highest revision that this process has committed.", self._revision)

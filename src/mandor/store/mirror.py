@@ -6,28 +6,29 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from mandor.errors import Expired, MandorError, Unavailable
+from mandor.errors import Expired, MandorError
 from mandor.lib.backoff import Backoff
 from mandor.lib.tasks import Background
 from mandor.model.meta import Key, Object
-from mandor.store.base import ALL, Change, Filter, Place, Store
+from mandor.store.base import ALL, Change, Filter, Listing, Place, Store
+from mandor.store.list_watch import ListWatch
 
 log = logging.getLogger(__name__)
 
 Listener = Callable[[Sequence[Change]], None]
 BACKOFF = Backoff(first_seconds=0.1, most_seconds=5.0, jitter=0.3)
 CHUNK = 128
-"""So many objects of a listing are taken over before others get their turn."""
+"""Objects of a listing that are copied in one step of the event loop."""
 STEP = 128
-"""So many changes of a burst are told before others get their turn: what they set off costs more than taking them
+"""So many changes of a burst are raised before others get their turn: what they set off costs more than taking them
 over, and there are several mirrors."""
 
 
 class Mirror:
-    """Use as `async with`: the copy is kept until the block ends.
+    """Use as an async context manager: the copy is kept up to date until the block ends.
 
-    It outlives an unreachable store and a watch that fell behind: then it lists again, and tells
-    its listeners the difference, so that they miss nothing but what came and went in between.
+    When the store was unreachable or the watch fell behind, the mirror lists again and calls its listeners with
+    the differences; they miss only changes that were undone in between.
     """
 
     def __init__(self, store: Store, kind: str | None, where: Filter = ALL, *, backoff: Backoff = BACKOFF) -> None:
@@ -38,13 +39,12 @@ class Mirror:
         self._listeners: list[Listener] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._tasks = Background()
-        self._failures = 0
         self.revision = 0
-        """The copy is the store's state at this revision."""
+        """Revision of the store that the copy shows."""
         self.complete = False
-        """A whole listing has been taken over; until then, what is absent may well exist."""
+        """Whether a whole listing has been copied; before that, an absent object may exist."""
         self.error: MandorError | None = None
-        """Why the copy is not being kept just now."""
+        """Reason why the copy is not up to date; None: it is."""
 
     # Reading.
 
@@ -52,17 +52,16 @@ class Mirror:
         return self._objects.get(key)
 
     def items(self) -> Iterable[Object]:
-        """All objects, in no particular order; take a list of them to keep it across an await."""
+        """Return all objects in no particular order; copy them into a list to keep them across an await."""
         return self._objects.values()
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call it with every change from now on, those of a burst together, after the copy shows them; the result
-        ends that.
+        """Call `listener` with each batch of changes after the copy shows it; return a function that ends this.
 
-        A listener registered before the block begins also gets what the first listing holds.
+        A listener that is registered before the block begins also gets the objects of the first listing.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -79,7 +78,7 @@ class Mirror:
         self._waiting.append((revision, waiter))
         await waiter
 
-    # Keeping it.
+    # Keeping it up to date.
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -94,34 +93,28 @@ class Mirror:
         await self._tasks.__aexit__(kind, error, trace)
 
     async def _keep(self) -> None:
-        while True:
-            try:
-                await self._take_over()
-                await self._follow()
-                self.error = Unavailable("the watch ended")
-            except MandorError as error:
-                self.error = error
-            self._failures += 1
-            if self._failures > 1 or not isinstance(self.error, Expired):
-                log.warning("the mirror of %s waits: %s", self._kind or "everything", self.error)
-                await asyncio.sleep(self._backoff.pause(self._failures))
+        follow = ListWatch(self._store, self._kind, self._where, backoff=self._backoff)
+        await follow.run(self._take_over, self._take, self._interrupted)
 
-    async def _follow(self) -> None:
-        async for batch in self._store.watch(self._kind, since=self.revision, where=self._where):
-            self.error, self._failures = None, 0
-            for start in range(0, len(batch), STEP):
-                if start:
-                    await asyncio.sleep(0)
-                step = batch[start : start + STEP]
-                self._apply([each for each in step if each.after is not None or each.before is not None])
-                self.revision = step[-1].revision
-                self._release()
+    def _interrupted(self, error: MandorError, failures: int) -> None:
+        self.error = error
+        if failures > 1 or not isinstance(error, Expired):
+            log.warning("the mirror of %s is interrupted: %s", self._kind or "everything", error)
 
-    async def _take_over(self) -> None:
-        """Make the copy equal to a listing, and tell the listeners what that changes."""
-        listing = await self._store.list(self._kind, self._where)
+    async def _take(self, batch: Sequence[Change]) -> None:
+        self.error = None
+        for start in range(0, len(batch), STEP):
+            if start:
+                await asyncio.sleep(0)
+            step = batch[start : start + STEP]
+            self._apply([each for each in step if each.after is not None or each.before is not None])
+            self.revision = step[-1].revision
+            self._release()
+
+    async def _take_over(self, listing: Listing) -> None:
+        """Make the copy equal to a listing, and call the listeners with the differences."""
         revision = listing.revision
-        known = dict.fromkeys(self._objects)  # in order: what is gone is told in the same one in any process
+        known = dict.fromkeys(self._objects)  # in order: what is gone is raised in the same one in any process
         for start in range(0, len(listing.items), CHUNK):
             if start:
                 await asyncio.sleep(0)
@@ -145,7 +138,7 @@ class Mirror:
         self._apply(new)
 
     def _apply(self, changes: Sequence[Change]) -> None:
-        """Changes, and no bookmarks."""
+        """Apply changes, which must not be bookmarks, and call the listeners."""
         if not changes:
             return
         objects = self._objects

@@ -6,21 +6,23 @@ from dataclasses import replace
 from mandor.errors import Invalid
 from mandor.lib import registry
 from mandor.lib.words import did_you_mean
-from mandor.store.access import NOBODY, StoreAccess
+from mandor.store.access import ANONYMOUS, StoreAccess
 from mandor.store.base import Store
 
 __all__ = ["StoreAccess", "open_store"]
 
 GROUP = "mandor.stores"
 Opener = Callable[[str, StoreAccess], Awaitable[Store]]
-"""What an entry point of this group is: it gets what follows the scheme's colon."""
+"""Type of an entry point in this group; its first argument is the URL without the scheme."""
 
 
-async def open_store(url: str, *, access: StoreAccess = NOBODY) -> Store:
-    """The store that the URL names; others add schemes by entry point (`mandor.stores`)."""
+async def open_store(url: str, *, access: StoreAccess = ANONYMOUS) -> Store:
+    """Open the store that the URL names; entry points (`mandor.stores`) add schemes."""
     scheme, colon, address = url.partition(":")
     if not colon or not scheme:
-        raise Invalid(f"{url!r} names no store", hint=f"like sqlite:state.db; {did_you_mean(url, _schemes())}")
+        raise Invalid(
+            f"{url!r} is not the URL of a store", hint=f"like sqlite:state.db; {did_you_mean(url, _schemes())}"
+        )
     if scheme == "etcds":
         scheme, access = "etcd", replace(access, tls=True)
     opener = _built_in(scheme) or _plugged_in(scheme)
@@ -28,7 +30,7 @@ async def open_store(url: str, *, access: StoreAccess = NOBODY) -> Store:
 
 
 def _built_in(scheme: str) -> Opener | None:
-    """Imported only when asked for: an agent has no use for SQLite, nor a laptop for etcd."""
+    """Return the opener of a built-in store, imported on demand: an agent needs no SQLite, a laptop no etcd."""
     match scheme:
         case "memory":
             from mandor.store.memory import open_memory
@@ -49,7 +51,7 @@ def _plugged_in(scheme: str) -> Opener:
     try:
         found: Opener = registry.load(GROUP, scheme)
     except LookupError as error:
-        raise Invalid(f"no store is called {scheme!r}", hint=did_you_mean(scheme, _schemes())) from error
+        raise Invalid(f"there is no store type {scheme!r}", hint=did_you_mean(scheme, _schemes())) from error
     return found
 
 

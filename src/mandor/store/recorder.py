@@ -1,4 +1,4 @@
-"""Recorder: sentences for people about objects, written in the background."""
+"""Recorder: writes events about objects in the background."""
 
 import asyncio
 import hashlib
@@ -17,11 +17,11 @@ from mandor.store.base import WRITES_MOST, Put, Store
 log = logging.getLogger(__name__)
 
 NOTES_MOST = 1_000
-"""So many different sentences may wait to be written; what comes on top is counted and dropped."""
-MESSAGE_MOST = 2048
-REASON_MOST = 128
+"""Distinct events that may wait to be written; further ones are dropped and counted."""
+MESSAGE_MOST = 2048  # characters
+REASON_MOST = 128  # characters
 GATHER_SECONDS = 0.5
-"""The same sentence within this time is one write."""
+"""Seconds in which repetitions of an event are combined into one write."""
 BACKOFF = Backoff(first_seconds=0.5, most_seconds=30.0, jitter=0.3)
 TRIES = 5
 
@@ -35,7 +35,7 @@ class _Note:
 
 
 class Recorder:
-    """`note` never blocks and never raises; `run` does the writing."""
+    """`note` queues an event without blocking or raising; `run` writes the queue."""
 
     def __init__(self, store: Store, source: str, clock: Clock, *, notes_most: int = NOTES_MOST) -> None:
         self._store = store
@@ -75,7 +75,7 @@ class Recorder:
         message: str,
         type: Literal["normal", "warning"] = "normal",  # noqa: A002 - it is the field's name
     ) -> Event:
-        """As `note` would write it, for whoever commits it together with what it tells of: somebody waits for it."""
+        """Return the event that `note` would write, for callers that commit it together with their own change."""
         spec, now = self._spec(about, reason, message, type, ""), self._clock.now()
         key = _event_key(about, spec)
         return _event(key, _Note(spec, 1, now, now), 1, await self._store.get(key))
@@ -99,11 +99,11 @@ class Recorder:
 
     @property
     def waiting(self) -> int:
-        """So many different sentences are not written yet."""
+        """Number of distinct events that are not written yet."""
         return len(self._notes)
 
     async def run(self) -> None:
-        """Write what was noted, for ever."""
+        """Write queued events until cancelled."""
         failures = 0
         while True:
             await self._wake.wait()
@@ -113,14 +113,14 @@ class Recorder:
                 failures = 0
             except MandorError as error:
                 failures += 1
-                log.warning("%d events wait: %s", len(self._notes), error)
+                log.warning("%d events wait to be written: %s", len(self._notes), error)
                 await self._clock.sleep(BACKOFF.pause(failures))
 
     async def flush(self) -> None:
-        """Write everything noted so far; what could not be written stays for the next time."""
+        """Write all queued events; those that cannot be written stay queued."""
         self._wake.clear()
         if self.dropped:
-            log.warning("%d events were dropped: too many at once", self.dropped)
+            log.warning("dropped %d events: more than %d waited to be written", self.dropped, self._notes_most)
             self.dropped = 0
         try:
             keys = list(self._notes)
@@ -140,8 +140,8 @@ class Recorder:
             try:
                 await self._store.commit(*puts)
             except Conflict:
-                continue  # Another server tells the same story, or an old event was cleared away: look again.
-            except (Invalid, Forbidden) as error:  # About what is another node's by now, say.
+                continue  # Another server wrote the same event, or an old event was deleted: read again.
+            except (Invalid, Forbidden) as error:  # For example about an instance that moved to another node.
                 await self._write_apart(keys, error)
                 return
             for key, note in taken.items():
@@ -151,23 +151,23 @@ class Recorder:
             return
 
     async def _write_apart(self, keys: Sequence[Key], error: Invalid | Forbidden) -> None:
-        """One event that can never be stored must not hold up the others."""
+        """Write the events one by one, so that one that can never be stored does not block the others."""
         if len(keys) > 1:
             for key in keys:
                 await self._write([key])
             return
-        log.error("an event cannot be stored and is dropped: %s", error, extra={"facts": {"event": keys[0]}})
+        log.error("dropped an event that cannot be stored: %s", error, extra={"facts": {"event": keys[0]}})
         self._notes.pop(keys[0], None)
 
 
 def _clean(text: str, most: int) -> str:
-    """Text that can be stored: what is no character is replaced, what is too long is cut."""
+    """Return text that can be stored: invalid characters are replaced, long text is cut."""
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _event_key(about: Object, spec: EventSpec) -> Key:
-    """The same sentence about the same object is the same event, whoever restarts in between."""
+    """Return the key, a hash of the content: repetitions are one event, also across restarts."""
     parts = (about.meta.uid, spec.about, spec.type, spec.reason, spec.message, spec.source, spec.node)
     name = hashlib.blake2b("\0".join(parts).encode(), digest_size=10).hexdigest()
     return Key(Event.kind, about.meta.namespace or "default", name)
@@ -175,7 +175,7 @@ def _event_key(about: Object, spec: EventSpec) -> Key:
 
 def _event(key: Key, note: _Note, count: int, stored: Object | None) -> Event:
     spec = note.spec
-    told = stored.spec.count if isinstance(stored, Event) else 0
+    known = stored.spec.count if isinstance(stored, Event) else 0
     first_at = stored.spec.first_at if isinstance(stored, Event) else note.first_at
     return Event(
         meta=stored.meta if stored is not None else Meta(name=key.name, namespace=key.namespace),
@@ -186,7 +186,7 @@ def _event(key: Key, note: _Note, count: int, stored: Object | None) -> Event:
             message=spec.message,
             source=spec.source,
             node=spec.node,
-            count=told + count,
+            count=known + count,
             first_at=first_at,
             last_at=note.last_at,
         ),

@@ -1,4 +1,4 @@
-"""Recording: what happens in a live cluster, written to a bounded file by a watcher of its own."""
+"""Recording: writes the changes of a live cluster to a bounded file, for replay in the simulator."""
 
 import asyncio
 import logging
@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from mandor.errors import Expired, Invalid, MandorError
+from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
@@ -28,19 +29,21 @@ from mandor.model.recording import (
     write_line,
 )
 from mandor.model.usage import InstanceUsage
-from mandor.store.base import Change, Store
+from mandor.store.base import Change, Listing, Store
+from mandor.store.list_watch import ListWatch
 
 log = logging.getLogger("mandor.recording")
 
-BYTES_MOST = 64 << 20
+BYTES_MOST = 64 << 20  # per recording
 BYTES_LEAST = 64 << 10
 LOOK_SECONDS = 30.0
-"""So often usage and the scheduler's configuration are looked at."""
-AGAIN_SECONDS = 30.0
+"""Seconds between two samples of usage and of the scheduler's configuration."""
+AGAIN_SECONDS = 30.0  # until the next attempt after a failure
+BACKOFF = Backoff(first_seconds=AGAIN_SECONDS, most_seconds=AGAIN_SECONDS)
 HEADER_MOST = 64 << 10
 
 Uses = Callable[[], Iterable[Mapping[str, InstanceUsage]]]
-"""What instances use now, by `namespace/name`, of each node that is heard."""
+"""Returns the current usage of the instances of each node, by `namespace/name`."""
 Blocking = Callable[..., Any]
 
 
@@ -49,9 +52,9 @@ def nothing_used() -> Iterable[Mapping[str, InstanceUsage]]:
 
 
 class Recording:
-    """`run` writes until it is cancelled. Two parts are kept, the older as `FILE.1`; each begins with all there is.
+    """`run` writes until it is cancelled. Two parts are kept, the older as `FILE.1`; each starts with a full snapshot.
 
-    Who changes the store never waits for it: it falls behind, says so, and begins anew with all there is.
+    Writers of the store never wait for the recording. When it falls behind, it records that, and a new snapshot.
     """
 
     def __init__(
@@ -73,44 +76,48 @@ class Recording:
         self._file: BinaryIO | None = None
         self._size = 0
         self._first_size = 0
-        """Of what a part begins with: without more than that, another one would be no shorter."""
+        """Bytes of the snapshot at the start of a part; a part is at least twice as large."""
         self._known: dict[Key, Object] = {}
         self._text: str | None = None
         self._looked = -LOOK_SECONDS
+        self._why = ""
+        """Reason for the last interruption."""
 
     async def run(self) -> None:
-        why = ""
         try:
             while True:
                 try:
-                    await self._follow(why)
-                except Expired:
-                    why = "changes came faster than they could be written"
+                    await ListWatch(self._store, None, backoff=BACKOFF, sleep=self._clock.sleep).run(
+                        self._snapshot, self._record, self._interrupted
+                    )
                 except OSError as error:
-                    why = f"it could not be written: {error.strerror or error}"
-                    log.warning("%s: %s; again in %g s", self._path, why, AGAIN_SECONDS)
+                    self._why = f"the file could not be written: {error.strerror or error}"
+                    log.warning("%s: %s; next attempt in %g s", self._path, self._why, AGAIN_SECONDS)
                     self._drop_file()
-                    await self._clock.sleep(AGAIN_SECONDS)
-                except MandorError as error:
-                    why = str(error)
-                    log.warning("the recording is interrupted: %s", error)
                     await self._clock.sleep(AGAIN_SECONDS)
         finally:
             self._end()
 
-    async def _follow(self, why: str) -> None:
-        listing = await self._store.list(None)
+    def _interrupted(self, error: MandorError, failures: int) -> None:
+        if isinstance(error, Expired):
+            self._why = "changes arrived faster than they could be written"
+        else:
+            self._why = str(error)
+            log.warning("the recording is interrupted: %s", error)
+
+    async def _snapshot(self, listing: Listing) -> None:
         self._known = {each.key: each for each in listing.items if each.kind in KINDS}
         if self._file is None:
             await self._begin_part()
         else:
-            await self._write(self._everything(why))
-        async for batch in self._store.watch(None, since=listing.revision):
-            lines = self._seen(batch) + self._look()
-            if lines:
-                await self._write(lines)
-            if self._size > max(self._part_most, 2 * self._first_size):
-                await self._begin_part()
+            await self._write(self._everything(self._why))
+
+    async def _record(self, batch: Sequence[Change]) -> None:
+        lines = self._seen(batch) + self._look()
+        if lines:
+            await self._write(lines)
+        if self._size > max(self._part_most, 2 * self._first_size):
+            await self._begin_part()
 
     def _seen(self, batch: Sequence[Change]) -> list[AnyLine]:
         now = self._clock.now()
@@ -127,7 +134,7 @@ class Recording:
         return lines
 
     def _look(self) -> list[AnyLine]:
-        """Now and then: what is used, and by which rules work is placed."""
+        """Return a sample of usage and of the scheduler's configuration, if one is due."""
         if self._clock.monotonic() - self._looked < LOOK_SECONDS:
             return []
         self._looked = self._clock.monotonic()
@@ -201,17 +208,17 @@ class Recording:
 
 
 def check_recordable(path: Path) -> None:
-    """What is there already is a recording, or nothing; `Invalid`: something else, which is left alone."""
+    """Raise `Invalid` if the path is not an old recording, an empty file or a new file in an existing folder."""
     if path.is_dir():
-        raise Invalid(f"{path} is a folder", hint="give a file")
+        raise Invalid(f"{path} is a folder", hint="name a file")
     if path.exists() and path.stat().st_size and _header_of(path) is None:
-        raise Invalid(f"{path} is no recording, and is left alone", hint="give another file")
+        raise Invalid(f"{path} exists and is not a recording; it was not changed", hint="name another file")
     if not path.absolute().parent.is_dir():
-        raise Invalid(f"there is no folder {path.parent} for the recording")
+        raise Invalid(f"cannot record to {path}: the folder {path.parent} does not exist")
 
 
 def _header_of(path: Path) -> Began | None:
-    """None: there is no recording."""
+    """Return the first line of a recording; None if the file is not a recording."""
     try:
         with path.open("rb") as file:
             line = read_line(file.readline(HEADER_MOST))

@@ -1,4 +1,4 @@
-"""RemoteStore: a store behind the HTTP API; what agents use, and components on other machines."""
+"""RemoteStore: a store behind the HTTP API, for agents and components on other machines."""
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
@@ -17,13 +17,13 @@ from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write, check_writes, filtered_all
 
 LINE_BYTES_MOST = 8 * 1024 * 1024
-"""No object is larger; a longer line is not ours."""
+"""Bytes per line of a stream; more than the largest object."""
 KEYS_MOST = 40
-"""So many are asked for at once: their names fit into one query, however long they are."""
+"""Keys per request: even long names fit into one query."""
 
 
 SUPPLIES_MOST = 256
-"""So much of what came along with orders is kept; what is not is asked for."""
+"""Cached releases and workloads that came with instances of a watch."""
 NULL = msgspec.Raw(b"null")
 
 
@@ -33,7 +33,7 @@ class _Line(Struct, gc=False):
     after: msgspec.Raw = NULL
     error: msgspec.Raw = NULL
     supply: msgspec.Raw = NULL
-    """What the next instances need; nothing has changed."""
+    """An object that the following instances need; it is not a change."""
 
 
 class _About(Struct):
@@ -52,9 +52,9 @@ _lines = msgspec.json.Decoder(_Line)
 
 
 class RemoteStore(Store):
-    """Promises what every store promises; who may read and write what, the server decides.
+    """Keeps the guarantees of `Store`; the server checks permissions.
 
-    A commit whose answer is lost raises `Unavailable`, and is not sent again: it may have happened.
+    A commit whose answer is lost raises `Unavailable` and is not repeated: it may have been stored.
     """
 
     def __init__(self, client: Client) -> None:
@@ -76,20 +76,20 @@ class RemoteStore(Store):
             query = [("key", "/".join(key)) for key in keys[start : start + KEYS_MOST]]
             try:
                 answer = await self._client.call("GET", f"/v1/objects?{urlencode(query)}", _Found)
-            except NotFound:  # the server is older than this question
+            except NotFound:  # the server is too old for this request
                 return await super().get_all(keys)
             found |= {item.key: item for item in map(decode, answer.items)}
         return [found.get(key) for key in keys]
 
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
-        """Everything at one revision, also of every kind at once: the server streams a snapshot."""
+        """Return everything at one revision, also of every kind at once: the server streams a snapshot."""
         async with self._client.stream("/v1/snapshot", query=_query(kind, where)) as content:
             lines = [line async for batch in _split(flowing(content)) for line in batch]
         if len(lines) < 2 or not lines[-1].startswith(b'{"end":'):
-            raise Unavailable("the snapshot broke off", hint="try again")
+            raise Unavailable("the connection broke off during the listing", hint="try again")
         revision = _lines.decode(lines[0]).revision
         items = [decode(line) for line in lines[1:-1]]
-        # Labels may hold what a selector cannot say, so they are compared here.
+        # Label values may contain characters that a selector in the query cannot express, so they are compared here.
         return Listing([item for item in items if where.matches(item)] if where.labels else items, revision)
 
     async def commit(self, *writes: Write) -> int:
@@ -102,7 +102,7 @@ class RemoteStore(Store):
             raise
 
     async def _known(self, write: Write) -> Write:
-        """Without what is newer than the servers: it is told once all of them can keep it."""
+        """Return the write without fields that some server does not support yet."""
         if not isinstance(write, Put) or not gated(write.value):
             return write
         return Put(without(write.value, await self._everywhere()))
@@ -133,25 +133,25 @@ def _query(kind: str | None, where: Filter) -> dict[str, str | int | float | boo
 
 
 async def _split(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Whole lines, as many as have come together."""
+    """Yield complete lines, as many as have arrived together."""
     rest = b""
     async for piece in pieces:
         lines = (rest + piece).split(b"\n") if rest else piece.split(b"\n")
         rest = lines.pop()
         if len(rest) > LINE_BYTES_MOST:
-            raise Unavailable("the server sent a line that is too long")
+            raise Unavailable(f"the server sent a line of more than {LINE_BYTES_MOST} bytes")
         if lines:
             yield lines
     if rest:
-        raise Unavailable("the answer broke off")
+        raise Unavailable("the connection broke off in the middle of a line", hint="try again")
 
 
 def _changes(line: bytes, supplies: OrderedDict[Key, Object]) -> list[Change]:
-    """What a line says. The server sends once what several orders need, so it is kept, and told with each of them."""
+    """Return the changes of a line. Objects that several instances need are sent once, cached and repeated for each."""
     try:
         read = _lines.decode(line)
     except msgspec.DecodeError as error:
-        raise Unavailable(f"the server sent what is no change: {error}") from error
+        raise Unavailable(f"the server sent a line that is not a change: {error}") from error
     if read.error != NULL:
         raise error_of(msgspec.json.decode(read.error))
     if (supply := _object(read.supply)) is not None:
@@ -180,7 +180,7 @@ def _wire(write: Write) -> dict[str, object]:
 
 
 def _restore_key(error: MandorError) -> None:
-    """A key is a list on the wire, and a Key in here."""
+    """Turn the fact `key`, a list in JSON, into a `Key`."""
     key = error.facts.get("key")
     if isinstance(error, Conflict) and isinstance(key, list):
         error.facts["key"] = Key(*key)

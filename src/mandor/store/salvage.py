@@ -1,4 +1,4 @@
-"""Reads what can be read of a damaged SQLite store, from a copy of its files."""
+"""Reads the readable part of a damaged SQLite store, from a copy of its files."""
 
 import shutil
 import sqlite3
@@ -9,7 +9,7 @@ from pathlib import Path
 from mandor.errors import Invalid
 from mandor.model.codec import KINDS, decode
 from mandor.model.meta import Object
-from mandor.store.dump import LEFT_OUT
+from mandor.store.dump import EXCLUDED_KINDS
 from mandor.store.file_check import HEADER, wal_of
 from mandor.store.state_file import REVISION, content_of
 from mandor.store.wal_repair import repair
@@ -18,7 +18,7 @@ PAGE_BYTES = 4096
 ROWS = 500
 """Rows per query."""
 STEPS_MOST = 10_000
-"""Damaged places that are stepped over."""
+"""Damaged ranges to skip at most."""
 
 
 @dataclass(slots=True)
@@ -32,20 +32,20 @@ class Salvaged:
     damaged: list[str] = field(default_factory=list)
     """Keys of rows whose content cannot be used."""
     gaps: list[tuple[str, str]] = field(default_factory=list)
-    """Ranges of row keys that cannot be read: after the first, before the second; empty: no bound."""
+    """Ranges of row keys that cannot be read: (last key before, first key after); empty: no bound."""
     unknown: int = 0
-    """Rows of kinds that this version does not know."""
+    """Rows of kinds that this version does not support."""
     problem: str = ""
-    """Why nothing could be read; empty: something was."""
+    """Reason why nothing could be read; empty if something was."""
     repaired: bool = False
-    """Frames behind a damaged place of the write-ahead log are included."""
+    """Whether frames after a damaged place of the write-ahead log are included."""
 
     @property
     def whole(self) -> bool:
         return not (self.damaged or self.gaps or self.problem)
 
     def misses(self, key: str) -> bool:
-        """Return whether the row may have been in the store, and was not read."""
+        """Return whether the row may have been in the store but was not read."""
         return key in self.damaged or any(after < key and (not before or key < before) for after, before in self.gaps)
 
 
@@ -60,7 +60,7 @@ def salvage(path: Path, workspace: Path) -> Salvaged:
         if repair(wal_of(copy), _page_bytes(copy)):
             found = _read(copy)
             found.repaired = True
-            # The repaired log may contain a page in a wrong place: then the plain one is the better source.
+            # The repaired log may contain a page in a wrong place: then the unrepaired one is the better source.
             if found.revision > plain.revision and not found.gaps and len(found.damaged) <= len(plain.damaged) + 1:
                 return found
     return plain
@@ -75,7 +75,7 @@ def _copy(path: Path, folder: Path) -> Path:
     with target.open("r+b") as file:
         start = bytearray(file.read(100).ljust(100, b"\0"))
         if start[:16] != HEADER:
-            # Known of every store: its pages' size, write-ahead logging, and how pages are used.
+            # The same in every store: page size, write-ahead logging, and the fractions of a page that are used.
             start[:24] = HEADER + PAGE_BYTES.to_bytes(2) + bytes([2, 2, 0, 64, 32, 32])
             file.seek(0)
             file.write(start)
@@ -105,7 +105,7 @@ def _read(path: Path) -> Salvaged:
 
 
 def _read_rows(connection: sqlite3.Connection, found: Salvaged) -> None:
-    """Read forwards; behind a place that cannot be read, go on at the next key that can."""
+    """Read forwards; after an unreadable range, continue at the next readable key."""
     connection.execute("select count(*) from sqlite_master where name = 'objects'").fetchone()
     last = REVISION
     for _ in range(STEPS_MOST):
@@ -138,7 +138,7 @@ def _forwards(connection: sqlite3.Connection, last: str, found: Salvaged) -> sql
 
 
 def _backwards(connection: sqlite3.Connection, after: str, found: Salvaged, before: str = "") -> None:
-    """Read from the far side of a damaged place towards it; what stays unread is a gap."""
+    """Read backwards from the far side of a damaged range; the rest of the range is a gap."""
     nearest = before
     query = "select key, data from objects where key > ? and (? = '' or key < ?) order by key desc"
     with suppress(sqlite3.Error):
@@ -149,7 +149,7 @@ def _backwards(connection: sqlite3.Connection, after: str, found: Salvaged, befo
 
 
 def _next_readable(connection: sqlite3.Connection, last: str) -> str:
-    """The first key that can be read again, searched at growing distance; empty: none."""
+    """Return the next readable key, searched at growing distance; empty if there is none."""
     query = "select key from objects where key >= ? order by key limit 1"
     stem = last.partition("/")[0] or "0" * 24
     for place in range(len(stem) - 1, -1, -1):
@@ -185,7 +185,7 @@ def _take(found: Salvaged, key: str, data: bytes) -> None:
         content = content_of(key, data)
         if kind not in KINDS:
             found.unknown += 1
-        elif kind not in LEFT_OUT:
+        elif kind not in EXCLUDED_KINDS:
             found.objects[key] = decode(content)
     except (Invalid, IndexError, AttributeError, TypeError):
         found.damaged.append(str(key))

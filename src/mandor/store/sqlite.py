@@ -1,10 +1,10 @@
 """SqliteStore: the embedded default. State in memory, every commit on disk before it returns.
 
-One thread owns the one connection. Commits are checked on the event loop against the state with
-everything in flight, and queued; the thread writes all that wait in one transaction, so that they
+One thread owns the one connection. Commits are checked on the event loop against the state including
+all commits in flight, and queued; the thread writes all queued commits in one transaction, so that they
 share one fsync; then they are published in order.
 
-A second connection to the same file would not only be slower: SQLite before 3.51.3 can lose
+A second connection to the same file would also be unsafe: SQLite before 3.51.3 can lose
 committed pages when two connections write and checkpoint at the same moment.
 """
 
@@ -22,7 +22,7 @@ from mandor.errors import Conflict, Invalid, MandorError, Unavailable
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import NewId, ordered_uid
 from mandor.model.meta import Key, Object
-from mandor.store.access import NOBODY, StoreAccess
+from mandor.store.access import ANONYMOUS, StoreAccess
 from mandor.store.base import ALL, LARGE_BYTES, Change, Filter, Listing, Place, Store, Write, check_writes
 from mandor.store.draft import draft, encoded
 from mandor.store.feed import Watch, list_index
@@ -33,19 +33,19 @@ from mandor.store.state_writer import Commit, StateWriter
 
 log = logging.getLogger(__name__)
 
-FLIGHT_WRITES = 10_000
+FLIGHT_WRITES = 10_000  # writes
 FLIGHT_BYTES = 64 << 20
-"""The most that may wait for the disk; further commits wait for room."""
+"""Writes and bytes that may wait for the disk; further commits wait to be queued."""
 FREE_BYTES_LEAST = 512 * 2**20
-"""With less on its disk it is told that it runs full."""
+"""Free bytes on the disk below which the store reports a problem."""
 WAIT_SECONDS = 15.0
-"""A commit that is not through by then is reported as not known to be stored."""
-LOAD_CHUNK = 2_000
-RETRIES = 10
+"""Seconds after which a commit is reported as not known to be stored."""
+LOAD_CHUNK = 2_000  # objects
+RETRIES = 10  # of a commit that conflicts with commits in flight
 
 
 class SqliteStore(Store):
-    """Made by `open`; reads go to the index, writes through the thread."""
+    """Opened with `open`; reads use the index, writes go through the thread."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class SqliteStore(Store):
         self._loop = asyncio.get_running_loop()
         self._writer = StateWriter(path, self._settle, self._fail)
         self._issued = 0
-        """The latest revision given to a commit, stored or not: none is ever given twice."""
+        """Highest revision assigned to a commit, stored or not; revisions are never reused."""
         self._round = 0
         self._pending: dict[Place, Change] = {}
-        """What is in flight, as if it were stored."""
+        """Changes in flight, by key."""
         self._flight: deque[Commit] = deque()
         self._flight_writes = 0
         self._flight_bytes = 0
-        self._lobby: deque[asyncio.Future[None]] = deque()
+        self._admission: deque[asyncio.Future[None]] = deque()
         self._report: asyncio.Future[None] | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._closing = False
@@ -81,7 +81,7 @@ class SqliteStore(Store):
 
     @classmethod
     async def open(cls, path: str | Path, **settings: Any) -> Self:
-        """Load what is there; the settings are those of the constructor."""
+        """Open the file and load its objects; the settings are those of the constructor."""
         store = cls(Path(path), **settings)
         await store._start()
         return store
@@ -96,8 +96,8 @@ class SqliteStore(Store):
         if newest > revision:
             await self._writer.close()
             raise Invalid(
-                f"{self.path} is damaged: it is of revision {revision} and holds an object of revision {newest}",
-                hint="`mandor recover` shows what can be saved",
+                f"{self.path} is damaged: it is at revision {revision} but holds an object of revision {newest}",
+                hint="`mandor recover` shows what can be recovered",
             )
         self.index.start_at(revision)
         self._issued = revision
@@ -125,41 +125,41 @@ class SqliteStore(Store):
     async def commit(self, *writes: Write) -> int:
         keys = check_writes(writes)
         for _ in range(RETRIES):
-            if self._lobby or self._full:
+            if self._admission or self._full:
                 await self._room()
             try:
                 commit = self._prepare(writes, keys)
             except Conflict as error:
                 if error.facts["key"] not in self._pending:
                     raise
-                # What it lost against is not stored yet. Wait for it: it may fail, and a loser
-                # who reads again must see what won.
-                await self._gone(error.facts["key"])
+                # The winning change is not stored yet. Wait for it: it may fail, and the caller
+                # who reads again must see it.
+                await self._wait_for_pending(error.facts["key"])
             else:
                 self._submit(commit)
                 return await commit.done
-        raise Unavailable("too many writers want the same objects", hint="try again")
+        raise Unavailable("too many concurrent commits to the same objects", hint="try again")
 
-    async def ailments(self) -> Sequence[str]:
+    async def problems(self) -> Sequence[str]:
         free = (await asyncio.to_thread(disk_usage, self.path.parent)).free
         if free >= FREE_BYTES_LEAST:
             return ()
         return (
-            f"{free / 2**20:.0f} MiB are left on the disk of {self.path}: make room, on a full one nothing is written",
+            f"the disk of {self.path} has {free / 2**20:.0f} MiB left: free some space, a full disk stops all writes",
         )
 
     async def skip_to(self, revision: int) -> None:
-        """Later revisions are greater than this one; known on disk with the next commit."""
+        """Make later revisions greater than this one; stored with the next commit."""
         while self._flight:
             await self._settled()
         self._issued = max(self._issued, revision)
         if revision > self.index.revision:
             self.index.start_at(revision)
 
-    # A commit on its way, on the event loop.
+    # A commit in flight, on the event loop.
 
     def _prepare(self, writes: Sequence[Write], keys: Sequence[Key]) -> Commit:
-        """Check the writes against all that is in flight."""
+        """Check the writes against the state including all commits in flight."""
         if self._closing:
             raise Unavailable("the store is closed")
         revision = self._issued + 1
@@ -177,7 +177,7 @@ class SqliteStore(Store):
         size = 0
         for change in changes:
             before, after = change.before, change.after
-            key = change.place or ()  # drafts know where their changes belong
+            key = change.place or ()  # `draft` always sets it
             if before is not None and (after is None or after.meta.uid != before.meta.uid):
                 gone.append(row_key(before.meta.uid, key))
             if after is not None:
@@ -199,16 +199,16 @@ class SqliteStore(Store):
         self._flight_bytes += commit.size
         self._writer.put(commit)
         if self._watchdog is None:
-            self._watchdog = self._loop.call_later(self._wait_seconds, self._look_for_stuck)
+            self._watchdog = self._loop.call_later(self._wait_seconds, self._fail_stuck)
 
     @property
     def _full(self) -> bool:
         return self._flight_writes >= FLIGHT_WRITES or self._flight_bytes >= FLIGHT_BYTES
 
     async def _room(self) -> None:
-        """Wait, in the order of arrival, until there is room in the queue."""
+        """Wait, in the order of arrival, until the queue has room."""
         place = self._loop.create_future()
-        self._lobby.append(place)
+        self._admission.append(place)
         try:
             async with asyncio.timeout(self._wait_seconds):
                 await place
@@ -216,32 +216,32 @@ class SqliteStore(Store):
             raise self._stuck() from None
         finally:
             with suppress(ValueError):
-                self._lobby.remove(place)
+                self._admission.remove(place)
             if not self._flight:
-                self._admit()  # Whoever was let in and left again may have been the last to let others in.
+                self._admit()  # This caller may have been the last one that would admit others.
 
     def _admit(self) -> None:
         free = FLIGHT_WRITES - self._flight_writes
-        while self._lobby and free > 0 and not self._full:
-            place = self._lobby.popleft()
+        while self._admission and free > 0 and not self._full:
+            place = self._admission.popleft()
             if not place.done():
                 place.set_result(None)
                 free -= 1
 
-    async def _gone(self, key: object) -> None:
-        """Wait until what is in flight for this key is stored or has failed."""
+    async def _wait_for_pending(self, key: object) -> None:
+        """Wait until the change in flight for this key is stored or has failed."""
         rival = self._pending.get(key)  # type: ignore[call-overload]
         while rival is not None and self._pending.get(key) is rival:  # type: ignore[call-overload]
             await self._settled()
 
     async def _settled(self) -> None:
-        """Wait until the thread reports the next time."""
+        """Wait until the thread reports the next batch."""
         if self._report is None:
             self._report = self._loop.create_future()
         await asyncio.shield(self._report)
 
     def _settle(self, batch: Sequence[Commit]) -> None:
-        """The batch is on disk: publish it, then tell its writers."""
+        """Publish a stored batch, then wake its callers."""
         changes: list[Change] = []
         for commit in batch:
             oldest = self._flight.popleft()
@@ -260,7 +260,7 @@ class SqliteStore(Store):
         self._after_report()
 
     def _fail(self, round_: int, error: MandorError) -> None:
-        """The batch is not on disk, and what was checked on top of it cannot be stored, either."""
+        """Fail all commits in flight: the batch was not stored, and later commits were checked on top of it."""
         assert round_ == self._round
         self._round += 1
         log.error("%d commits failed: %s", len(self._flight), error)
@@ -278,8 +278,8 @@ class SqliteStore(Store):
             report.set_result(None)
         self._admit()
 
-    def _look_for_stuck(self) -> None:
-        """Whoever waits for a disk that does not answer is told so; should it answer after all, it is published."""
+    def _fail_stuck(self) -> None:
+        """Fail commits that have waited too long for the disk; they are published if they are stored after all."""
         self._watchdog = None
         now = self._loop.time()
         for commit in self._flight:
@@ -288,18 +288,18 @@ class SqliteStore(Store):
             if not commit.done.done():
                 commit.done.set_exception(self._stuck())
         if self._flight:
-            self._watchdog = self._loop.call_later(1.0, self._look_for_stuck)
+            self._watchdog = self._loop.call_later(1.0, self._fail_stuck)
 
     def _stuck(self) -> Unavailable:
         return Unavailable(
-            f"{self.path} could not be written within {self._wait_seconds:g} s; it is not known to be stored",
-            hint="is the disk too slow, or stuck?",
+            f"{self.path} could not be written within {self._wait_seconds:g} s; the commit is not known to be stored",
+            hint="check whether the disk is too slow or hangs",
         )
 
 
-async def open_sqlite(address: str | Path, access: StoreAccess = NOBODY) -> SqliteStore:
-    """For `sqlite:PATH`; made if it does not exist."""
+async def open_sqlite(address: str | Path, access: StoreAccess = ANONYMOUS) -> SqliteStore:
+    """Open `sqlite:PATH`; the file is created if it does not exist."""
     if not str(address):
-        raise Invalid("a store in SQLite needs a file", hint="sqlite:/var/lib/mandor/state.db")
-    await asyncio.to_thread(check_file, Path(address), access.remembered, accept_older=access.accept_older)
+        raise Invalid("the URL of an SQLite store needs a file", hint="sqlite:/var/lib/mandor/state.db")
+    await asyncio.to_thread(check_file, Path(address), access.marker, accept_older=access.accept_older)
     return await SqliteStore.open(address)

@@ -1,4 +1,4 @@
-"""The SQLite file under a store: one connection, used by one thread; no threads and no waiting in here."""
+"""The SQLite file of a store: one connection, used by one thread; no threads and no waiting in here."""
 
 import logging
 import os
@@ -17,40 +17,40 @@ from mandor.store.draft import share
 
 log = logging.getLogger(__name__)
 
-APPLICATION_ID = 0x4D4E4452  # "MNDR", at a fixed place in the file: `file` and we know our own
+APPLICATION_ID = 0x4D4E4452  # "MNDR", at a fixed offset of the file: identifies files of mandor
 FORMAT = 2
-"""2: rows end with a checksum, as `with_sum` writes it; those of format 1 have none and are read as they are."""
+"""Format 2: rows end with a checksum, see `with_sum`; rows of format 1 have none and are read as they are."""
 SCHEMA = """
 create table objects (key text primary key, data blob not null) without rowid;
 insert into objects values ('', '0');
 """
 REVISION = ""
-"""The key of the row that holds the store's revision."""
+"""Key of the row that holds the store's revision."""
 ROWS = (2, 8, 32, 128, 512, 2048)
-"""Rows of one statement: a few sizes, so that each is compiled once. Python takes its global lock
-back after every statement, and waits for it while the event loop is busy: a transaction of one
-large statement lets the two run side by side."""
+"""Rows per statement: a few sizes, so that each statement is compiled once. Python acquires its global lock
+again after every statement, and waits for it while the event loop is busy: a transaction of one
+large statement lets the two run in parallel."""
 
 
 def row_key(uid: str, key: Place) -> str:
-    """By uid first: uids grow with time, so what is written together shares its pages."""
+    """Return the key of a row. It starts with the uid, which grows with time, so that new rows share pages."""
     return f"{uid}/{key[0]}/{key[1]}/{key[2]}"
 
 
 def with_sum(key: str, data: bytes) -> bytes:
-    """A row's content: the object, and a checksum over the row's key and the object."""
+    """Return a row's content: the object, and a checksum over the row's key and the object."""
     return b"%b\n%08x" % (data, zlib.crc32(data, zlib.crc32(key.encode())))
 
 
 def content_of(key: object, row: object) -> bytes:
-    """The object of a row without its checksum; `Invalid` if the two do not fit."""
+    """Return the object of a row without its checksum; raise `Invalid` if the checksum does not match."""
     if not isinstance(key, str) or not isinstance(row, bytes):
-        raise Invalid("it is not of the type that was written")
+        raise Invalid("the row has an unexpected type")
     if row.endswith(b"}"):
         return row  # written by format 1
     data, _, found = row.rpartition(b"\n")
     if found != b"%08x" % zlib.crc32(data, zlib.crc32(key.encode())):
-        raise Invalid("its checksum does not fit")
+        raise Invalid("the checksum does not match")
     return data
 
 
@@ -59,7 +59,7 @@ _DELETE = {size: f"delete from objects where key in ({','.join('?' * size)})" fo
 
 
 class StateFile:
-    """Opened by its constructor, which refuses what is not ours, damaged, newer, or in use."""
+    """The constructor opens the file; it refuses files that are foreign, damaged, newer, or in use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,10 +80,12 @@ class StateFile:
         except Held as error:
             raise Unavailable(
                 f"{self.path} is in use by process {error.holder or '?'}",
-                hint="a store in a file belongs to one server; stop the other one, or move the cluster to etcd",
+                hint="a store in a file belongs to one server; stop the other one, or use etcd for several servers",
             ) from error
         except OSError as error:
-            raise Unavailable(f"cannot use {self.path}: {error.strerror}", hint="check the folder's rights") from error
+            raise Unavailable(
+                f"cannot use {self.path}: {error.strerror}", hint="check the folder's permissions"
+            ) from error
 
     def _connect(self) -> sqlite3.Connection:
         self._create()
@@ -101,7 +103,7 @@ class StateFile:
         return connection
 
     def _create(self) -> None:
-        """Nobody else may read it: it holds what opens the cluster."""
+        """Create the file, readable by this user only: it holds credentials of the cluster."""
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             folder = os.open(self.path.parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -110,7 +112,9 @@ class StateFile:
             finally:
                 os.close(folder)
         except OSError as error:
-            raise Unavailable(f"cannot use {self.path}: {error.strerror}", hint="check the file's rights") from error
+            raise Unavailable(
+                f"cannot use {self.path}: {error.strerror}", hint="check the file's permissions"
+            ) from error
 
     def _check(self, connection: sqlite3.Connection) -> None:
         (owner,) = connection.execute("pragma application_id").fetchone()
@@ -120,14 +124,14 @@ class StateFile:
             raise Invalid(f"{self.path} is a database of another program", hint="name another file")
         if version > FORMAT:
             raise Invalid(
-                f"{self.path} was written by a newer mandor (format {version}; this one knows {FORMAT})",
+                f"{self.path} was written by a newer mandor (format {version}; this one supports {FORMAT})",
                 hint="upgrade mandor",
             )
 
     @staticmethod
     def _prepare(connection: sqlite3.Connection) -> None:
-        # Exclusive: no other program gets at the file, so the write-ahead log has exactly one user,
-        # and its index lives in our memory. FULL: a commit is on the disk when it returns.
+        # Exclusive: no other program can access the file, so the write-ahead log has exactly one user,
+        # and its index is kept in memory. FULL: a commit is on the disk when it returns.
         connection.execute("pragma locking_mode=exclusive")
         connection.execute("pragma journal_mode=wal")
         connection.execute("pragma synchronous=full")
@@ -145,17 +149,17 @@ class StateFile:
     def _refused(self, error: sqlite3.Error) -> Invalid | Unavailable:
         story = f"cannot use {self.path}: {error}"
         if isinstance(error, sqlite3.OperationalError):
-            return Unavailable(story, hint="check the disk, its free room and the file's rights")
-        return Invalid(story, hint="it is damaged or no database: `mandor recover` shows what can be saved")
+            return Unavailable(story, hint="check the disk, its free space and the file's permissions")
+        return Invalid(story, hint="it is damaged or not a database: `mandor recover` shows what can be recovered")
 
-    # Reading, once.
+    # Reading at start.
 
     @property
     def revision(self) -> int:
         return _revision(self._connection)
 
     def read(self) -> Iterator[Object]:
-        """Every object; `Invalid` for one that cannot be understood, and a warning for kinds of a later version."""
+        """Yield every object; raise `Invalid` for one that cannot be read, log a warning for unknown kinds."""
         unknown: dict[str, int] = {}
         try:
             for key, data in self._connection.execute("select key, data from objects where key > ''"):
@@ -163,7 +167,7 @@ class StateFile:
                     data = content_of(key, data)
                 except Invalid as error:
                     raise Invalid(
-                        f"{self.path} is damaged at {key}: {error}", hint="`mandor recover` shows what can be saved"
+                        f"{self.path} is damaged at {key}: {error}", hint="`mandor recover` shows what can be recovered"
                     ) from error
                 kind = key.split("/")[1]
                 if kind not in KINDS:
@@ -174,30 +178,30 @@ class StateFile:
                 except Invalid as error:
                     raise Invalid(
                         f"{self.path} holds {key}, which this version of mandor cannot read: {error}",
-                        hint="was it written by a newer version? upgrade mandor, or restore a backup",
+                        hint="a newer version of mandor may have written it: upgrade this one, or restore a backup",
                     ) from error
                 share(found.meta)
                 yield found
         except sqlite3.Error as error:
             raise self._refused(error) from error
         for kind, count in sorted(unknown.items()):
-            log.warning("%s holds %d objects of the unknown kind %s; they are left alone", self.path, count, kind)
+            log.warning("%s holds %d objects of the unknown kind %s; they are ignored", self.path, count, kind)
 
     # Writing.
 
     def write(self, puts: list[str | bytes], gone: Sequence[str], revision: int) -> None:
-        """Store the rows (key, data, key, data …), remove others, keep the revision: all or nothing.
+        """Store rows (key, data, key, data …), delete others and update the revision, all in one transaction.
 
-        `Unavailable` if that failed.
+        Raise `Unavailable` if the transaction failed.
         """
         try:
             self._write(puts, gone, revision)
         except sqlite3.Error as error:
             if self._recover() == revision:
-                return  # It reported an error, but it is stored.
+                return  # SQLite reported an error, but the transaction is stored.
             raise Unavailable(
                 f"cannot write {self.path}: {error}",
-                hint="is the disk full? Commits work again as soon as there is room",
+                hint="check whether the disk is full; commits succeed again as soon as there is space",
             ) from error
 
     def _write(self, puts: list[str | bytes], gone: Sequence[str], revision: int) -> None:
@@ -214,7 +218,7 @@ class StateFile:
 
     def _put(self, puts: list[str | bytes]) -> None:
         size = next(size for size in ROWS if 2 * size >= len(puts))
-        puts += puts[-2:] * (size - len(puts) // 2)  # the same row again, up to the size of a statement
+        puts += puts[-2:] * (size - len(puts) // 2)  # repeat the last row to fill the statement
         self._connection.execute(_PUT[size], puts)
 
     def _delete(self, gone: Sequence[str]) -> None:
@@ -222,7 +226,7 @@ class StateFile:
         self._connection.execute(_DELETE[size], [*gone, *[gone[-1]] * (size - len(gone))])
 
     def _recover(self) -> int | None:
-        """After an error: the revision that is stored; a connection that does not answer is made anew."""
+        """Return the stored revision after an error; reconnect if the connection does not answer."""
         with suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("rollback")
@@ -243,5 +247,5 @@ class StateFile:
 def _revision(connection: sqlite3.Connection) -> int:
     row = connection.execute("select data from objects where key = ?", (REVISION,)).fetchone()
     if row is None:
-        raise sqlite3.DatabaseError("its revision is missing")
+        raise sqlite3.DatabaseError("the revision is missing")
     return int(row[0])

@@ -1,4 +1,4 @@
-"""The thread that owns a StateFile: writes all commits that wait in one transaction, and reports."""
+"""The thread that owns a `StateFile`: writes all queued commits in one transaction and reports the result."""
 
 import asyncio
 import logging
@@ -18,29 +18,29 @@ from mandor.store.state_file import StateFile
 log = logging.getLogger(__name__)
 
 BATCH_WRITES = 500
-"""The most writes that share a transaction: enough to share the fsync, few enough that the event loop is
-not held when they are published, and can check the next ones while these are being written."""
+"""Writes per transaction: enough to share the fsync, few enough that publishing them does not block the
+event loop, and that the next ones can be checked while these are being written."""
 
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """One commit on its way to the disk."""
+    """One commit in flight."""
 
     revision: int
     changes: list[Change]
     puts: list[str | bytes]
     """Row key, data, row key, data …"""
     gone: list[str]
-    """Row keys."""
+    """Row keys to delete."""
     size: int
     round: int
-    """After a failure a new round begins: what was checked against the failed state fails, too."""
+    """Commits of a failed round all fail, because they were checked on top of the failed state."""
     since: float
     done: asyncio.Future[int]
 
 
 class StateWriter:
-    """`settle` and `fail` are called on the event loop: with a batch that is stored; with the round that failed."""
+    """Calls `settle` with a stored batch and `fail` with the failed round, both on the event loop."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class StateWriter:
         self._queue: SimpleQueue[Commit | None] = SimpleQueue()
         self._loaded: asyncio.Future[tuple[int, list[Object]]] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        # A disk that hangs must not keep the process from ending.
+        # A daemon thread: a disk that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._work, name=f"store {path.name}", daemon=True)
 
     # On the event loop.
 
     async def start(self) -> tuple[int, list[Object]]:
-        """Open the file; its revision and all it holds."""
+        """Open the file; return its revision and all objects."""
         self._thread.start()
         return await self._loaded
 
@@ -69,7 +69,7 @@ class StateWriter:
         self._queue.put(commit)
 
     async def close(self) -> None:
-        """Write what was put so far, then close the file."""
+        """Write all queued commits, then close the file."""
         self._queue.put(None)
         await asyncio.shield(self._ended)
 
@@ -79,17 +79,17 @@ class StateWriter:
         try:
             file = StateFile(self._path)
             try:
-                self._tell(_set, self._loaded, (file.revision, list(file.read())))
+                self._call_on_loop(_set, self._loaded, (file.revision, list(file.read())))
                 self._write_for_ever(file)
             finally:
                 file.close()
         except Exception as error:
             if not self._loaded.done():
-                self._tell(_set, self._loaded, error)
+                self._call_on_loop(_set, self._loaded, error)
             else:
-                log.exception("the writer of %s ended", self._path)
+                log.exception("the writer thread of %s ended", self._path)
         finally:
-            self._tell(_set, self._ended, None)
+            self._call_on_loop(_set, self._ended, None)
 
     def _write_for_ever(self, file: StateFile) -> None:
         failed = -1
@@ -103,16 +103,16 @@ class StateWriter:
                 _write(file, batch)
             except MandorError as error:
                 failed = batch[-1].round
-                self._tell(self._fail, failed, error)
+                self._call_on_loop(self._fail, failed, error)
             except Exception as error:
-                log.exception("writing %s failed in a way nobody thought of", self._path)
+                log.exception("writing %s failed with an unexpected error", self._path)
                 failed = batch[-1].round
-                self._tell(self._fail, failed, Unavailable(f"cannot write {self._path}: {error!r}"))
+                self._call_on_loop(self._fail, failed, Unavailable(f"cannot write {self._path}: {error!r}"))
             else:
-                self._tell(self._settle, batch)
+                self._call_on_loop(self._settle, batch)
 
     def _gather(self) -> tuple[list[Commit], bool]:
-        """All that waits, up to a bound, and whether the store closes after that."""
+        """Return the queued commits, up to a limit, and whether the store is closing."""
         first = self._queue.get()
         if first is None:
             return [], True
@@ -128,8 +128,8 @@ class StateWriter:
             count += len(commit.changes)
         return batch, False
 
-    def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
-        # Without a loop there is nobody left to tell.
+    def _call_on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        # If the loop is closed, nothing waits for the result.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
 
@@ -150,7 +150,7 @@ def _write(file: StateFile, batch: Sequence[Commit]) -> None:
                 puts += (key, data)
     else:
         for commit in batch:
-            puts += commit.puts  # of two rows with one key the later stays
+            puts += commit.puts  # of two rows with the same key the later one is kept
     if puts or gone:
         file.write(puts, gone, batch[-1].revision)
 

@@ -27,7 +27,7 @@ async def read_task(store: Store, key: Key) -> VmTask:
 Recording = Callable[[VmTask, VmTask], Awaitable[Audit]]
 """Makes the audit record of a change, from the task before and after it."""
 Telling = Callable[[VmTask], Awaitable[Event | None]]
-"""What is told of a task as it will be."""
+"""What is raised of a task as it will be."""
 
 
 async def change_task(

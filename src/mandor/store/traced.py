@@ -1,4 +1,4 @@
-"""TracedStore: the store itself; who writes within a span leaves a span of the commit, and a mark on what is new."""
+"""TracedStore: adds a span to each commit within a span, and a trace mark to new objects."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,20 +9,20 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Object, TraceMark
 from mandor.model.workload import Workload
 from mandor.store.base import Put, Store, Write
-from mandor.store.passing import PassingStore
+from mandor.store.wrapper import StoreWrapper
 from mandor.telemetry.context import SpanContext, parse_header
 from mandor.telemetry.span import Kind, Span, Value, current
 
 WORKLOADS_MOST = 100
 INSTANCES_MOST = 25
-"""So many objects carry one span on: a trace of ten thousand instances is of use to nobody."""
+"""Objects per span that get a trace mark; traces of many thousand instances are not useful."""
 FOLLOWED_SECONDS = 900.0
-"""Whatever is done later because of an object that a trace left its mark on is not part of it any more."""
+"""Seconds after which later work on a marked object no longer belongs to the trace."""
 
 
-class TracedStore(PassingStore):
+class TracedStore(StoreWrapper):
     def __init__(self, store: Store, home: str, now: Callable[[], float]) -> None:
-        """`home`: what kind of store it is, as in its URL. `now`: wall time."""
+        """`home`: the type of store, as in its URL. `now`: returns wall time."""
         super().__init__(store)
         self._home, self._now = home, now
 
@@ -44,8 +44,10 @@ class TracedStore(PassingStore):
         return {"db.system.name": self._home, "db.operation.name": "commit", "db.operation.batch.size": writes}
 
     def _marked(self, span: Span, put: Put) -> Put:
-        """New work, and work that a caller of the API changes: its mark is the last change's, also where that is not
-        recorded, so that nobody begins a trace of his own for what comes of it."""
+        """Add a trace mark to new workloads and instances, and to workloads that an API caller changes.
+
+        A changed workload is marked even if the span is not sampled, so that later work starts no trace of its own.
+        """
         value = put.value
         asked = isinstance(value, Workload) and span.kind is Kind.SERVER
         if not asked and not (isinstance(value, Workload | Instance) and not value.meta.uid):
@@ -65,7 +67,7 @@ def make_mark(context: SpanContext, at: float) -> TraceMark:
 
 
 def followed(value: Object | None, now: float) -> SpanContext | None:
-    """The span that an object's mark names, while what comes of it is still part of that trace."""
+    """Return the span in the object's trace mark, unless the mark is too old."""
     mark = value.meta.trace if value is not None else None
     if mark is None or abs(now - mark.at) > FOLLOWED_SECONDS:
         return None
@@ -73,6 +75,6 @@ def followed(value: Object | None, now: float) -> SpanContext | None:
 
 
 def left_by(value: Object | None) -> SpanContext | None:
-    """The span that an object's mark names, however long ago."""
+    """Return the span in the object's trace mark, however old."""
     mark = value.meta.trace if value is not None else None
     return parse_header(mark.parent) if mark is not None else None

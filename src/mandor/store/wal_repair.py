@@ -1,7 +1,7 @@
 """Repairs the checksums of a copied write-ahead log, so that SQLite reads the frames behind a damaged one.
 
 SQLite ignores everything after the first frame whose checksum does not fit. Here each frame of the log's last
-generation gets a new checksum; whether the content of a damaged frame is usable, the rows' own checksums decide.
+generation gets a new checksum; the rows' own checksums show whether the content of a damaged frame is usable.
 """
 
 import struct
@@ -14,7 +14,7 @@ _MAGIC_LITTLE = 0x377F0682
 
 
 def repair(path: Path, page_bytes: int) -> bool:
-    """Rewrite the file in place; False: nothing had to be repaired, or its header is of no use."""
+    """Rewrite the file in place; return False if nothing had to be repaired, or the header is unusable."""
     data = bytearray(path.read_bytes())
     if len(data) < HEADER_BYTES + FRAME_BYTES + page_bytes:
         return False
@@ -32,7 +32,7 @@ def repair(path: Path, page_bytes: int) -> bool:
     sums = _sums(data[:24], (0, 0), order)
     changed = version != 3007000 or struct.unpack_from(">2I", data, 24) != sums
     struct.pack_into(">2I", data, 24, *sums)
-    # Frames of an earlier generation follow those of the last one; a damaged frame has its own kind at both sides.
+    # Frames of an earlier generation follow those of the last one; a damaged frame lies between valid ones.
     last = max((index for index, found in enumerate(salts) if found == salt), default=-1)
     for index, start in enumerate(starts):
         if index > last:
@@ -49,7 +49,7 @@ def repair(path: Path, page_bytes: int) -> bool:
 
 
 def _sums(data: bytes | bytearray, before: tuple[int, int], order: str) -> tuple[int, int]:
-    """SQLite's checksum, continued."""
+    """Continue SQLite's checksum over more data."""
     first, second = before
     words = struct.unpack(f"{order}{len(data) // 4}I", data)
     for index in range(0, len(words), 2):

@@ -283,7 +283,7 @@ async def test_an_etcd_that_forgot_is_noticed_and_nothing_is_written_to_it(new_e
 
 
 async def test_no_etcd_there_is_a_clear_error(etcd: Etcd) -> None:
-    with pytest.raises(Unavailable, match="no etcd answers") as caught:
+    with pytest.raises(Unavailable, match="no etcd endpoint answers") as caught:
         await EtcdStore.open([f"127.0.0.1:{free_port()}"])
     assert caught.value.hint
 
@@ -423,7 +423,7 @@ async def test_a_user_with_a_password_whose_token_runs_out(new_etcd: StartEtcd) 
         await store.commit(Put(make_node("n1")))
         await asyncio.sleep(2.5)  # etcd's own clock: its tokens live a second, and cannot be turned
         await store.commit(Put(make_node("n2")))
-        door = store.side_door()
+        door = store.lease_channel()
         assert door is not None
         await asyncio.to_thread(door.commit, Put(make_node("n3")), seconds=20.0)
         await asyncio.sleep(2.5)

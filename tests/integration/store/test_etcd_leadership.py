@@ -63,7 +63,7 @@ async def test_a_leader_whose_loop_is_busy_for_several_leases_keeps_its_term(etc
         await EtcdStore.open(etcd.endpoints, prefix=prefix) as others,
     ):
         clock = SystemClock()
-        election = Election(mine, "scheduler", "one", LEASE_SECONDS, clock, side_door=mine.side_door())
+        election = Election(mine, "scheduler", "one", LEASE_SECONDS, clock, lease_channel=mine.lease_channel())
         leading = asyncio.create_task(election.run(work))
         async with asyncio.timeout(60):
             await over.wait()
@@ -88,7 +88,7 @@ async def test_a_leader_whose_term_is_over_renews_nothing_and_writes_nothing(etc
         await asyncio.Event().wait()
 
     async with await EtcdStore.open(etcd.endpoints, prefix=prefix) as store:
-        election = Election(store, "scheduler", "one", 60.0, SystemClock(), side_door=store.side_door())
+        election = Election(store, "scheduler", "one", 60.0, SystemClock(), lease_channel=store.lease_channel())
         leading = asyncio.create_task(election.run(work))
         async with asyncio.timeout(60):
             while not stores:
@@ -108,7 +108,7 @@ async def test_a_leader_whose_term_is_over_renews_nothing_and_writes_nothing(etc
 
 async def test_what_comes_in_by_the_side_door_is_seen_like_any_commit(etcd: Etcd) -> None:
     async with await EtcdStore.open(etcd.endpoints, prefix=etcd.prefix()) as store:
-        door = store.side_door()
+        door = store.lease_channel()
         assert door is not None
         first = await asyncio.to_thread(door.commit, Put(make_node("n1")), seconds=CALL_SECONDS)
         second = await store.commit(Put(make_node("n2")))
@@ -126,7 +126,7 @@ async def test_the_side_door_speaks_tls(etcd_tls: Etcd) -> None:
     assert tls is not None
     access = StoreAccess(ca=str(tls.ca_file), cert=str(tls.cert_file), key=str(tls.key_file))
     async with await EtcdStore.open(etcd_tls.endpoints, prefix=etcd_tls.prefix(), access=access) as store:
-        door = store.side_door()
+        door = store.lease_channel()
         assert door is not None
         await asyncio.to_thread(door.commit, Put(make_node("n1")), seconds=CALL_SECONDS)
         await store.commit(Put(make_node("n2")))

@@ -12,7 +12,7 @@ from mandor.lib.clock import ManualClock
 from mandor.store import sqlite
 from mandor.store.base import Put
 from mandor.store.etcd import EtcdStore
-from mandor.store.health import Health
+from mandor.store.health import StoreHealth
 from mandor.store.memory import MemoryStore
 from mandor.store.sqlite import SqliteStore
 from mandor.testing.store import make_node
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.req("S2-23")
 
 
 class Broken(MemoryStore):
-    async def ailments(self) -> tuple[str, ...]:
+    async def problems(self) -> tuple[str, ...]:
         raise Unavailable("nobody answers")
 
 
@@ -30,9 +30,9 @@ class Broken(MemoryStore):
 async def test_a_member_that_is_away_is_told_until_it_is_back(etcd_cluster: Etcd) -> None:
     lost = (etcd_cluster.leader() + 1) % 3
     async with await EtcdStore.open(etcd_cluster.endpoints) as store:
-        assert await store.ailments() == ()
+        assert await store.problems() == ()
         etcd_cluster.kill(lost)
-        (found,) = await store.ailments()
+        (found,) = await store.problems()
         assert found.startswith(f"etcd at {etcd_cluster.endpoints[lost]} does not answer")
         await store.commit(Put(make_node("n1")))
         etcd_cluster.start(lost)
@@ -46,7 +46,7 @@ async def test_members_without_a_majority_have_no_leader(etcd_cluster: Etcd) -> 
         for each in others:
             etcd_cluster.kill(each)
         away = [f"etcd at {etcd_cluster.endpoints[each]} does not answer" for each in others]
-        found = await store.ailments()
+        found = await store.problems()
         assert all(any(told.startswith(each) for told in found) for each in away), found
         for each in others:
             etcd_cluster.start(each, wait=False)
@@ -65,7 +65,7 @@ async def test_space_that_is_used_up_is_told_with_what_to_do(etcd: Etcd, tmp_pat
         async with await EtcdStore.open(small.endpoints) as store:
             with pytest.raises(Unavailable):
                 await _fill(store)
-            found = await store.ailments()
+            found = await store.problems()
             assert any("NOSPACE" in each and "etcdctl alarm disarm" in each for each in found), found
     finally:
         small.stop()
@@ -73,11 +73,11 @@ async def test_space_that_is_used_up_is_told_with_what_to_do(etcd: Etcd, tmp_pat
 
 async def test_a_disk_that_is_nearly_full_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with await SqliteStore.open(tmp_path / "state.db") as store:
-        assert await store.ailments() == ()
+        assert await store.problems() == ()
         monkeypatch.setattr(sqlite, "FREE_BYTES_LEAST", 2**62)
-        (found,) = await store.ailments()
+        (found,) = await store.problems()
         assert "state.db" in found
-        assert "make room" in found
+        assert "free some space" in found
 
 
 async def test_what_is_found_is_logged_once_and_so_is_that_it_is_over(
@@ -85,19 +85,19 @@ async def test_what_is_found_is_logged_once_and_so_is_that_it_is_over(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with await SqliteStore.open(tmp_path / "state.db") as store:
-        health = Health(store, ManualClock())
+        health = StoreHealth(store, ManualClock())
         monkeypatch.setattr(sqlite, "FREE_BYTES_LEAST", 2**62)
-        await health.look()
-        await health.look()
+        await health.check()
+        await health.check()
         assert [each.levelname for each in caplog.records if each.name == "mandor.store.health"] == ["WARNING"]
         assert [*next(health.families()).lines()][-1] == "mandor_store_ailments 1"
         monkeypatch.setattr(sqlite, "FREE_BYTES_LEAST", 0)
-        await health.look()
-        assert health.ailments == ()
-        assert caplog.records[-1].message == "the store is well again"
+        await health.check()
+        assert health.problems == ()
+        assert caplog.records[-1].message == "the store has no more problems"
 
 
 async def test_a_store_that_cannot_be_examined_is_no_reason_to_stop() -> None:
-    health = Health(Broken(), ManualClock())
-    await health.look()
-    assert health.ailments == ("the store cannot be examined: nobody answers",)
+    health = StoreHealth(Broken(), ManualClock())
+    await health.check()
+    assert health.problems == ("cannot check the store: nobody answers",)

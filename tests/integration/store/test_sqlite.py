@@ -466,7 +466,7 @@ async def test_what_a_newer_version_wrote_survives_a_restart_with_this_one(tmp_p
     async with await SqliteStore.open(path) as store:
         node = await read_node(store, "n1")
         await store.commit(Put(node.changed(spec=NodeSpec(cordoned=True))))
-        with pytest.raises(Invalid, match="schema 2"):
+        with pytest.raises(Invalid, match="schema version 2"):
             await store.commit(Put(await read_node(store, "n2")))
     with sqlite3.connect(path) as file:
         ((data,),) = file.execute("select data from objects where key like '%n1'").fetchall()

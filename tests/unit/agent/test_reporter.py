@@ -18,7 +18,7 @@ from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.phase import MOVES, Phase, may_move
 from mandor.store.base import Delete, Put, Store, Write
-from mandor.store.passing import PassingStore
+from mandor.store.wrapper import StoreWrapper
 from tests.unit.agent.world import World
 
 pytestmark = pytest.mark.req("S0-30")
@@ -227,7 +227,7 @@ async def test_all_of_them_wait_while_the_control_plane_is_away(world: World, re
     assert reporter.waiting == 0
 
 
-class Picky(PassingStore):
+class Picky(StoreWrapper):
     """Some writes it never answers, and some never in time."""
 
     def __init__(self, store: Store) -> None:
@@ -335,7 +335,7 @@ async def test_while_nobody_answers_one_is_tried_and_not_each(world: World, pick
     assert [len(names) for names in store.asked] == [20, 1]
 
 
-class Behind(PassingStore):
+class Behind(StoreWrapper):
     """A server whose view is behind: it does not know the instance yet, so it refuses what is said of it."""
 
     behind = True

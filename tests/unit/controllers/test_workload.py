@@ -15,12 +15,12 @@ from mandor.model.phase import Phase
 from mandor.model.workload import Workload, make_release
 from mandor.store.base import ALL, Filter, Listing, Put
 from mandor.store.memory import MemoryStore
-from mandor.store.passing import PassingStore
 from mandor.store.recorder import Recorder
+from mandor.store.wrapper import StoreWrapper
 from tests.scenarios.make import make_instance, make_workload
 
 
-class LateStore(PassingStore):
+class LateStore(StoreWrapper):
     """Its lists and watches of workloads are behind: they show none."""
 
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:

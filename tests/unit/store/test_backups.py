@@ -97,7 +97,7 @@ async def test_one_that_cannot_be_made_is_told_leaves_nothing_and_is_tried_again
     hindrance = tmp_path / f".{name_at(clock.now())}.part"
     hindrance.mkdir()
     async with running(clock, tmp_path, keep=1) as backups:
-        await until(lambda: backups.trouble.startswith("no backup could be made"))
+        await until(lambda: backups.trouble.startswith("cannot write a backup to"))
         assert names(tmp_path) == [hindrance.name, old]
         hindrance.rmdir()
         await clock.advance(60)

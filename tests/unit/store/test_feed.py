@@ -12,9 +12,9 @@ from mandor.model.meta import Meta
 from mandor.model.node import NodeSpec
 from mandor.store.base import ALL, Change, Filter, Put
 from mandor.store.feed import Watch, list_index
-from mandor.store.index import NEAR_EACH_PASS
+from mandor.store.idle_timers import IdleTimers
+from mandor.store.index import WAKEUPS_PER_PASS
 from mandor.store.memory import MemoryStore
-from mandor.store.reminders import Reminders
 from mandor.testing.store import make_instance, make_node, read_node
 
 
@@ -118,7 +118,7 @@ async def test_a_labelled_list_gives_way_to_others_and_is_still_of_one_moment() 
 
 
 async def test_those_who_look_at_one_node_go_on_a_few_at_a_time_and_each_sees_all_that_is_its_own() -> None:
-    store, count = MemoryStore(), 5 * NEAR_EACH_PASS
+    store, count = MemoryStore(), 5 * WAKEUPS_PER_PASS
     heard: dict[str, list[str]] = {}
 
     async def follow(node: str) -> None:
@@ -135,7 +135,7 @@ async def test_those_who_look_at_one_node_go_on_a_few_at_a_time_and_each_sees_al
     while len(heard) < count:
         await asyncio.sleep(0)
         passes.append(len(heard))
-    assert max(later - earlier for earlier, later in pairwise([0, *passes])) <= NEAR_EACH_PASS
+    assert max(later - earlier for earlier, later in pairwise([0, *passes])) <= WAKEUPS_PER_PASS
     assert heard == {f"n{number}": [f"a-{number}", f"b-{number}"] for number in range(count)}
     for task in tasks:
         task.cancel()
@@ -153,7 +153,7 @@ async def test_what_is_told_of_silence_wakes_nobody_until_it_cannot_be_told() ->
         told.append(bookmark.revision)
         return len(told) < 3
 
-    watch.while_quiet(tell)
+    watch.on_idle(tell)
     async with asyncio.timeout(60):
         batch = await anext(watch)
     assert [each.bookmark for each in batch] == [True]
@@ -162,11 +162,11 @@ async def test_what_is_told_of_silence_wakes_nobody_until_it_cannot_be_told() ->
     async with asyncio.timeout(60):
         assert [each.revision for each in await anext(watch)] == [revision]
     await watch.aclose()
-    assert len(store.index.reminders) == 0
+    assert len(store.index.idle_timers) == 0
 
 
 async def test_one_timer_reminds_each_after_its_own_silence() -> None:
-    reminders = Reminders()
+    reminders = IdleTimers()
     rung: list[str] = []
     soon = reminders.add(lambda: rung.append("soon"), 0.05)
     reminders.add(lambda: rung.append("late"), 3600)

@@ -11,7 +11,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.store.base import Change, Filter, Place
 from mandor.store.index import Index
-from mandor.store.order import BLOCK_MOST, STALE_MOST, Order
+from mandor.store.sorted_objects import BLOCK_MOST, STALE_MOST, SortedObjects
 from mandor.testing.store import make_instance, make_node, make_workload
 
 START, END = ("instance", "", ""), ("instance\0", "", "")
@@ -33,7 +33,7 @@ def bind(index: Index, name: str, node: str) -> Change:
 @pytest.mark.parametrize("seed", range(5))
 def test_an_order_equals_a_sorted_dict(seed: int) -> None:
     chance = random.Random(seed)
-    order, model = Order(), dict[Place, Object]()
+    order, model = SortedObjects(), dict[Place, Object]()
     refreshing: Generator[int, None, None] | None = None
     for step in range(6 * BLOCK_MOST):
         value = make_instance(f"i{chance.randint(0, 9999)}", namespace=chance.choice("ab"), index=step)
@@ -63,8 +63,8 @@ def test_an_order_equals_a_sorted_dict(seed: int) -> None:
 
 
 def test_an_empty_order_has_nothing_between_any_keys() -> None:
-    assert Order().between({}, START, END) == []
-    assert list(Order().refresh({}, START, END)) == []
+    assert SortedObjects().between({}, START, END) == []
+    assert list(SortedObjects().refresh({}, START, END)) == []
 
 
 def test_after_a_refresh_a_listing_looks_up_only_what_has_changed_since() -> None:
@@ -93,8 +93,8 @@ def test_very_many_changes_during_a_refresh_are_looked_up_by_it_and_not_by_the_l
     assert model.asked == 0
 
 
-def _filled() -> tuple[Order, "_Counted"]:
-    order, model = Order(), _Counted()
+def _filled() -> tuple[SortedObjects, "_Counted"]:
+    order, model = SortedObjects(), _Counted()
     for index in range(10 * BLOCK_MOST):
         value = make_instance(f"i{index:05}", index=index)
         order.add(value.key)

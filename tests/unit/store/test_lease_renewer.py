@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from mandor.errors import Conflict, Unavailable
-from mandor.store.upkeep import Upkeep
+from mandor.store.lease_renewer import LeaseRenewer
 
 LIMIT_SECONDS = 60.0
 LONG, SHORT = 300.0, 0.2
@@ -36,7 +36,7 @@ def hold(until: Callable[[], bool]) -> None:
 
 
 async def begun(renew: Callable[[float], bool], seconds: float) -> "asyncio.Task[None]":
-    task = asyncio.create_task(Upkeep("test", renew, seconds, 0.01).run())
+    task = asyncio.create_task(LeaseRenewer("test", renew, seconds, 0.01).run())
     await asyncio.sleep(0)
     return task
 

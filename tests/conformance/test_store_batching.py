@@ -1,4 +1,4 @@
-"""GatheredStore keeps the promises of a store, save that those who come together share a revision."""
+"""BatchingStore keeps the promises of a store, save that those who come together share a revision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from mandor.model.node import Node
 from mandor.store.base import Put, Store
-from mandor.store.gathered import GatheredStore
+from mandor.store.batching import BatchingStore
 from mandor.store.memory import MemoryStore
 from mandor.testing.store import StoreSuite
 from tests.scenarios.make import make_node
@@ -19,7 +19,7 @@ class TestGatheredStore(StoreSuite):
     @pytest.fixture
     async def store(self) -> AsyncIterator[Store]:
         async with MemoryStore() as store:
-            yield GatheredStore(store)
+            yield BatchingStore(store)
 
     async def test_many_writers_at_once_all_get_through(self, store: Store) -> None:
         await asyncio.gather(*[store.commit(Put(make_node(f"n{number}"))) for number in range(200)])

@@ -1,4 +1,4 @@
-"""The objects of a kind in the order of their keys, so that listing a hundred thousand sorts nothing."""
+"""Objects of one kind, sorted by key, so that listing a hundred thousand objects sorts nothing."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
@@ -8,19 +8,19 @@ from mandor.lib.steps import TURN, Steps
 from mandor.model.meta import Object
 from mandor.store.base import Place
 
-BLOCK_MOST = 1024
-NEW_MOST = 1024
-STALE_MOST = 2048
+BLOCK_MOST = 1024  # keys per block
+NEW_MOST = 1024  # added keys that wait to be merged
+STALE_MOST = 2048  # changed keys that wait to be marked
 RUN_LEAST = 32
-"""From so many new keys on, sorting a block costs less than putting each in its place."""
+"""New keys in a block from which on sorting it is cheaper than inserting each."""
 ROUNDS = 2
-"""So often a refresh goes through the blocks: the second time only what changed during the first is left."""
+"""Passes of a refresh over the blocks: the second handles what changed during the first."""
 PATCHED_MOST = 64
-"""So many objects of a block are looked up one by one; if more have changed, all are."""
+"""Changed objects of a block that are replaced one by one; with more, the block is rebuilt."""
 
 
 class Block:
-    """Some keys that follow each other, and their objects as they were when last asked for."""
+    """Consecutive keys and a cached list of their objects."""
 
     __slots__ = ("items", "keys", "stale")
 
@@ -28,7 +28,7 @@ class Block:
         self.keys = keys
         self.items: list[Object] | None = None
         self.stale: list[Place] = []
-        """The objects of these are others by now."""
+        """Keys whose cached objects are outdated."""
 
     def touch(self, key: Place) -> None:
         if self.items is not None:
@@ -41,7 +41,7 @@ class Block:
         self.stale.clear()
 
     def fresh(self, objects: Mapping[Place, Object]) -> list[Object]:
-        """Its objects, as they are now."""
+        """Return the current objects of the block."""
         if self.items is None:
             self.items = [objects[key] for key in self.keys]
         elif self.stale:
@@ -59,11 +59,11 @@ class Block:
             self.stale = [each for each in self.stale if each != key]
 
 
-class Order:
+class SortedObjects:
     """A sorted set of keys in blocks.
 
-    Writers only note what they did; it is put in its place when somebody lists, or when much of it
-    has gathered. A listing builds anew only the blocks in which something changed.
+    Writers only record what they changed; it is merged on the next listing, or when many changes
+    have accumulated. A listing rebuilds only the blocks that changed.
     """
 
     def __init__(self) -> None:
@@ -72,22 +72,22 @@ class Order:
         self._new: list[Place] = []
         self._stale: list[Place] = []
         self._listed = False
-        """Some block remembers its objects."""
+        """Whether any block has a cached list of objects."""
         self._refreshing = 0
-        """So many have their listing made little by little just now: the blocks are not forgotten meanwhile."""
+        """Refreshes in progress; blocks keep their cached lists meanwhile."""
         self._items: list[Object] | None = None
         self._keys: list[Place] | None = None
-        """What was given out last, while that holds; nobody changes it."""
+        """The last results, shared between callers until a change; never modified."""
 
     def add(self, key: Place) -> None:
-        """The key must not be there yet."""
+        """Add a key that is not in the set."""
         self._new.append(key)
         self._items = self._keys = None
         if len(self._new) >= NEW_MOST:
             self._settle()
 
     def touch(self, key: Place) -> None:
-        """The object under this key is another one now."""
+        """Record that the object of this key was replaced."""
         self._items = None
         if self._listed:
             self._stale.append(key)
@@ -95,7 +95,7 @@ class Order:
                 (self._settle if self._refreshing else self._forget)()
 
     def remove(self, key: Place) -> None:
-        """The key must be there."""
+        """Remove a key that is in the set."""
         self._settle()
         self._items = self._keys = None
         place = bisect_left(self._lasts, key)
@@ -108,11 +108,11 @@ class Order:
 
     @property
     def latest(self) -> Sequence[Object] | None:
-        """What `items` would give, if nothing has changed since it was last asked."""
+        """The result of `items` if nothing changed since its last call, else None."""
         return self._items
 
     def items(self, objects: Mapping[Place, Object]) -> Sequence[Object]:
-        """All objects in order, as they are now; the very same list as long as nothing changes."""
+        """Return all objects in order; the same list until something changes."""
         if self._items is None:
             self._settle()
             self._listed = True
@@ -120,7 +120,7 @@ class Order:
         return self._items
 
     def between(self, objects: Mapping[Place, Object], first: Place, end: Place) -> list[Object]:
-        """As `items`: from `first` on, without `end` and what follows it."""
+        """Return the objects from `first` up to, but not including, `end`."""
         self._settle()
         self._listed = True
         found: list[Object] = []
@@ -131,7 +131,7 @@ class Order:
         return found
 
     def refresh(self, objects: Mapping[Place, Object], first: Place, end: Place) -> Steps[None]:
-        """What `items` and `between` would do, little by little: they are left with what changes meanwhile."""
+        """Do the work of `items` and `between` in small steps; only later changes are left for them."""
         self._refreshing += 1
         done = 0
         try:
@@ -147,19 +147,19 @@ class Order:
                         yield looks
                     place += 1
             if done >= TURN:
-                yield TURN  # to put them together is a step of its own
+                yield TURN  # concatenating the blocks is a step of its own
         finally:
             self._refreshing -= 1
 
     def keys(self) -> Sequence[Place]:
-        """All keys in order, as they are now; the very same list as long as there are no others."""
+        """Return all keys in order; the same list until a key is added or removed."""
         if self._keys is None:
             self._settle()
             self._keys = list(chain.from_iterable([block.keys for block in self._blocks]))
         return self._keys
 
     def _of(self, first: Place, end: Place) -> list[Block]:
-        """The blocks in which keys between them stand."""
+        """Return the blocks that may contain keys between `first` and `end`."""
         return self._blocks[bisect_left(self._lasts, first) : bisect_left(self._lasts, end) + 1]
 
     def _settle(self) -> None:
@@ -173,7 +173,7 @@ class Order:
         self._stale.clear()
 
     def _forget(self) -> None:
-        """So much has changed since the last listing that the next one builds everything anew."""
+        """Drop all cached lists: too much changed since the last listing."""
         for block in self._blocks:
             block.forget()
         self._stale.clear()
@@ -196,7 +196,7 @@ class Order:
         block.forget()
         if len(run) > RUN_LEAST:
             keys += run
-            keys.sort()  # which merges what is sorted already
+            keys.sort()  # merges the two sorted runs
         else:
             for key in run:
                 insort(keys, key)

@@ -1,4 +1,4 @@
-"""A connection to etcd of its own, for threads: its calls block, and no event loop has a part in them."""
+"""EtcdThreadClient: a blocking etcd client with its own connection, independent of the event loop."""
 
 from collections.abc import Sequence
 from threading import Lock
@@ -10,12 +10,12 @@ from mandor.store.access import StoreAccess
 from mandor.store.etcd_client import CHANNEL_OPTIONS, Denied, Lost, credentials, failure, metadata, wants_auth
 from mandor.store.etcd_wire import AUTHENTICATE, Method
 
-# Channels to one address would otherwise share one connection, and whatever waits in it.
+# Without this, channels to the same address share a connection and its queue.
 OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 
 
-class EtcdLine:
-    """Calls go to one endpoint until it fails, then to the next; any thread may call."""
+class EtcdThreadClient:
+    """Calls use one endpoint until it fails, then the next; safe to use from any thread."""
 
     def __init__(self, endpoints: Sequence[str], access: StoreAccess) -> None:
         self._endpoints = list(endpoints)
@@ -27,7 +27,7 @@ class EtcdLine:
         self._token = ""
 
     def call(self, method: Method, request: Any, seconds: float) -> Any:
-        """One try; a token that has run out is asked for again."""
+        """Make one attempt; an expired token is renewed first."""
         for _ in range(2):
             index = self._current
             try:
@@ -40,11 +40,11 @@ class EtcdLine:
                 if self._access.user and wants_auth(details):
                     self._token = ""
                     continue
-                told = failure(self._endpoints[index], error.code(), details)
-                if isinstance(told, Lost):
+                raised = failure(self._endpoints[index], error.code(), details)
+                if isinstance(raised, Lost):
                     self._current = (index + 1) % len(self._endpoints)
-                raise told from error
-        raise Denied("etcd does not take the token it gave us", hint="look at etcd's log")
+                raise raised from error
+        raise Denied("etcd rejects the token that it issued", hint="see etcd's log")
 
     def close(self) -> None:
         with self._opening:

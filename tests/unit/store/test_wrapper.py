@@ -10,9 +10,9 @@ from mandor.agent.cluster_contact import OwnClusterStore
 from mandor.errors import Unavailable
 from mandor.lib.metrics import Metrics
 from mandor.model.meta import Key
-from mandor.store.base import Check, Put, SideDoor, Store
+from mandor.store.base import Check, LeaseChannel, Put, Store
+from mandor.store.batching import BatchingStore
 from mandor.store.fence import FencedStore
-from mandor.store.gathered import GatheredStore
 from mandor.store.memory import MemoryStore
 from mandor.store.metered import MeteredStore
 from mandor.store.traced import TracedStore
@@ -20,7 +20,7 @@ from mandor.testing.store import make_node
 
 AROUND: list[Callable[[Store], Store]] = [
     lambda store: FencedStore(store, Check(Key("lease", "", "term"), 0)),
-    GatheredStore,
+    BatchingStore,
     MeteredStore,
     lambda store: TracedStore(store, "memory", lambda: 0.0),
     lambda store: OwnClusterStore(store, lambda: False),
@@ -28,10 +28,10 @@ AROUND: list[Callable[[Store], Store]] = [
 
 
 class Ailing(MemoryStore):
-    async def ailments(self) -> Sequence[str]:
+    async def problems(self) -> Sequence[str]:
         return ("it is old",)
 
-    def side_door(self) -> SideDoor | None:
+    def lease_channel(self) -> LeaseChannel | None:
         raise AssertionError("there is no way around")
 
     async def close(self) -> None:
@@ -57,8 +57,8 @@ async def test_what_is_inside_is_told_and_the_way_in_leads_through(
         found = await store.get_all([Key("node", "", "n1"), Key("node", "", "n2")])
         assert found == [await inside.get(Key("node", "", "n1")), None]
         assert [each.key.name for each in await anext(store.watch("node", since=0)) if not each.bookmark] == ["n1"]
-        assert await store.ailments() == ("it is old",)
-        assert store.side_door() is None
+        assert await store.problems() == ("it is old",)
+        assert store.lease_channel() is None
 
 
 async def test_what_is_asked_for_together_is_counted_one_by_one(inside: MemoryStore) -> None:

@@ -1,4 +1,4 @@
-"""Upkeep: a lease is renewed in a thread of its own, however long the event loop lets others wait."""
+"""LeaseRenewer: renews a lease from a thread, independently of the event loop."""
 
 import asyncio
 import logging
@@ -12,23 +12,23 @@ from mandor.errors import MandorError
 log = logging.getLogger(__name__)
 
 CALL_SHARE = 0.3
-"""Of the lease: so long one call may take. Should it hang, there is time for another at the next endpoint."""
+"""Share of the lease's duration that one call may take; a call that hangs leaves time for another endpoint."""
 LOST_SHARE = 0.8
-"""Of the lease: who could not renew it for so long counts it as lost, before others may."""
+"""Share of the lease's duration without renewal after which the leader gives up, before it expires for others."""
 
 
-class Upkeep:
-    """A loop that is late still leads; one that has not turned for a whole lease hangs, and then others shall."""
+class LeaseRenewer:
+    """Renews the lease while the event loop runs; a loop that has not run for a whole lease counts as hung."""
 
     def __init__(self, name: str, renew: Callable[[float], bool], seconds: float, pause: float) -> None:
-        """`renew` may take so many seconds, and is called in the thread; False: the lease is somebody else's."""
+        """`renew` runs in the thread, gets a limit in seconds, and returns False if the lease is lost."""
         self._name, self._renew = name, renew
         self._seconds, self._pause = seconds, pause
         self._stop = Event()
         self._turned = monotonic()
 
     async def run(self) -> None:
-        """Return when the lease is lost, or could be by now. When it is cancelled, nothing is under way afterwards."""
+        """Return when the lease is lost or may have expired. After cancellation no renewal is in progress."""
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
 
@@ -38,8 +38,8 @@ class Upkeep:
                 self._keep(loop)
             except Exception as error:
                 found = error
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                loop.call_soon_threadsafe(_tell, over, found)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_call_on_loop, over, found)
 
         self._turned = monotonic()
         Thread(target=work, name=f"lease of {self._name}", daemon=True).start()
@@ -55,7 +55,7 @@ class Upkeep:
         while not self._stop.wait(max(0.0, tried + self._pause - monotonic())):
             tried = monotonic()
             if tried - self._turned >= self._seconds:
-                log.error("%s: the event loop hangs: the lease is left to others", self._name)
+                log.error("%s: the event loop hangs: stopped renewing the lease", self._name)
                 return
             loop.call_soon_threadsafe(self._turn)
             try:
@@ -71,7 +71,7 @@ class Upkeep:
         self._turned = monotonic()
 
 
-def _tell(over: "asyncio.Future[None]", error: Exception | None) -> None:
+def _call_on_loop(over: "asyncio.Future[None]", error: Exception | None) -> None:
     if over.done():
         return
     if error is not None:

@@ -1,4 +1,4 @@
-"""PassingStore: a store around another, which passes everything on; whoever adds something says what."""
+"""StoreWrapper: base class of stores that add something to another store."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -6,8 +6,8 @@ from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, Listing, Store, Write
 
 
-class PassingStore(Store):
-    """Closing it leaves the store open. It has no side door: that would lead around what it adds."""
+class StoreWrapper(Store):
+    """Forwards every call. Closing it leaves the inner store open. It has no lease channel, which would bypass it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -30,5 +30,5 @@ class PassingStore(Store):
     def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
         return self._store.watch(kind, since=since, where=where)
 
-    async def ailments(self) -> Sequence[str]:
-        return await self._store.ailments()
+    async def problems(self) -> Sequence[str]:
+        return await self._store.problems()

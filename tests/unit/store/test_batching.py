@@ -11,8 +11,8 @@ from mandor.errors import Conflict, Unavailable
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.store.base import WRITES_MOST, Check, Put, Write
+from mandor.store.batching import BatchingStore
 from mandor.store.fence import FencedStore
-from mandor.store.gathered import GatheredStore
 from mandor.store.memory import MemoryStore
 from tests.scenarios.make import make_node
 
@@ -36,13 +36,13 @@ class Watched(MemoryStore):
         return await super().commit(*writes)
 
 
-async def put_all(store: GatheredStore, names: Sequence[str]) -> list[int | BaseException]:
+async def put_all(store: BatchingStore, names: Sequence[str]) -> list[int | BaseException]:
     return await asyncio.gather(*(store.commit(Put(make_node(name))) for name in names), return_exceptions=True)
 
 
 async def test_what_comes_together_is_stored_together() -> None:
     async with Watched() as inner:
-        found = await put_all(GatheredStore(inner), [f"n{number}" for number in range(50)])
+        found = await put_all(BatchingStore(inner), [f"n{number}" for number in range(50)])
         assert inner.sizes == [50]
         assert set(found) == {1}
         assert len((await inner.list(Node.kind)).items) == 50
@@ -50,7 +50,7 @@ async def test_what_comes_together_is_stored_together() -> None:
 
 async def test_a_crowd_is_split_into_commits_that_a_store_takes() -> None:
     async with Watched() as inner:
-        found = await put_all(GatheredStore(inner), [f"n{number}" for number in range(2 * WRITES_MOST + 50)])
+        found = await put_all(BatchingStore(inner), [f"n{number}" for number in range(2 * WRITES_MOST + 50)])
         assert inner.sizes == [WRITES_MOST, WRITES_MOST, 50]
         assert not [each for each in found if isinstance(each, BaseException)]
 
@@ -58,7 +58,7 @@ async def test_a_crowd_is_split_into_commits_that_a_store_takes() -> None:
 async def test_only_the_loser_of_a_race_is_refused() -> None:
     async with Watched() as inner:
         await inner.commit(Put(make_node("n1")))
-        found = await put_all(GatheredStore(inner), ["n0", "n1", "n2"])
+        found = await put_all(BatchingStore(inner), ["n0", "n1", "n2"])
         assert [isinstance(each, Conflict) for each in found] == [False, True, False]
         assert isinstance(found[1], Conflict)
         assert found[1].facts["key"] == make_node("n1").key
@@ -67,13 +67,13 @@ async def test_only_the_loser_of_a_race_is_refused() -> None:
 
 async def test_of_two_who_write_the_same_at_the_same_moment_one_is_refused() -> None:
     async with Watched() as inner:
-        found = await put_all(GatheredStore(inner), ["n0", "n0", "n1"])
+        found = await put_all(BatchingStore(inner), ["n0", "n0", "n1"])
         assert [isinstance(each, Conflict) for each in found] == [False, True, False]
 
 
 async def test_a_store_that_is_away_refuses_them_all_and_takes_the_next() -> None:
     async with Watched() as inner:
-        store = GatheredStore(inner)
+        store = BatchingStore(inner)
         inner.away = True
         found = await put_all(store, ["n0", "n1"])
         assert [type(each) for each in found] == [Unavailable, Unavailable]
@@ -84,14 +84,14 @@ async def test_a_store_that_is_away_refuses_them_all_and_takes_the_next() -> Non
 async def test_who_leads_no_more_writes_nothing() -> None:
     async with Watched() as inner:
         fence = Check(Key("lease", "", "leader"), 7)
-        found = await put_all(GatheredStore(FencedStore(inner, fence)), ["n0", "n1"])
+        found = await put_all(BatchingStore(FencedStore(inner, fence)), ["n0", "n1"])
         assert [type(each) for each in found] == [Conflict, Conflict]
         assert not (await inner.list(Node.kind)).items
 
 
 async def test_one_that_gives_up_does_not_hold_up_the_others() -> None:
     async with Watched() as inner:
-        store = GatheredStore(inner)
+        store = BatchingStore(inner)
         first = asyncio.ensure_future(store.commit(Put(make_node("n0"))))
         second = asyncio.ensure_future(store.commit(Put(make_node("n1"))))
         await asyncio.sleep(0)
@@ -105,5 +105,5 @@ async def test_nobody_waits_for_ever_whatever_goes_wrong() -> None:
     async with Watched() as inner:
         inner.broken = True
         async with asyncio.timeout(30):
-            found = await put_all(GatheredStore(inner), ["a", "b"])
+            found = await put_all(BatchingStore(inner), ["a", "b"])
         assert [type(each) for each in found] == [RuntimeError, RuntimeError]

@@ -10,13 +10,13 @@ from mandor.lib.clock import ManualClock, settle
 from mandor.lib.versions import compatible, newer, skew
 from mandor.model.record import ServerSpec
 from mandor.store.memory import MemoryStore
-from mandor.store.register import Register
+from mandor.store.server_registry import ServerRegistry
 
 pytestmark = pytest.mark.req("S0-19")
 
 
-def register(store: MemoryStore, clock: ManualClock, name: str, version: str, *features: str) -> Register:
-    return Register(store, clock, name, ServerSpec(version=version, features=features, address=f"http://{name}"))
+def register(store: MemoryStore, clock: ManualClock, name: str, version: str, *features: str) -> ServerRegistry:
+    return ServerRegistry(store, clock, name, ServerSpec(version=version, features=features, address=f"http://{name}"))
 
 
 async def end(task: "asyncio.Task[None]") -> None:
@@ -70,7 +70,7 @@ async def test_a_server_too_far_ahead_does_not_start_beside_one_that_lives() -> 
     for _ in range(12):
         await settle()
         await clock.advance(1)
-    with pytest.raises(Unsupported, match=r"0\.3\.0, and http://s1 \(0\.1\.0\) lives"):
+    with pytest.raises(Unsupported, match=r"0\.3\.0, but http://s1 \(0\.1\.0\) is running"):
         await entering
     await end(running)
 
