@@ -26,11 +26,11 @@ def quality(shuffles: int) -> dict[str, Any]:
     for seed in range(shuffles):
         rng = random.Random(seed)
         machines = [_machine(f"bm-{number:03}", rng) for number in range(MACHINES)]
-        asks = [
+        requests = [
             Size(cpu := rng.choice((1, 2, 4, 8, 16)), cpu * rng.choice((1, 2, 4, 8)) * GIB) for _ in range(REQUESTS)
         ]
-        ours, fleet = _by_profile(machines, asks), Fleet(machines)
-        plain = [fleet.place(size) for size in asks]
+        ours, fleet = _by_profile(machines, requests), Fleet(machines)
+        plain = [fleet.place(size) for size in requests]
         placed, plainly = placed + _placed(ours), plainly + _placed(plain)
         fewer += _placed(ours) < _placed(plain)
         other += sum(one != another for one, another in zip(ours, plain, strict=True))
@@ -52,15 +52,15 @@ def _placed(where: list[str]) -> int:
     return sum(map(bool, where))
 
 
-def _by_profile(machines: list[Machine], asks: list[Size]) -> list[str]:
+def _by_profile(machines: list[Machine], requests: list[Size]) -> list[str]:
     profile = made_with(None, DETACHED)["baremetal"]
     board, found = ClusterModel(map(_node, machines)), []
-    for number, size in enumerate(asks):
+    for number, size in enumerate(requests):
         spec = VmTaskSpec(cpu=size.cpu, memory_mib=size.memory)
         claim = VmTask(meta=Meta(name=f"t{number}", namespace="default"), spec=spec).claim
-        ask = board.ask(claim)
-        assert ask is not None
-        node = decide(profile, ask, board.table.snapshot()).node
+        request = board.request(claim)
+        assert request is not None
+        node = decide(profile, request, board.table.snapshot()).node
         if node:
             board.put(claim.bound(node, at=1.0))
         found.append(node)

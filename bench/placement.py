@@ -30,10 +30,10 @@ from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatu
 from mandor.model.resources import Resources
 from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.lodging import Rank, Tenure
+from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from mandor.scheduler.queue import SchedulingQueue
@@ -90,7 +90,7 @@ def one_rule(**placement: Any) -> Iterator[tuple[str, Shape]]:
 
 @dataclass(frozen=True)
 class Case:
-    asks: Callable[[], Iterator[tuple[str, Shape]]]
+    requests: Callable[[], Iterator[tuple[str, Shape]]]
     wanted: int
     """Decisions in a second of CPU; 0: no more than in proportion."""
     nodes: int = NODES
@@ -128,10 +128,10 @@ def run(case: Case) -> dict[str, float]:
     table, profile = make_table(case.nodes), default_profile()
     queue = SchedulingQueue(profile.queue_sort)
     known: dict[str, Identity] = {}
-    for index, (workload, made) in zip(range(case.count + case.warm), case.asks(), strict=False):
-        who = known.setdefault(workload, Identity("default", workload, "main"))
-        ask = Ask(Key(Instance.kind, "default", f"{workload}-{index}"), made, who=who)
-        queue.add(ask, str(index), float(index))
+    for index, (workload, made) in zip(range(case.count + case.warm), case.requests(), strict=False):
+        identity = known.setdefault(workload, Identity("default", workload, "main"))
+        request = PlacementRequest(Key(Instance.kind, "default", f"{workload}-{index}"), made, identity=identity)
+        queue.add(request, str(index), float(index))
     _place(queue, table, profile, case.warm)
     return {**measured(partial(_place, queue, table, profile), case.count), "wanted": case.wanted}
 
@@ -160,11 +160,11 @@ def _place(queue: SchedulingQueue, table: Table, profile: Profile, count: int) -
     for _ in range(count):
         entry = queue.pop()
         assert entry is not None
-        ask = entry.ask
-        decision = decide(profile, ask, table.snapshot())
+        request = entry.request
+        decision = decide(profile, request, table.snapshot())
         if not decision.node:
             raise SystemExit(decision.message)
-        table.set_allocation(ask.key, decision.node, ask.shape, ask.who)
+        table.set_allocation(request.key, decision.node, request.shape, request.identity)
 
 
 def preempt(priorities: int) -> dict[str, float]:
@@ -174,29 +174,36 @@ def preempt(priorities: int) -> dict[str, float]:
     low, high = shape(cpu="8", memory="64Gi"), shape(cpu="20", memory="100Gi")
     lowly, lofty = Identity("default", "low", "main"), Identity("default", "high", "main")
     for index in range(4 * NODES):
-        tenure = Tenure(Rank(priority=index % priorities), born=float(index))
-        table.set_allocation(Key(Instance.kind, "default", f"low-{index}"), f"node-{index // 4}", low, lowly, tenure)
+        terms = AllocationTerms(Rank(priority=index % priorities), born=float(index))
+        table.set_allocation(Key(Instance.kind, "default", f"low-{index}"), f"node-{index // 4}", low, lowly, terms)
     count = PREEMPTION_COUNT + BATCH
-    asks = iter([Ask(Key(Instance.kind, "default", f"high-{index}"), high, 1000, who=lofty) for index in range(count)])
+    requests = iter(
+        [
+            PlacementRequest(Key(Instance.kind, "default", f"high-{index}"), high, 1000, identity=lofty)
+            for index in range(count)
+        ]
+    )
 
     def work(some: int) -> None:
         for _ in range(some):
-            _preempt(table, profile, next(asks))
+            _preempt(table, profile, next(requests))
 
     work(BATCH)
     return {**measured(work, PREEMPTION_COUNT), "wanted": PREEMPTION_WANTED}
 
 
-def _preempt(table: Table, profile: Profile, ask: Ask) -> None:
-    made = decide(profile, ask, table.snapshot())
+def _preempt(table: Table, profile: Profile, request: PlacementRequest) -> None:
+    made = decide(profile, request, table.snapshot())
     if not made.victims:
         raise SystemExit(made.message)
     for key in made.victims:
         table.drop_allocation(key)
-    decision = decide(profile, ask, table.snapshot(), nominated=made.nominated)
+    decision = decide(profile, request, table.snapshot(), nominated=made.nominated)
     if decision.node != made.nominated:
         raise SystemExit(decision.message)
-    table.set_allocation(ask.key, decision.node, ask.shape, ask.who, Tenure(Rank(ask.priority)))
+    table.set_allocation(
+        request.key, decision.node, request.shape, request.identity, AllocationTerms(Rank(request.priority))
+    )
 
 
 def memory() -> dict[str, float]:
@@ -209,8 +216,8 @@ def memory() -> dict[str, float]:
     keys = [Key(Instance.kind, "default", f"web-{index}") for index in range(count)]
     before = tracemalloc.get_traced_memory()[0]
     for index, key in enumerate(keys):
-        who, wanted = made[index % len(made)]
-        table.set_allocation(key, f"node-{index % NODES}", wanted, who)
+        identity, wanted = made[index % len(made)]
+        table.set_allocation(key, f"node-{index % NODES}", wanted, identity)
     loaded = tracemalloc.get_traced_memory()[0]
     objects = list(table.snapshot().nodes)
     del table, keys

@@ -41,13 +41,13 @@ from mandor.model.resources import Resources
 from mandor.model.workload import GroupTemplate
 from mandor.placement.config import read_config
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import Detached
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import FilterPlugin
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.plugin_source import find_plugins
 from mandor.placement.profile_factory import ProfileFactory
@@ -135,7 +135,7 @@ class Cards(FilterPlugin):
         self.pod: Pod | None = None
         """Who is being placed."""
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         if self._order[0] != len(nodes):
             rows = np.zeros(len(nodes), dtype=np.int64)
             for name, slot in nodes.slots.items():
@@ -226,12 +226,12 @@ def run(machines: list[Machine], pods: list[Pod], profile_file: Path | None, see
         made = shapes.get(pod)
         if made is None:
             made = shapes[pod] = (shape_of(pod), Identity("default", f"shape-{len(shapes)}", "main"))
-        ask = Ask(Key(Instance.kind, "default", f"pod-{number}"), made[0], who=made[1])
+        request = PlacementRequest(Key(Instance.kind, "default", f"pod-{number}"), made[0], identity=made[1])
         cards.pod = pod
-        decision = decide(profile, ask, table.snapshot())
+        decision = decide(profile, request, table.snapshot())
         arrived += pod.asked
         if decision.node:
-            table.set_allocation(ask.key, decision.node, ask.shape, ask.who)
+            table.set_allocation(request.key, decision.node, request.shape, request.identity)
             cards.take(decision.node, pod)
             given += pod.asked
         else:

@@ -7,10 +7,10 @@ A node says how many it has by a label, `lights` unless the configuration names 
 
 from msgspec import Struct
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import ScorePlugin, scaled
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import NodeView
 
 
@@ -27,9 +27,9 @@ class BlinkingLight(ScorePlugin):
     def __init__(self, args: BlinkingLightArgs) -> None:
         self._label = args.label
 
-    def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
+    def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
         return int(view.facts.get(self._label, "0"))
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         # A few lights are a small number out of 100: the node that has most of them gets 100.
         return scaled(scores)

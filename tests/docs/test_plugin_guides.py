@@ -13,9 +13,9 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.config import read_config
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.handle import DETACHED
-from mandor.placement.framework.points import POINTS, Happened, Happening, Hint
+from mandor.placement.framework.points import POINTS, ClusterChange, ClusterEvent, Hint
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugin_source import find_plugins
 from mandor.placement.profile_factory import ProfileFactory
 from mandor.placement.table import Table
@@ -56,8 +56,8 @@ def enabled(name: str, folder: Path, *, weight: int = 100, **args: Any) -> Any:
     return ProfileFactory(DETACHED).profiles(read_config(text, registry), registry)["default"]
 
 
-def asked(namespace: str = "default", cpu: str = "1") -> Ask:
-    return Ask(Key(Instance.kind, namespace, "web-0"), Shape.of(make_template(cpu=cpu)))
+def asked(namespace: str = "default", cpu: str = "1") -> PlacementRequest:
+    return PlacementRequest(Key(Instance.kind, namespace, "web-0"), Shape.of(make_template(cpu=cpu)))
 
 
 @pytest.mark.parametrize("page", [PLUGIN_GUIDE, PROFILE_GUIDE, MACHINES_GUIDE], ids=lambda page: page.stem)
@@ -88,7 +88,7 @@ def test_the_vector_form_of_the_guide_does_what_it_says(folder: Path) -> None:
 def test_the_hint_of_the_guide_saves_tries(folder: Path) -> None:
     plugin: Any = enabled("OnlyMarked", folder).plugin("OnlyMarked")
     for labels, hint in (({"mark": "yes"}, Hint.QUEUE), ({}, Hint.SKIP)):
-        assert plugin.hint(asked(), Happened(Happening.NODE_ADDED, make_node("n9", labels=labels))) is hint
+        assert plugin.hint(asked(), ClusterChange(ClusterEvent.NODE_ADDED, make_node("n9", labels=labels))) is hint
 
 
 def test_the_guides_way_to_test_works(folder: Path) -> None:

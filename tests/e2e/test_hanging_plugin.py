@@ -15,8 +15,8 @@ from mandor.placement.framework.points import FilterPlugin
 class Hangs(FilterPlugin):
     name = "Hangs"
 
-    def filter_node(self, state, ask, view):
-        if ask.key.name.startswith("bad"):
+    def filter_node(self, state, request, view):
+        if request.key.name.startswith("bad"):
             {way}
         return True
 """

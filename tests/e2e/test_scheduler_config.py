@@ -16,7 +16,7 @@ from mandor.placement.framework.points import FilterPlugin
 class OnlyOn(FilterPlugin):
     name = "OnlyOn"
 
-    def filter_node(self, state, ask, view):
+    def filter_node(self, state, request, view):
         return view.name == "{node}"
 """
 CONFIG = """\

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mandor.model.node import Node, NodeStatus, PortRange
 from mandor.model.placement import Apart, Near, Spread, Strength
 from mandor.model.resources import Resources
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import node_facts
 from tests.property.tables import NAMES, key
 from tests.scenarios.make import MI, PROCESS, make_node, make_template
@@ -36,14 +36,14 @@ def ties(draw: st.DrawFn) -> dict[str, Any]:
     rule: dict[str, Any] = {"over": draw(overs), "strength": draw(strengths)}
     if rule["strength"] == "prefer":
         rule["weight"] = draw(st.integers(1, 100))
-    who = draw(st.sampled_from(["self", "web", "db", "match"]))
-    if who == "match":
+    identity = draw(st.sampled_from(["self", "web", "db", "match"]))
+    if identity == "match":
         rule["match"] = draw(st.sampled_from(MATCHES))
     else:
-        rule["workload"] = who
-        if who != "self" and draw(st.booleans()):
+        rule["workload"] = identity
+        if identity != "self" and draw(st.booleans()):
             rule["group"] = "side"
-    if who != "self":
+    if identity != "self":
         rule["namespaces"] = draw(st.sampled_from([[], ["other"], ["*"]]))
     return rule
 
@@ -100,7 +100,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[list[Node], Placed, Ask]:
+def clusters(draw: st.DrawFn) -> tuple[list[Node], Placed, PlacementRequest]:
     found = [draw(nodes(name)) for name in NAMES[: draw(st.integers(0, 6))]]
     known = [draw(shapes()) for _ in range(3)]
     placed = [
@@ -108,15 +108,15 @@ def clusters(draw: st.DrawFn) -> tuple[list[Node], Placed, Ask]:
         for _ in range(draw(st.integers(0, 8)))
     ]
     shape = draw(st.sampled_from(known))
-    ask = Ask(
+    request = PlacementRequest(
         key(99),
         shape,
-        who=draw(identities),
+        identity=draw(identities),
         dropped=draw(st.integers(0, len(shape.should))),
         lenient=draw(st.booleans()),
         pin=draw(st.sampled_from(["", "", "n0", "n9"])),
     )
-    return found, placed, ask
+    return found, placed, request
 
 
 # Who is where, as plain as can be.
@@ -152,7 +152,7 @@ def together(node: Node, other: Node, over: str) -> bool:
 
 def there(found: list[Node], placed: Placed) -> list[tuple[Node, Shape, Identity]]:
     by_name = {node.meta.name: node for node in found}
-    return [(by_name[name], shape, who) for name, shape, who in placed if name in by_name]
+    return [(by_name[name], shape, identity) for name, shape, identity in placed if name in by_name]
 
 
 def every_rule(shape: Shape) -> list[Any]:

@@ -11,11 +11,11 @@ from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import SKIP, FilterPlugin, PreFilterPlugin, PreScorePlugin, ScorePlugin
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocation
 from mandor.placement.plugins.vm_quota import VMQuota
@@ -39,25 +39,25 @@ def build(found: Iterable[Node], placed: Iterable[tuple[Any, ...]]) -> Table:
     return table
 
 
-def mask_of(plugin: FilterPlugin, ask: Ask, nodes: Snapshot) -> Mask:
+def mask_of(plugin: FilterPlugin, request: PlacementRequest, nodes: Snapshot) -> Mask:
     """As a cycle asks: every node, if it says beforehand that it has nothing against any."""
-    if isinstance(plugin, PreFilterPlugin) and plugin.pre_filter(STATE, ask, nodes) is SKIP:
+    if isinstance(plugin, PreFilterPlugin) and plugin.pre_filter(STATE, request, nodes) is SKIP:
         return np.ones(len(nodes), dtype=np.bool_)
-    return plugin.filter(STATE, ask, nodes)
+    return plugin.filter(STATE, request, nodes)
 
 
-def check_scores(plugin: ScorePlugin, ask: Ask, nodes: Snapshot, expected: list[int]) -> None:
+def check_scores(plugin: ScorePlugin, request: PlacementRequest, nodes: Snapshot, expected: list[int]) -> None:
     """It says what is expected, and 0 to 100 of it in the end; or nothing, if that is all the same."""
     everyone = np.ones(len(nodes), dtype=np.bool_)
-    if isinstance(plugin, PreScorePlugin) and plugin.pre_score(STATE, ask, nodes, everyone) is SKIP:
+    if isinstance(plugin, PreScorePlugin) and plugin.pre_score(STATE, request, nodes, everyone) is SKIP:
         silent = isinstance(plugin, NodeResourcesBalancedAllocation | VMQuota)
         assert silent or len(set(expected)) <= 1, f"{plugin.name} says nothing, though nodes differ"
         return
-    raw = plugin.score(STATE, ask, nodes, everyone)
+    raw = plugin.score(STATE, request, nodes, everyone)
     assert raw.dtype == np.int64
     assert raw.tolist() == expected, plugin.name
     if expected:
-        final = plugin.normalize(STATE, ask, raw)
+        final = plugin.normalize(STATE, request, raw)
         assert final.dtype == np.int64
         assert 0 <= final.min() <= final.max() <= 100, plugin.name
 
@@ -94,9 +94,9 @@ class Told:
     def _relabel(self, before: Identity, labels: dict[str, str]) -> None:
         after = Identity(before.namespace, before.workload, before.group, labels)
         at_once(self.table.relabel(before, after))
-        for index, (name, shape, who) in list(self._allocations.items()):
+        for index, (name, shape, identity) in list(self._allocations.items()):
             # Only those on known nodes; the others are counted when their node comes.
-            if who == before and name in self.nodes:
+            if identity == before and name in self.nodes:
                 self._allocations[index] = (name, shape, after)
 
     def anew(self) -> Table:

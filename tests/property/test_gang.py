@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.gang import GangDecision, GangTrial
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
@@ -70,21 +70,24 @@ def test_a_gang_is_placed_whole_within_capacity_and_by_no_order_of_arrival(
 ) -> None:
     least = min(least, count)
     shape = Shape.of(make_template(cpu=1, memory=GI, placement=placement))
-    who = Identity("default", "mpi", "main")
-    asks = [Ask(Key(Instance.kind, "default", f"mpi-{index}"), shape, who=who) for index in range(count)]
+    identity = Identity("default", "mpi", "main")
+    requests = [
+        PlacementRequest(Key(Instance.kind, "default", f"mpi-{index}"), shape, identity=identity)
+        for index in range(count)
+    ]
     profile = default_profile()
     table = _table(cluster)
     before = {name: table.free(name) for name in table.snapshot().slots}
-    found = _decide(GangTrial(profile, asks, table, least=least), count)
+    found = _decide(GangTrial(profile, requests, table, least=least), count)
 
     assert not found.placed or len(found.placed) >= least
     assert bool(found.placed) == (found.fitted >= least)
     assert {name: table.free(name) for name in table.snapshot().slots} == before
-    shuffle.shuffle(asks)
-    assert _decide(GangTrial(profile, asks, table, least=least), most) == found
+    shuffle.shuffle(requests)
+    assert _decide(GangTrial(profile, requests, table, least=least), most) == found
     assert len({each.relaxed for each in found.placed}) <= 1
     for each in found.placed:
-        table.set_allocation(each.key, each.node, shape, who)
+        table.set_allocation(each.key, each.node, shape, identity)
     assert all(amount >= 0 for name in table.snapshot().slots for amount in table.free(name).values())
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.lodging import Lodger, Rank, Tenure
+from mandor.placement.framework.occupancy import AllocationTerms, PlacedInstance, Rank
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.gang import GangDecision, GangTrial
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
@@ -38,13 +38,13 @@ class Gang:
     apart: bool
 
     @property
-    def asks(self) -> list[Ask]:
+    def requests(self) -> list[PlacementRequest]:
         shape = SHAPES[self.cluster.cpu, self.apart]
         keys = [Key(Instance.kind, "default", f"mpi-{index}") for index in range(self.count)]
-        return [Ask(key, shape, self.cluster.priority, who=WHO) for key in keys]
+        return [PlacementRequest(key, shape, self.cluster.priority, identity=WHO) for key in keys]
 
     def decide(self, table: Table, most: int = 1000) -> GangDecision:
-        trial = GangTrial(PROFILE, self.asks, table, least=self.count, moment=MOMENT)
+        trial = GangTrial(PROFILE, self.requests, table, least=self.count, moment=MOMENT)
         for _ in range(10_000):
             found = trial.step(most)
             if found is not None:
@@ -55,7 +55,7 @@ class Gang:
         """So many members fit when these are gone."""
         count = 0
         for node in table.nodes:
-            left = [each for each in table.lodgings.lodgers(node.meta.name) if each.key not in gone]
+            left = [each for each in table.lodgings.placed_instances(node.meta.name) if each.key not in gone]
             used = sum(dict(each.shape.wanted)["cpu"] for each in left)
             here = max(0, node.allocatable.cpu_milli - used) // (1000 * self.cluster.cpu)
             count += min(here, 1) if self.apart else here
@@ -68,26 +68,26 @@ class Gang:
 def _gang(dice: random.Random) -> Gang:
     """Nodes that are full, nearly: chosen by dice, since what is small and simple seldom needs many to go."""
     rooms = [dice.randint(2, 4) for _ in range(dice.randint(2, 4))]
-    lodgers: list[tuple[int, int, bool, Rank, int, float | None]] = []
+    placed_instances: list[tuple[int, int, bool, Rank, int, float | None]] = []
     for node, room in enumerate(rooms):
         left = room - dice.choice([0, 0, 0, 1])
-        while left > 0 and len(lodgers) < 9:
+        while left > 0 and len(placed_instances) < 9:
             cpu = dice.randint(1, min(left, 3))
             left -= cpu
             rank = Rank(dice.randint(0, 2), spared=dice.random() < 0.1)
-            lodgers.append((node, cpu, False, rank, dice.randint(0, 2), dice.choice([None] * 5 + [SOON])))
+            placed_instances.append((node, cpu, False, rank, dice.randint(0, 2), dice.choice([None] * 5 + [SOON])))
     budgets: list[int | None] = [None] * 3
     if dice.random() < 0.6:
         budgets = [dice.choice([None, 0, 1, 2]) for _ in range(3)]
     cpu, priority = dice.choice([1, 2, 2, 3]), dice.choice([1, 2, 3, 3])
-    cluster = Case(rooms, lodgers, budgets, cpu, port=False, priority=priority)
+    cluster = Case(rooms, placed_instances, budgets, cpu, port=False, priority=priority)
     return Gang(cluster, dice.randint(2, 3), apart=dice.random() < 0.4)
 
 
 gangs = st.integers(0, 1_000_000).map(lambda seed: _gang(random.Random(seed)))
 
 
-def everywhere(gang: Gang, table: Table) -> tuple[list[Lodger], set[Key]]:
+def everywhere(gang: Gang, table: Table) -> tuple[list[PlacedInstance], set[Key]]:
     """Who may have to go, and who goes anyway."""
     names = [each.meta.name for each in table.nodes]
     may_go = [each for name in names for each in removable(gang.cluster, table, name)]
@@ -118,7 +118,7 @@ def test_those_have_to_go_for_a_gang_who_must_and_nobody_else(gang: Gang) -> Non
         return
     ways = every_way(gang, table)
     lower = any(
-        allocation.tenure.settled and allocation.tenure.rank.priority < gang.cluster.priority
+        allocation.terms.settled and allocation.terms.rank.priority < gang.cluster.priority
         for allocation in table.allocations.values()
     )
     if not ways or not lower:
@@ -179,14 +179,20 @@ def test_when_they_are_gone_all_members_get_the_places_that_were_held(gang: Gang
     made = gang.decide(table)
     if not made.nominated:
         return
-    for each, ask in zip(made.nominated, gang.asks, strict=True):
-        table.set_allocation(ask.key, each.nominated, ask.shape, ask.who, Tenure(Rank(ask.priority), held=True))
+    for each, request in zip(made.nominated, gang.requests, strict=True):
+        table.set_allocation(
+            request.key,
+            each.nominated,
+            request.shape,
+            request.identity,
+            AllocationTerms(Rank(request.priority), held=True),
+        )
     victims = [key for each in made.nominated for key in each.victims]
     for key in victims:
         allocation = table.allocation(key)
         assert allocation is not None
-        tenure = Tenure(allocation.tenure.rank, allocation.tenure.born, until=SOON)
-        table.set_allocation(key, allocation.node, allocation.shape, allocation.who, tenure)
+        terms = AllocationTerms(allocation.terms.rank, allocation.terms.born, until=SOON)
+        table.set_allocation(key, allocation.node, allocation.shape, allocation.identity, terms)
     waits = gang.decide(table)
     assert not waits.placed
     assert [(each.nominated, each.victims) for each in waits.nominated] == [

@@ -223,11 +223,11 @@ def offers(small: int, large: int) -> list[Offer]:
 
 def grown(objects: list[Object], rooms: tuple[int, int], underway: list[Node]) -> list[Order]:
     board = ClusterModel(objects)
-    asks = [each.ask for each in board.waiting()]
+    asks = [each.request for each in board.waiting()]
     before = {name: board.table.free(name) for name in board.nodes}
     orders = Growth(board, {"default": default_profile()}).plan(asks, offers(*rooms), underway)
     assert {name: board.table.free(name) for name in board.nodes} == before, "nothing of it stays on the board"
-    assert [each.ask for each in board.waiting()] == asks
+    assert [each.request for each in board.waiting()] == asks
     assert not board.table.allocations
     return orders
 
@@ -280,7 +280,7 @@ def test_a_machine_is_not_needed_only_if_all_its_work_fits_elsewhere_and_looking
     fits = through(fits_elsewhere(board, {"default": default_profile()}, leaving, residents))
     assert {name: board.table.free(name) for name in before} == before
     if fits:
-        asked = [board.ask(each) for each in residents]
+        asked = [board.request(each) for each in residents]
         total = sum(dict(each.shape.wanted)["cpu"] for each in asked if each is not None)
         assert total <= sum(before[name]["cpu"] for name in names), "nothing is left over"
 

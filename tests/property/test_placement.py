@@ -15,9 +15,9 @@ from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.model.placement import Strength, Toleration, Where
 from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide, find_node, ladder
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import FilterPlugin, ScorePlugin
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import node_facts
 from mandor.placement.framework.watch import Unwatched
 from mandor.placement.plugins.avoid import Avoid
@@ -116,7 +116,7 @@ def templates(draw: st.DrawFn) -> GroupTemplate:
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[list[Node], list[tuple[str, Shape]], Ask]:
+def clusters(draw: st.DrawFn) -> tuple[list[Node], list[tuple[str, Shape]], PlacementRequest]:
     """Nodes, what is placed on them already, and one more who asks."""
     found = [draw(nodes(name)) for name in NAMES[: draw(st.integers(0, 6))]]
     shapes = [Shape.of(draw(templates())) for _ in range(2)]
@@ -125,13 +125,13 @@ def clusters(draw: st.DrawFn) -> tuple[list[Node], list[tuple[str, Shape]], Ask]
         for _ in range(draw(st.integers(0, 6)) if found else 0)
     ]
     shape = Shape.of(draw(templates()))
-    ask = Ask(
+    request = PlacementRequest(
         key(99),
         shape,
         avoid=frozenset(draw(st.sets(st.sampled_from(NAMES), max_size=2))),
         dropped=draw(st.integers(0, len(shape.should))),
     )
-    return found, placed, ask
+    return found, placed, request
 
 
 # The same rules once more, one node at a time, in the plainest words.
@@ -147,24 +147,24 @@ def room_on(node: Node, resource: str) -> int:
     return sizes.get(resource, 0)
 
 
-def plain_resources(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
-    return all(amount <= room_on(node, name) - used_on(node, placed, name) for name, amount in ask.shape.wanted)
+def plain_resources(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return all(amount <= room_on(node, name) - used_on(node, placed, name) for name, amount in request.shape.wanted)
 
 
-def plain_unschedulable(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+def plain_unschedulable(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> bool:
     return node.status.phase is NodePhase.READY and not node.spec.cordoned
 
 
-def plain_engine(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+def plain_engine(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> bool:
     for name, capabilities in node.status.engines.items():
-        named = not ask.shape.engines or name in ask.shape.engines
-        if named and capabilities.up and all(image == capabilities.images for image in ask.shape.images):
+        named = not request.shape.engines or name in request.shape.engines
+        if named and capabilities.up and all(image == capabilities.images for image in request.shape.images):
             return True
     return False
 
 
-def plain_pool(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
-    return ask.shape.pool is None or node.spec.pool == ask.shape.pool
+def plain_pool(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return request.shape.pool is None or node.spec.pool == request.shape.pool
 
 
 def tolerated(taint: Taint, toleration: Toleration) -> bool:
@@ -175,12 +175,12 @@ def tolerated(taint: Taint, toleration: Toleration) -> bool:
     )
 
 
-def untolerated(ask: Ask, node: Node) -> list[Taint]:
-    return [each for each in node.spec.taints if not any(tolerated(each, other) for other in ask.shape.tolerate)]
+def untolerated(request: PlacementRequest, node: Node) -> list[Taint]:
+    return [each for each in node.spec.taints if not any(tolerated(each, other) for other in request.shape.tolerate)]
 
 
-def plain_taints(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
-    return all(each.effect == "PreferNoSchedule" for each in untolerated(ask, node))
+def plain_taints(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return all(each.effect == "PreferNoSchedule" for each in untolerated(request, node))
 
 
 def keeps(where: Where, node: Node) -> bool:
@@ -195,17 +195,17 @@ def keeps(where: Where, node: Node) -> bool:
     return False
 
 
-def plain_affinity(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
-    return all(keeps(where, node) for where in ask.hard if isinstance(where, Where))
+def plain_affinity(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return all(keeps(where, node) for where in request.hard if isinstance(where, Where))
 
 
-def plain_ports(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+def plain_ports(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> bool:
     taken = {port for name, shape in placed if name == node.meta.name for port in shape.host_ports}
-    return not taken & set(ask.shape.host_ports)
+    return not taken & set(request.shape.host_ports)
 
 
-def plain_avoid(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
-    return node.meta.name not in ask.avoid
+def plain_avoid(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return node.meta.name not in request.avoid
 
 
 FILTERS: list[tuple[FilterPlugin, Callable[..., bool]]] = [
@@ -223,20 +223,22 @@ FILTERS: list[tuple[FilterPlugin, Callable[..., bool]]] = [
 @BRIEFLY
 @given(cluster=clusters())
 def test_a_vectorised_filter_says_what_a_plain_loop_says(cluster: Any) -> None:
-    found, placed, ask = cluster
+    found, placed, request = cluster
     snapshot = build(found, placed).snapshot()
     for plugin, plain in FILTERS:
-        assert mask_of(plugin, ask, snapshot).tolist() == [plain(ask, node, placed) for node in found], plugin.name
+        assert mask_of(plugin, request, snapshot).tolist() == [plain(request, node, placed) for node in found], (
+            plugin.name
+        )
 
 
-def plain_least_allocated(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> int:
+def plain_least_allocated(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> int:
     """As Kubernetes writes it: (capacity - requested) * 100 / capacity, whole numbers, the mean over resources."""
     total = weights = 0
     for index, resource in enumerate(("cpu", "memory")):
         capacity = room_on(node, resource)
         if capacity == 0:
             continue
-        requested = ask.shape.counted[index]
+        requested = request.shape.counted[index]
         requested += sum(shape.counted[index] for name, shape in placed if name == node.meta.name)
         weights += 1
         if requested <= capacity:
@@ -244,13 +246,13 @@ def plain_least_allocated(ask: Ask, node: Node, placed: list[tuple[str, Shape]])
     return total // weights if weights else 0
 
 
-def plain_soft_taints(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> int:
-    return sum(each.effect == "PreferNoSchedule" for each in untolerated(ask, node))
+def plain_soft_taints(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> int:
+    return sum(each.effect == "PreferNoSchedule" for each in untolerated(request, node))
 
 
-def plain_preference(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> int:
-    kept = [where for where in ask.shape.prefer if isinstance(where, Where) and keeps(where, node)]
-    given_up = [where for where in ask.given_up if isinstance(where, Where) and keeps(where, node)]
+def plain_preference(request: PlacementRequest, node: Node, placed: list[tuple[str, Shape]]) -> int:
+    kept = [where for where in request.shape.prefer if isinstance(where, Where) and keeps(where, node)]
+    given_up = [where for where in request.given_up if isinstance(where, Where) and keeps(where, node)]
     return sum(where.weight or 1 for where in kept) + 100 * len(given_up)
 
 
@@ -265,9 +267,9 @@ SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
 @BRIEFLY
 @given(cluster=clusters())
 def test_a_vectorised_score_says_what_a_plain_loop_says(cluster: Any) -> None:
-    found, placed, ask = cluster
+    found, placed, request = cluster
     for plugin, plain in SCORES:
-        check_scores(plugin, ask, build(found, placed).snapshot(), [plain(ask, node, placed) for node in found])
+        check_scores(plugin, request, build(found, placed).snapshot(), [plain(request, node, placed) for node in found])
 
 
 PROFILE = default_profile()
@@ -276,25 +278,28 @@ PROFILE = default_profile()
 @BRIEFLY
 @given(cluster=clusters())
 def test_a_decision_is_a_node_that_passes_every_filter_or_none_does(cluster: Any) -> None:
-    found, placed, ask = cluster
-    decision = decide(PROFILE, ask, build(found, placed).snapshot())
+    found, placed, request = cluster
+    decision = decide(PROFILE, request, build(found, placed).snapshot())
     by_name = {node.meta.name: node for node in found}
     soft = {plain_affinity, plain_avoid}
     hard = [plain for _, plain in FILTERS if plain not in soft]
 
     def fits(node: Node) -> bool:
-        return all(plain(ask, node, placed) for plain in hard) and all(keeps(where, node) for where in ask.shape.must)
+        return all(plain(request, node, placed) for plain in hard) and all(
+            keeps(where, node) for where in request.shape.must
+        )
 
     assert not decision.fault
     if decision.node:
         chosen = by_name[decision.node]
         assert fits(chosen)
         if not decision.relaxed:
-            assert plain_affinity(ask, chosen, placed)
-            assert plain_avoid(ask, chosen, placed)
+            assert plain_affinity(request, chosen, placed)
+            assert plain_avoid(request, chosen, placed)
         else:
             assert not any(
-                fits(node) and plain_affinity(ask, node, placed) and plain_avoid(ask, node, placed) for node in found
+                fits(node) and plain_affinity(request, node, placed) and plain_avoid(request, node, placed)
+                for node in found
             ), "nothing is given up without need"
     else:
         assert not any(map(fits, found))
@@ -304,11 +309,11 @@ def test_a_decision_is_a_node_that_passes_every_filter_or_none_does(cluster: Any
 @BRIEFLY
 @given(cluster=clusters(), order=st.randoms(use_true_random=False))
 def test_the_same_cluster_gives_the_same_placement_whatever_the_order_it_was_told_in(cluster: Any, order: Any) -> None:
-    found, placed, ask = cluster
-    first = decide(PROFILE, ask, build(found, placed).snapshot())
+    found, placed, request = cluster
+    first = decide(PROFILE, request, build(found, placed).snapshot())
     shuffled = list(found)
     order.shuffle(shuffled)
-    again = decide(PROFILE, ask, build(shuffled, placed).snapshot())
+    again = decide(PROFILE, request, build(shuffled, placed).snapshot())
     assert (again.node, again.relaxed) == (first.node, first.relaxed)
 
 
@@ -330,9 +335,9 @@ def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
 
 
 @BRIEFLY
-@given(steps=histories(), ask=clusters())
-def test_a_table_kept_change_by_change_equals_one_built_anew(steps: Any, ask: Any) -> None:
-    told, asking = Told(), ask[2]
+@given(steps=histories(), request=clusters())
+def test_a_table_kept_change_by_change_equals_one_built_anew(steps: Any, request: Any) -> None:
+    told, asking = Told(), request[2]
     for step in steps:
         told.tell(*step)
         told.table.snapshot().fact("zone")  # a column made early is kept up to date, too
@@ -355,10 +360,12 @@ def forms(draw: st.DrawFn, main: Shape) -> Shape:
     return replace(main, alternatives=tuple(made))
 
 
-def plain_pair(found: list[Node], placed: list[tuple[str, Shape]], ask: Ask) -> tuple[str, int, tuple[str, ...]] | None:
+def plain_pair(
+    found: list[Node], placed: list[tuple[str, Shape]], request: PlacementRequest
+) -> tuple[str, int, tuple[str, ...]] | None:
     """The first form, in their order, that has a place as if it were the only one: with all rules, then with fewer."""
-    for eased, relaxed in ladder(ask, disliked=False):
-        for shape in (ask.shape, *ask.shape.alternatives):
+    for eased, relaxed in ladder(request, disliked=False):
+        for shape in (request.shape, *request.shape.alternatives):
             alone = structs.replace(eased, shape=replace(shape, alternatives=()))
             if any(all(plain(alone, node, placed) for _, plain in FILTERS) for node in found):
                 node = find_node(PROFILE, CycleState(), alone, build(found, placed).snapshot(), Unwatched())
@@ -371,31 +378,31 @@ def plain_pair(found: list[Node], placed: list[tuple[str, Shape]], ask: Ask) -> 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_the_pair_of_form_and_node_is_the_one_that_a_plain_loop_over_forms_finds(data: st.DataObject) -> None:
-    found, placed, ask = data.draw(clusters())
-    ask = structs.replace(ask, shape=data.draw(forms(ask.shape)))
-    decision = decide(PROFILE, ask, build(found, placed).snapshot())
-    expected = plain_pair(found, placed, ask)
+    found, placed, request = data.draw(clusters())
+    request = structs.replace(request, shape=data.draw(forms(request.shape)))
+    decision = decide(PROFILE, request, build(found, placed).snapshot())
+    expected = plain_pair(found, placed, request)
     assert not decision.fault
     if expected is None:
         assert not decision.node
-        told = ["the main form", *(f"alternative {number + 1}" for number in range(len(ask.shape.alternatives)))]
+        told = ["the main form", *(f"alternative {number + 1}" for number in range(len(request.shape.alternatives)))]
         assert all(f"{name}" in decision.message for name in told)
     else:
-        assert decision.ask is not None
-        assert (decision.node, decision.ask.shape.variant, decision.relaxed) == expected
+        assert decision.request is not None
+        assert (decision.node, decision.request.shape.variant, decision.relaxed) == expected
         assert bool(decision.message) == bool(expected[1]), "why the forms before had no place"
 
 
 @BRIEFLY
 @given(data=st.data(), count=st.integers(1, 30))
 def test_whichever_forms_are_chosen_no_node_is_ever_over_its_capacity(data: st.DataObject, count: int) -> None:
-    found, _, ask = data.draw(clusters())
-    shape, table = data.draw(forms(ask.shape)), build(found, [])
+    found, _, request = data.draw(clusters())
+    shape, table = data.draw(forms(request.shape)), build(found, [])
     for index in range(count):
-        decision = decide(PROFILE, Ask(key(index), shape), table.snapshot())
+        decision = decide(PROFILE, PlacementRequest(key(index), shape), table.snapshot())
         if decision.node:
-            assert decision.ask is not None
-            table.set_allocation(key(index), decision.node, decision.ask.shape)
+            assert decision.request is not None
+            table.set_allocation(key(index), decision.node, decision.request.shape)
     for name in (node.meta.name for node in found):
         assert all(amount >= 0 for amount in table.free(name).values())
 
@@ -403,10 +410,10 @@ def test_whichever_forms_are_chosen_no_node_is_ever_over_its_capacity(data: st.D
 @BRIEFLY
 @given(cluster=clusters(), count=st.integers(1, 30))
 def test_no_node_is_ever_over_its_capacity(cluster: Any, count: int) -> None:
-    found, _, ask = cluster
+    found, _, request = cluster
     table = build(found, [])
     for index in range(count):
-        one = Ask(key(index), ask.shape)
+        one = PlacementRequest(key(index), request.shape)
         decision = decide(PROFILE, one, table.snapshot())
         if decision.node:
             table.set_allocation(one.key, decision.node, one.shape)

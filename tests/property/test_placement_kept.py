@@ -15,8 +15,8 @@ from msgspec import structs
 from mandor.model.node import Node
 from mandor.placement.cycle import decide
 from mandor.placement.framework.allocation import Weighed
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.points import FilterPlugin, ScorePlugin
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugins.bin_pack import BinPack
 from mandor.placement.plugins.fragmentation import Fragmentation
 from mandor.placement.plugins.image_locality import ImageLocality
@@ -62,9 +62,9 @@ def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
         elif what == "gone":
             steps.append((what, draw(st.sampled_from(NAMES))))
         elif what == "allocation":
-            who = draw(identities)
+            identity = draw(identities)
             steps.append(
-                (what, draw(st.integers(0, 7)), draw(st.sampled_from(NAMES)), draw(st.sampled_from(known)), who)
+                (what, draw(st.integers(0, 7)), draw(st.sampled_from(NAMES)), draw(st.sampled_from(known)), identity)
             )
         elif what == "drop":
             steps.append((what, draw(st.integers(0, 7))))
@@ -102,22 +102,24 @@ KEPT: tuple[ScorePlugin, ...] = (
 @BRIEFLY
 @given(steps=histories(), cluster=clusters())
 def test_what_is_counted_change_by_change_equals_what_is_counted_anew(steps: Any, cluster: Any) -> None:
-    told, ask = Told(), cluster[2]
+    told, request = Told(), cluster[2]
     for step in steps:
         if step[0] == "look":  # counters that are asked for early are kept, too
-            answers(told.table, ask, KEPT)
+            answers(told.table, request, KEPT)
         else:
             told.tell(*step)
     fresh, scorers = told.anew(), (*KEPT, ImageLocality(), Fragmentation(), BinPack())
-    assert answers(told.table, ask, scorers) == answers(fresh, ask, scorers)
-    assert decide(PROFILE, ask, told.table.snapshot()) == decide(PROFILE, ask, fresh.snapshot())
+    assert answers(told.table, request, scorers) == answers(fresh, request, scorers)
+    assert decide(PROFILE, request, told.table.snapshot()) == decide(PROFILE, request, fresh.snapshot())
 
 
-def answers(table: Table, ask: Ask, scorers: Iterable[ScorePlugin]) -> dict[tuple[str, int], dict[str, Any]]:
+def answers(
+    table: Table, request: PlacementRequest, scorers: Iterable[ScorePlugin]
+) -> dict[tuple[str, int], dict[str, Any]]:
     """Of every filter and these scores, by node."""
     nodes, everyone = table.snapshot(), np.ones(len(table), dtype=bool)
-    said: list[tuple[str, Any]] = [(each.name, each.filter(STATE, ask, nodes)) for each in FILTERS]
-    said += [(each.name, each.score(STATE, ask, nodes, everyone)) for each in scorers]
+    said: list[tuple[str, Any]] = [(each.name, each.filter(STATE, request, nodes)) for each in FILTERS]
+    said += [(each.name, each.score(STATE, request, nodes, everyone)) for each in scorers]
     return {(name, place): by_name(table, found) for place, (name, found) in enumerate(said)}
 
 
@@ -125,8 +127,8 @@ def answers(table: Table, ask: Ask, scorers: Iterable[ScorePlugin]) -> dict[tupl
 @BRIEFLY
 @given(cluster=clusters(), order=st.randoms(use_true_random=False))
 def test_the_same_cluster_gives_the_same_placement_whatever_the_order_it_was_told_in(cluster: Any, order: Any) -> None:
-    found, placed, ask = cluster
-    first = decide(PROFILE, ask, build(found, placed).snapshot())
+    found, placed, request = cluster
+    first = decide(PROFILE, request, build(found, placed).snapshot())
     table = Table()
     told: list[Any] = [*found, *enumerate(placed)]
     order.shuffle(told)
@@ -135,7 +137,7 @@ def test_the_same_cluster_gives_the_same_placement_whatever_the_order_it_was_tol
             table.set_node(each)
         else:
             table.set_allocation(key(each[0]), *each[1])
-    again = decide(PROFILE, ask, table.snapshot())
+    again = decide(PROFILE, request, table.snapshot())
     assert (again.node, again.relaxed, again.message) == (first.node, first.relaxed, first.message)
 
 
@@ -143,12 +145,15 @@ def test_the_same_cluster_gives_the_same_placement_whatever_the_order_it_was_tol
 @BRIEFLY
 @given(cluster=clusters())
 def test_rules_that_are_not_musts_never_leave_anybody_waiting(cluster: Any) -> None:
-    found, placed, ask = cluster
-    mild = [(name, replace(shape, must=(), dedicated=False, known={}, tied={}), who) for name, shape, who in placed]
-    soft = replace(ask.shape, must=(), known={}, tied={}, dedicated=False, pool=None)
+    found, placed, request = cluster
+    mild = [
+        (name, replace(shape, must=(), dedicated=False, known={}, tied={}), identity)
+        for name, shape, identity in placed
+    ]
+    soft = replace(request.shape, must=(), known={}, tied={}, dedicated=False, pool=None)
     free = replace(soft, should=(), prefer=(), known={}, tied={})
-    asked = structs.replace(ask, shape=soft, dropped=0, lenient=False)
-    unbound = structs.replace(ask, shape=free, dropped=0, lenient=True)
+    asked = structs.replace(request, shape=soft, dropped=0, lenient=False)
+    unbound = structs.replace(request, shape=free, dropped=0, lenient=True)
     snapshot = build(found, mild).snapshot()
     assert bool(decide(PROFILE, asked, snapshot).node) == bool(decide(PROFILE, unbound, snapshot).node)
 
@@ -188,8 +193,8 @@ def test_the_quick_way_and_the_long_way_lead_to_the_same_nodes(data: st.DataObje
             table.drop_allocation(next(iter(table.allocations)))
         else:
             shape = known[data.draw(st.sampled_from([0, 0, 0, 0, 0, 1, 1, 2]))]
-            ask = Ask(key(index), shape, who=usual, avoid=frozenset({"n1"} if what == 4 else ()))
-            found, expected = (decide(each, ask, table.snapshot()) for each in (PROFILE, LONG))
+            request = PlacementRequest(key(index), shape, identity=usual, avoid=frozenset({"n1"} if what == 4 else ()))
+            found, expected = (decide(each, request, table.snapshot()) for each in (PROFILE, LONG))
             assert (found.node, found.relaxed, found.message, found.fault) == (
                 expected.node,
                 expected.relaxed,
@@ -197,4 +202,4 @@ def test_the_quick_way_and_the_long_way_lead_to_the_same_nodes(data: st.DataObje
                 "",
             )
             if found.node:
-                table.set_allocation(ask.key, found.node, shape, usual)
+                table.set_allocation(request.key, found.node, shape, usual)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from mandor.model.node import Node
 from mandor.placement.framework.allocation import Weighed
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import ScorePlugin
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.plugins.bin_pack import BinPack
 from mandor.placement.plugins.fragmentation import Fragmentation
 from mandor.placement.plugins.image_locality import ImageLocality
@@ -38,21 +38,21 @@ BRIEFLY = settings(max_examples=80, deadline=None)
 # Room, as plain as can be.
 
 
-def amounts(ask: Ask, node: Node, placed: Placed, resource: str, *, counted: bool) -> tuple[int, int]:
+def amounts(request: PlacementRequest, node: Node, placed: Placed, resource: str, *, counted: bool) -> tuple[int, int]:
     """Taken with it, and capacity."""
     room = node.allocatable
     capacity = {"cpu": room.cpu_milli, "memory": room.memory_bytes, "disk": room.disk_bytes}[resource]
-    here = [*(shape for name, shape, _ in placed if name == node.meta.name), ask.shape]
+    here = [*(shape for name, shape, _ in placed if name == node.meta.name), request.shape]
     if counted and resource in {"cpu", "memory"}:
         return sum(shape.counted[("cpu", "memory").index(resource)] for shape in here), capacity
     return sum(dict(shape.wanted).get(resource, 0) for shape in here), capacity
 
 
 def plain_share(strategy: str, weights: dict[str, int]) -> Callable[..., int]:
-    def score(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+    def score(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
         total = weight = 0
         for resource, each in weights.items():
-            taken, capacity = amounts(ask, node, placed, resource, counted=True)
+            taken, capacity = amounts(request, node, placed, resource, counted=True)
             if capacity == 0:
                 continue
             weight += each
@@ -65,11 +65,11 @@ def plain_share(strategy: str, weights: dict[str, int]) -> Callable[..., int]:
     return score
 
 
-def plain_curve(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+def plain_curve(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
     """0 at 0 %, 100 at 50 %, 20 at 100 %."""
     total = weights = 0
     for resource, weight in {"cpu": 3, "memory": 1}.items():
-        taken, capacity = amounts(ask, node, placed, resource, counted=True)
+        taken, capacity = amounts(request, node, placed, resource, counted=True)
         percent = 100 if capacity == 0 or taken > capacity else taken * 100 // capacity
         score = percent * 100 // 50 if percent <= 50 else 100 + math.trunc(-80 * (percent - 50) / 50)
         if score > 0:
@@ -79,10 +79,10 @@ def plain_curve(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
 
 
 def plain_balance(resources: tuple[str, ...]) -> Callable[..., int]:
-    def score(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+    def score(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
         shares = []
         for resource in resources:
-            taken, capacity = amounts(ask, node, placed, resource, counted=False)
+            taken, capacity = amounts(request, node, placed, resource, counted=False)
             if capacity:
                 shares.append(min(taken / capacity, 1.0))
         deviation = 0.0
@@ -96,8 +96,8 @@ def plain_balance(resources: tuple[str, ...]) -> Callable[..., int]:
     return score
 
 
-def plain_pack(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
-    taken, capacity = amounts(ask, node, placed, "memory", counted=True)
+def plain_pack(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
+    taken, capacity = amounts(request, node, placed, "memory", counted=True)
     if not capacity or taken > capacity:
         return 0
     if taken * 100 > 70 * capacity:
@@ -105,12 +105,12 @@ def plain_pack(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
     return min(50 + 50 * 100 * taken // (65 * capacity), 100)
 
 
-def plain_load(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+def plain_load(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
     """The node has measured before anything was placed in these tables."""
     total = weight = 0
     usage = node.status.usage
     for resource in ("cpu", "memory"):
-        taken, capacity = amounts(ask, node, placed, resource, counted=True)
+        taken, capacity = amounts(request, node, placed, resource, counted=True)
         if usage is not None:
             taken += usage.cpu_milli if resource == "cpu" else usage.memory_bytes
         if capacity:
@@ -119,18 +119,18 @@ def plain_load(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
     return total // weight if weight else 0
 
 
-def plain_images(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+def plain_images(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
     total = 0
-    for name in ask.shape.image_names:
+    for name in request.shape.image_names:
         tagged = name if ":" in name else f"{name}:latest"
         holders = sum(tagged in other.status.images for other in found)
         if tagged in node.status.images:
             total += int(node.status.images[tagged] * (holders / len(found)))
-    least, most = 23 * MI, 1000 * MI * len(ask.shape.image_names)
+    least, most = 23 * MI, 1000 * MI * len(request.shape.image_names)
     return 100 * (min(max(total, least), most) - least) // (most - least)
 
 
-def plain_loss(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+def plain_loss(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
     asked: dict[Any, int] = {}
     for _, shape, _ in placed:
         if shape.wanted:
@@ -143,10 +143,10 @@ def plain_loss(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
         for resource, amount in wanted:
             room = {"cpu": node.allocatable.cpu_milli, "memory": node.allocatable.memory_bytes}[resource]
             used = sum(dict(shape.wanted).get(resource, 0) for name, shape, _ in placed if name == node.meta.name)
-            taken = dict(ask.shape.wanted).get(resource, 0)
+            taken = dict(request.shape.wanted).get(resource, 0)
             before.append(max(room - used, 0) // amount)
             after.append(max(room - used - taken, 0) // amount)
-            most = max(amounts(ask, each, placed, resource, counted=False)[1] for each in found)
+            most = max(amounts(request, each, placed, resource, counted=False)[1] for each in found)
             share = max(share, min(1000, 1000 * amount // most) if most else 0)
         total += (min(before) - min(after)) * max(1, share) * count
     return total
@@ -186,7 +186,7 @@ SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
 @BRIEFLY
 @given(cluster=clusters())
 def test_a_vectorised_score_says_what_a_plain_loop_says(cluster: Any) -> None:
-    found, placed, ask = cluster
+    found, placed, request = cluster
     for plugin, plain in SCORES:
-        expected = [plain(ask, node, found, placed) for node in found]
-        check_scores(plugin, ask, build(found, placed).snapshot(), expected)
+        expected = [plain(request, node, found, placed) for node in found]
+        check_scores(plugin, request, build(found, placed).snapshot(), expected)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 
 from mandor.model.node import Node
 from mandor.model.placement import Apart, Near, Spread
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.identity import NOBODY
 from mandor.placement.framework.points import FilterPlugin, ScorePlugin
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import node_facts
 from mandor.placement.plugins.inter_pod_affinity import InterPodAffinity
 from mandor.placement.plugins.load_aware import LoadAware, LoadAwareArgs
@@ -33,47 +33,52 @@ BRIEFLY = settings(max_examples=80, deadline=None)
 # The rules, as plain as can be.
 
 
-def company(rule: Near | Apart, ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+def company(rule: Near | Apart, request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
     return sum(
-        names_whom(rule, ask.who, who) and together(node, other, rule.over) for other, _, who in there(found, placed)
+        names_whom(rule, request.identity, identity) and together(node, other, rule.over)
+        for other, _, identity in there(found, placed)
     )
 
 
-def plain_ties(ask: Ask, node: Node, found: list[Node], placed: Placed) -> bool:
-    for rule in ask.hard:
-        if isinstance(rule, Apart) and company(rule, ask, node, found, placed):
+def plain_ties(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:
+    for rule in request.hard:
+        if isinstance(rule, Apart) and company(rule, request, node, found, placed):
             return False
-        if isinstance(rule, Near) and not company(rule, ask, node, found, placed):
-            anywhere = any(company(rule, ask, each, found, placed) for each in found)
-            first = names_whom(rule, ask.who, ask.who) and not anywhere and place_of(node, rule.over) is not None
+        if isinstance(rule, Near) and not company(rule, request, node, found, placed):
+            anywhere = any(company(rule, request, each, found, placed) for each in found)
+            first = (
+                names_whom(rule, request.identity, request.identity)
+                and not anywhere
+                and place_of(node, rule.over) is not None
+            )
             if not first:
                 return False
-    for other, shape, who in there(found, placed):
-        if who is NOBODY:
+    for other, shape, identity in there(found, placed):
+        if identity is NOBODY:
             continue
         for rule in every_rule(shape):
             binding = isinstance(rule, Apart) and (
-                rule.strength == "must" or (rule.strength == "should" and not ask.lenient)
+                rule.strength == "must" or (rule.strength == "should" and not request.lenient)
             )
-            if binding and names_whom(rule, who, ask.who) and together(node, other, rule.over):
+            if binding and names_whom(rule, identity, request.identity) and together(node, other, rule.over):
                 return False
     return True
 
 
-def plain_tie_score(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+def plain_tie_score(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
     total = 0
-    for rule in ask.shape.prefer:
+    for rule in request.shape.prefer:
         if isinstance(rule, Near | Apart):
             sign = 1 if isinstance(rule, Near) else -1
-            total += sign * (rule.weight or 1) * company(rule, ask, node, found, placed)
-    for rule in ask.given_up:
+            total += sign * (rule.weight or 1) * company(rule, request, node, found, placed)
+    for rule in request.given_up:
         if isinstance(rule, Near | Apart):
-            total += (100 if isinstance(rule, Near) else -100) * company(rule, ask, node, found, placed)
-    for other, shape, who in there(found, placed):
-        if who is NOBODY:
+            total += (100 if isinstance(rule, Near) else -100) * company(rule, request, node, found, placed)
+    for other, shape, identity in there(found, placed):
+        if identity is NOBODY:
             continue
         for rule in every_rule(shape):
-            if not isinstance(rule, Near | Apart) or not names_whom(rule, who, ask.who):
+            if not isinstance(rule, Near | Apart) or not names_whom(rule, identity, request.identity):
                 continue
             if not together(node, other, rule.over):
                 continue
@@ -81,21 +86,21 @@ def plain_tie_score(ask: Ask, node: Node, found: list[Node], placed: Placed) -> 
                 total += (rule.weight or 1) * (1 if isinstance(rule, Near) else -1)
             elif isinstance(rule, Near):
                 total += 1
-            elif rule.strength == "should" and ask.lenient:
+            elif rule.strength == "should" and request.lenient:
                 total -= 100
     return total
 
 
-def keeps_where(ask: Ask, node: Node) -> bool:
-    return all(rule.rules[0].test(node_facts(node).get(rule.rules[0].fact)) for rule in ask.rules.where)
+def keeps_where(request: PlacementRequest, node: Node) -> bool:
+    return all(rule.rules[0].test(node_facts(node).get(rule.rules[0].fact)) for rule in request.rules.where)
 
 
 def in_domains(
-    rule: Spread, ask: Ask, found: list[Node], placed: Placed, eligible: list[Node]
+    rule: Spread, request: PlacementRequest, found: list[Node], placed: Placed, eligible: list[Node]
 ) -> dict[str | None, int]:
     counts = {place_of(node, rule.over): 0 for node in eligible}
-    for node, _, who in there(found, placed):
-        if node in eligible and names_whom(rule, ask.who, who):
+    for node, _, identity in there(found, placed):
+        if node in eligible and names_whom(rule, request.identity, identity):
             counts[place_of(node, rule.over)] += 1
     return counts
 
@@ -104,59 +109,65 @@ def has_all(node: Node, rules: list[Spread]) -> bool:
     return all(place_of(node, rule.over) is not None for rule in rules)
 
 
-def plain_spread(ask: Ask, node: Node, found: list[Node], placed: Placed) -> bool:
-    rules = [rule for rule in ask.hard if isinstance(rule, Spread)]
+def plain_spread(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:
+    rules = [rule for rule in request.hard if isinstance(rule, Spread)]
     eligible = [
         each
         for each in found
-        if keeps_where(ask, each) and all(place_of(each, rule.over) is not None for rule in rules)
+        if keeps_where(request, each) and all(place_of(each, rule.over) is not None for rule in rules)
     ]
     for rule in rules:
-        counts = in_domains(rule, ask, found, placed, eligible)
+        counts = in_domains(rule, request, found, placed, eligible)
         here = place_of(node, rule.over)
         if here is None or here not in counts:
             return False
-        itself = int(names_whom(rule, ask.who, ask.who))
+        itself = int(names_whom(rule, request.identity, request.identity))
         if counts[here] + itself - min(counts.values()) > rule.max_skew:
             return False
     return True
 
 
-def wished_spreads(ask: Ask) -> list[Spread]:
-    return [rule for rule in (*ask.shape.prefer, *ask.given_up) if isinstance(rule, Spread)]
+def wished_spreads(request: PlacementRequest) -> list[Spread]:
+    return [rule for rule in (*request.shape.prefer, *request.given_up) if isinstance(rule, Spread)]
 
 
-def plain_spread_score(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
-    rules = wished_spreads(ask)
+def plain_spread_score(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
+    rules = wished_spreads(request)
     counted = [each for each in found if has_all(each, rules)]
     if node not in counted:
         return -1
-    eligible = [each for each in counted if keeps_where(ask, each)]
+    eligible = [each for each in counted if keeps_where(request, each)]
     total = 0.0
     for rule in rules:
         if rule.over == "node":
-            count = sum(names_whom(rule, ask.who, who) for other, _, who in there(found, placed) if other is node)
+            count = sum(
+                names_whom(rule, request.identity, identity)
+                for other, _, identity in there(found, placed)
+                if other is node
+            )
             size = len(counted)
         else:
-            count = in_domains(rule, ask, found, placed, eligible).get(place_of(node, rule.over), 0)
+            count = in_domains(rule, request, found, placed, eligible).get(place_of(node, rule.over), 0)
             size = len({place_of(each, rule.over) for each in counted})
         total += count * math.log(size + 2) + (rule.max_skew - 1)
     return math.floor(total + 0.5)
 
 
-def plain_pool(ask: Ask, node: Node, found: list[Node], placed: Placed) -> bool:
-    if ask.shape.pool is not None and node.spec.pool != ask.shape.pool:
+def plain_pool(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:
+    if request.shape.pool is not None and node.spec.pool != request.shape.pool:
         return False
     others = [
-        (shape, who) for other, shape, who in there(found, placed) if other is node and who.owner != ask.who.owner
+        (shape, identity)
+        for other, shape, identity in there(found, placed)
+        if other is node and identity.owner != request.identity.owner
     ]
     if any(shape.dedicated for shape, _ in others):
         return False
-    return not (ask.shape.dedicated and others)
+    return not (request.shape.dedicated and others)
 
 
-def plain_name(ask: Ask, node: Node, found: list[Node], placed: Placed) -> bool:
-    return ask.pin in {"", node.meta.name}
+def plain_name(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:
+    return request.pin in {"", node.meta.name}
 
 
 def quota_of(node: Node) -> int:
@@ -164,46 +175,46 @@ def quota_of(node: Node) -> int:
     return int(said) if said.isdigit() else 2
 
 
-def plain_machines(ask: Ask, node: Node, found: list[Node], placed: Placed) -> bool:
+def plain_machines(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:
     held = sum(shape.machine for other, shape, _ in there(found, placed) if other is node)
-    return not ask.shape.machine or held < quota_of(node)
+    return not request.shape.machine or held < quota_of(node)
 
 
-def plain_machine_score(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+def plain_machine_score(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
     held = sum(shape.machine for other, shape, _ in there(found, placed) if other is node)
     quota = quota_of(node)
     return max(quota - held - 1, 0) * 100 // quota if quota else 0
 
 
-def plain_quota(ask: Ask, node: Node, found: list[Node], placed: Placed) -> bool:
+def plain_quota(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:
     cpu = sum(dict(shape.wanted).get("cpu", 0) for _, shape, _ in placed)
-    wanted = dict(ask.shape.wanted).get("cpu", 0)
+    wanted = dict(request.shape.wanted).get("cpu", 0)
     return len(placed) + 1 <= 5 and (not wanted or cpu + wanted <= 1500)
 
 
-def plain_hot(ask: Ask, node: Node, found: list[Node], placed: Placed) -> bool:
+def plain_hot(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:
     usage, room = node.status.usage, node.allocatable
     return usage is None or (
         usage.cpu_milli * 100 <= 40 * room.cpu_milli and usage.memory_bytes * 100 <= 80 * room.memory_bytes
     )
 
 
-def plain_closeness(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+def plain_closeness(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
     total = 0
-    for other, shape, who in there(found, placed):
+    for other, shape, identity in there(found, placed):
         shared = sum(together(node, other, over) for over in ("node", "zone"))
-        for rule in every_rule(ask.shape):
-            if isinstance(rule, Near) and names_whom(rule, ask.who, who):
+        for rule in every_rule(request.shape):
+            if isinstance(rule, Near) and names_whom(rule, request.identity, identity):
                 total += (rule.weight or 1) * shared
-        if who is NOBODY:
+        if identity is NOBODY:
             continue
         for rule in every_rule(shape):
-            if isinstance(rule, Near) and names_whom(rule, who, ask.who):
+            if isinstance(rule, Near) and names_whom(rule, identity, request.identity):
                 total += (rule.weight or 1) * shared
     return total
 
 
-def plain_turn(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
+def plain_turn(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
     def last(each: Node) -> int:
         return max((index + 1 for index, (name, _, _) in enumerate(placed) if name == each.meta.name), default=0)
 
@@ -226,13 +237,13 @@ FILTERS: list[tuple[FilterPlugin, Callable[..., bool]]] = [
 @BRIEFLY
 @given(cluster=clusters())
 def test_a_vectorised_filter_says_what_a_plain_loop_says(cluster: Any) -> None:
-    found, placed, ask = cluster
+    found, placed, request = cluster
     snapshot = build(found, placed).snapshot()
     for plugin, plain in FILTERS:
-        mask = mask_of(plugin, ask, snapshot)
-        assert mask.tolist() == [plain(ask, node, found, placed) for node in found], plugin.name
+        mask = mask_of(plugin, request, snapshot)
+        assert mask.tolist() == [plain(request, node, found, placed) for node in found], plugin.name
         if not mask.all():
-            plugin.why(ask, snapshot, ~mask)
+            plugin.why(request, snapshot, ~mask)
 
 
 SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
@@ -248,7 +259,7 @@ SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
 @BRIEFLY
 @given(cluster=clusters())
 def test_a_vectorised_score_says_what_a_plain_loop_says(cluster: Any) -> None:
-    found, placed, ask = cluster
+    found, placed, request = cluster
     for plugin, plain in SCORES:
-        expected = [plain(ask, node, found, placed) for node in found]
-        check_scores(plugin, ask, build(found, placed).snapshot(), expected)
+        expected = [plain(request, node, found, placed) for node in found]
+        check_scores(plugin, request, build(found, placed).snapshot(), expected)

@@ -87,7 +87,7 @@ def workload_of(name: str, fields: dict[str, Any]) -> Workload:
 def counted(table: Table) -> dict[str, Any]:
     """What decisions go by."""
     rooms: dict[str, Any] = {node.meta.name: table.free(node.meta.name) for node in table.snapshot().nodes}
-    return rooms | {str(key): (allocation.node, allocation.who) for key, allocation in table.allocations.items()}
+    return rooms | {str(key): (allocation.node, allocation.identity) for key, allocation in table.allocations.items()}
 
 
 def told(outcome: Outcome) -> dict[str, str]:

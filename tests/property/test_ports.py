@@ -13,10 +13,10 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node, PortRange
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.lodging import Tenure
+from mandor.placement.framework.occupancy import AllocationTerms
 from mandor.placement.framework.ports import AnyPort, recorded
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugins.node_ports import NodePorts
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
@@ -76,18 +76,18 @@ def plain_fits(table: Table, node: Node, shape: Shape) -> bool:
 
 
 def check(table: Table, shape: Shape) -> None:
-    snapshot, plugin, ask = table.snapshot(), NodePorts(), Ask(key(999), shape)
-    mask = plugin.filter(CycleState(), ask, snapshot)
+    snapshot, plugin, request = table.snapshot(), NodePorts(), PlacementRequest(key(999), shape)
+    mask = plugin.filter(CycleState(), request, snapshot)
     for slot, node in enumerate(snapshot.nodes):
         assert int(snapshot.ports_left[slot]) == left_on(table, node)
         expected = plain_fits(table, node, shape)
         assert bool(mask[slot]) is expected
-        assert plugin.filter_slot(ask, snapshot, slot) is expected
+        assert plugin.filter_slot(request, snapshot, slot) is expected
         if not expected:
             alone = mask.copy()
             alone[:] = False
             alone[slot] = True
-            assert plugin.why(ask, snapshot, alone)
+            assert plugin.why(request, snapshot, alone)
 
 
 @settings(max_examples=80, deadline=None)
@@ -106,16 +106,16 @@ def test_no_two_instances_of_a_node_have_the_same_port_whatever_happens(data: st
         elif what == 2 and table.allocations:
             table.drop_allocation(data.draw(st.sampled_from(sorted(table.allocations))))
         elif what == 3:
-            held = Tenure(held=True)
+            held = AllocationTerms(held=True)
             table.set_allocation(
-                key(index), data.draw(st.sampled_from(NAMES)), data.draw(st.sampled_from(known)), tenure=held
+                key(index), data.draw(st.sampled_from(NAMES)), data.draw(st.sampled_from(known)), terms=held
             )
         else:
             shape = data.draw(st.sampled_from(known))
             tried = data.draw(st.booleans())
             version = dict(table.allocations)
             with table.trial() if tried else nullcontext():
-                found = decide(PROFILE, Ask(key(index), shape), table.snapshot())
+                found = decide(PROFILE, PlacementRequest(key(index), shape), table.snapshot())
                 if found.node:
                     node = table.node(found.node)
                     assert node is not None

@@ -15,15 +15,15 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.built_in import DEFAULTS
 from mandor.placement.cycle import Decision, Moment, begin, decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.lodging import Lodger, Rank, Tenure
-from mandor.placement.framework.making import Registered, make_plugin
+from mandor.placement.framework.occupancy import AllocationTerms, PlacedInstance, Rank
+from mandor.placement.framework.plugin_factory import Registered, make_plugin
 from mandor.placement.framework.points import FilterPlugin
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.plugins import default_preemption
 from mandor.placement.profiles import default_profile
@@ -46,7 +46,7 @@ class Agrees(FilterPlugin):
     name = "Agrees"
     by_class = True
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         return np.ones(len(nodes), dtype=np.bool_)
 
 
@@ -60,7 +60,7 @@ LONG = Profile(
 @dataclass(frozen=True)
 class Case:
     rooms: list[int]
-    lodgers: list[tuple[int, int, bool, Rank, int, float | None]]
+    placed_instances: list[tuple[int, int, bool, Rank, int, float | None]]
     """Node, size, port, rank, group, until."""
     budgets: list[int | None]
     cpu: int
@@ -72,7 +72,7 @@ class Case:
         for number, room in enumerate(self.rooms):
             table.set_node(make_node(f"n{number}", cpu=room))
         left, ports = list(self.rooms), set()
-        for number, (where, cpu, port, rank, group, until) in enumerate(self.lodgers):
+        for number, (where, cpu, port, rank, group, until) in enumerate(self.placed_instances):
             node = where % len(self.rooms)
             port = port and node not in ports
             if left[node] < cpu:
@@ -80,22 +80,22 @@ class Case:
             left[node] -= cpu
             if port:
                 ports.add(node)
-            tenure = Tenure(rank, born=float(number), until=until)
+            terms = AllocationTerms(rank, born=float(number), until=until)
             key = Key(Instance.kind, "default", f"i{number}")
-            table.set_allocation(key, f"n{node}", SHAPES[cpu, port], GROUPS[group], tenure)
-        for who, allowed in zip(GROUPS, self.budgets, strict=True):
-            table.lodgings.allow((who.namespace, who.workload, who.group), allowed)
+            table.set_allocation(key, f"n{node}", SHAPES[cpu, port], GROUPS[group], terms)
+        for identity, allowed in zip(GROUPS, self.budgets, strict=True):
+            table.lodgings.allow((identity.namespace, identity.workload, identity.group), allowed)
         return table
 
     @property
-    def ask(self) -> Ask:
-        who = Identity("default", "new", "main")
+    def request(self) -> PlacementRequest:
+        identity = Identity("default", "new", "main")
         key = Key(Instance.kind, "default", "new-0")
-        return Ask(key, SHAPES[self.cpu, self.port], self.priority, who=who)
+        return PlacementRequest(key, SHAPES[self.cpu, self.port], self.priority, identity=identity)
 
 
 ranks = st.builds(Rank, priority=st.integers(0, 4), spared=st.sampled_from([False, False, False, True]))
-lodgers = st.tuples(
+placed_instances = st.tuples(
     st.integers(0, 3),
     st.integers(1, 3),
     st.booleans(),
@@ -106,7 +106,7 @@ lodgers = st.tuples(
 cases = st.builds(
     Case,
     rooms=st.lists(st.integers(2, 8), min_size=1, max_size=4),
-    lodgers=st.lists(lodgers, max_size=14),
+    placed_instances=st.lists(placed_instances, max_size=14),
     budgets=st.lists(st.sampled_from([None, None, -1, 0, 1, 2]), min_size=3, max_size=3),
     cpu=st.integers(1, 8),
     port=st.booleans(),
@@ -115,7 +115,7 @@ cases = st.builds(
 
 
 def fits(case: Case, table: Table, node: str, gone: set[Key]) -> bool:
-    left = [each for each in table.lodgings.lodgers(node) if each.key not in gone]
+    left = [each for each in table.lodgings.placed_instances(node) if each.key not in gone]
     room = next(each for each in table.nodes if each.meta.name == node).allocatable.cpu_milli
     used = sum(dict(each.shape.wanted)["cpu"] for each in left)
     taken = case.port and any(each.shape.host_ports for each in left)
@@ -123,21 +123,21 @@ def fits(case: Case, table: Table, node: str, gone: set[Key]) -> bool:
 
 
 def going(table: Table, node: str) -> set[Key]:
-    return {each.key for each in table.lodgings.lodgers(node) if each.tenure.until == SOON}
+    return {each.key for each in table.lodgings.placed_instances(node) if each.terms.until == SOON}
 
 
-def removable(case: Case, table: Table, node: str) -> list[Lodger]:
+def removable(case: Case, table: Table, node: str) -> list[PlacedInstance]:
     return [
         each
-        for each in table.lodgings.lodgers(node)
-        if each.tenure.settled and not each.tenure.rank.spared and each.priority < case.priority
+        for each in table.lodgings.placed_instances(node)
+        if each.terms.settled and not each.terms.rank.spared and each.priority < case.priority
     ]
 
 
-def violations(case: Case, victims: list[Lodger]) -> int:
+def violations(case: Case, victims: list[PlacedInstance]) -> int:
     broken = 0
-    for who, allowed in zip(GROUPS, case.budgets, strict=True):
-        count = sum(each.who == who for each in victims)
+    for identity, allowed in zip(GROUPS, case.budgets, strict=True):
+        count = sum(each.identity == identity for each in victims)
         broken += max(0, count - max(0, allowed)) if allowed is not None else 0
     return broken
 
@@ -165,7 +165,7 @@ def stand(table: Table) -> tuple[object, ...]:
 def test_those_have_to_go_who_must_and_nobody_else(case: Case) -> None:
     table = case.table()
     before = stand(table)
-    decision = decide(QUICK, case.ask, table.snapshot(), moment=MOMENT)
+    decision = decide(QUICK, case.request, table.snapshot(), moment=MOMENT)
     assert stand(table) == before, "deciding changes nothing"
     now = [each.meta.name for each in table.nodes if fits(case, table, each.meta.name, set())]
     if now:
@@ -174,7 +174,7 @@ def test_those_have_to_go_who_must_and_nobody_else(case: Case) -> None:
     assert not decision.node
     ways = every_way(case, table)
     lower = any(
-        allocation.tenure.settled and allocation.tenure.rank.priority < case.priority
+        allocation.terms.settled and allocation.terms.rank.priority < case.priority
         for allocation in table.allocations.values()
     )
     if not ways or not lower:
@@ -204,8 +204,8 @@ def check(case: Case, table: Table, decision: Decision, ways: list[tuple[int, in
 @settings(max_examples=150, deadline=None)
 @given(case=cases)
 def test_counting_gives_what_trying_out_gives(case: Case) -> None:
-    quick = decide(QUICK, case.ask, case.table().snapshot(), moment=MOMENT)
-    long = decide(LONG, case.ask, case.table().snapshot(), moment=MOMENT)
+    quick = decide(QUICK, case.request, case.table().snapshot(), moment=MOMENT)
+    long = decide(LONG, case.request, case.table().snapshot(), moment=MOMENT)
     assert (quick.node, quick.nominated, quick.victims) == (long.node, long.nominated, long.victims)
 
 
@@ -215,12 +215,12 @@ def test_in_steps_it_is_what_comes_out_in_one_go(case: Case, after: Case) -> Non
     """`after`: somebody decides about another one between two steps."""
     table = case.table()
     before = stand(table)
-    at_once = decide(QUICK, case.ask, table.snapshot(), moment=MOMENT)
+    at_once = decide(QUICK, case.request, table.snapshot(), moment=MOMENT)
     with patch.object(default_preemption, "PLAYED", 1):
-        made = begin(QUICK, case.ask, table.snapshot(), moment=MOMENT)
+        made = begin(QUICK, case.request, table.snapshot(), moment=MOMENT)
         while not isinstance(made, Decision):
             assert stand(table) == before, "between two steps the table is as it was"
-            decide(QUICK, after.ask, table.snapshot(), moment=MOMENT)
+            decide(QUICK, after.request, table.snapshot(), moment=MOMENT)
             try:
                 next(made)
             except StopIteration as end:
@@ -233,31 +233,39 @@ def test_in_steps_it_is_what_comes_out_in_one_go(case: Case, after: Case) -> Non
 @given(case=cases)
 def test_when_they_are_gone_it_gets_the_place_that_was_held(case: Case) -> None:
     table = case.table()
-    ask = case.ask
-    made = decide(QUICK, ask, table.snapshot(), moment=MOMENT)
+    request = case.request
+    made = decide(QUICK, request, table.snapshot(), moment=MOMENT)
     if not made.nominated:
         return
-    table.set_allocation(ask.key, made.nominated, ask.shape, ask.who, Tenure(Rank(ask.priority), held=True))
+    table.set_allocation(
+        request.key, made.nominated, request.shape, request.identity, AllocationTerms(Rank(request.priority), held=True)
+    )
     for key in made.victims:
         allocation = table.allocation(key)
         assert allocation is not None
-        tenure = Tenure(allocation.tenure.rank, allocation.tenure.born, until=SOON)
-        table.set_allocation(key, allocation.node, allocation.shape, allocation.who, tenure)
-    waits = decide(QUICK, ask, table.snapshot(), nominated=made.nominated, moment=MOMENT)
+        terms = AllocationTerms(allocation.terms.rank, allocation.terms.born, until=SOON)
+        table.set_allocation(key, allocation.node, allocation.shape, allocation.identity, terms)
+    waits = decide(QUICK, request, table.snapshot(), nominated=made.nominated, moment=MOMENT)
     assert (waits.node, waits.victims) == ("", ()), "nobody else has to go while they are still there"
     assert waits.nominated == made.nominated
     for key in [*made.victims, *going(table, made.nominated)]:
         table.drop_allocation(key)
     # Somebody of the same priority comes in between.
-    other = Ask(Key(Instance.kind, "default", "other-0"), ask.shape, ask.priority, who=ask.who, preempts=False)
+    other = PlacementRequest(
+        Key(Instance.kind, "default", "other-0"),
+        request.shape,
+        request.priority,
+        identity=request.identity,
+        preempts=False,
+    )
     taken = decide(QUICK, other, table.snapshot(), moment=MOMENT)
     if taken.node:
-        table.set_allocation(other.key, taken.node, other.shape, other.who, Tenure(Rank(other.priority)))
-    assert decide(QUICK, ask, table.snapshot(), nominated=made.nominated, moment=MOMENT).node == made.nominated
+        table.set_allocation(other.key, taken.node, other.shape, other.identity, AllocationTerms(Rank(other.priority)))
+    assert decide(QUICK, request, table.snapshot(), nominated=made.nominated, moment=MOMENT).node == made.nominated
 
 
 @settings(max_examples=60, deadline=None)
-@given(case=cases, more=st.lists(st.tuples(st.booleans(), st.integers(0, 13), lodgers), max_size=25))
+@given(case=cases, more=st.lists(st.tuples(st.booleans(), st.integers(0, 13), placed_instances), max_size=25))
 def test_levels_kept_up_are_levels_made_anew(
     case: Case, more: list[tuple[bool, int, tuple[int, int, bool, Rank, int, float | None]]]
 ) -> None:
@@ -268,12 +276,12 @@ def test_levels_kept_up_are_levels_made_anew(
             table.drop_allocation(key)
         else:
             node = f"n{where % len(case.rooms)}"
-            table.set_allocation(key, node, SHAPES[cpu, port], GROUPS[group], Tenure(rank, until=until))
+            table.set_allocation(key, node, SHAPES[cpu, port], GROUPS[group], AllocationTerms(rank, until=until))
         for level in table.lodgings.levels(below=10):
             expected = np.zeros_like(level.taken)
             for slot, known in enumerate(table.nodes):
-                for each in table.lodgings.lodgers(known.meta.name):
-                    if each.tenure.settled and not each.tenure.rank.spared and each.priority == level.priority:
+                for each in table.lodgings.placed_instances(known.meta.name):
+                    if each.terms.settled and not each.terms.rank.spared and each.priority == level.priority:
                         expected[0, slot] += dict(each.shape.wanted)["cpu"]
                         expected[-1, slot] += 1
             np.testing.assert_array_equal(level.taken, expected)
@@ -282,7 +290,7 @@ def test_levels_kept_up_are_levels_made_anew(
         for slot, known in enumerate(table.nodes):
             here = [each for node, each in stopping if node == known.meta.name]
             taken = sum(dict(each.shape.wanted)["cpu"] for each in here)
-            latest = max((each.tenure.until or 0.0 for each in here), default=-np.inf)
+            latest = max((each.terms.until or 0.0 for each in here), default=-np.inf)
             assert (going.taken[0, slot], going.taken[-1, slot], going.latest[slot]) == (taken, len(here), latest)
 
 
@@ -295,10 +303,10 @@ def test_with_all_rules_it_goes_where_it_would_without_giving_one_up(
         "apart": [{"workload": "w0", "strength": "should"}],
         **({"relax": "after-preemption"} if first else {}),
     }
-    ask = structs.replace(case.ask, shape=Shape.of(make_template(cpu=str(case.cpu), placement=placement)))
+    request = structs.replace(case.request, shape=Shape.of(make_template(cpu=str(case.cpu), placement=placement)))
     table = case.table()
-    usual = decide(QUICK, ask, table.snapshot(), step_by_step=step_by_step)
-    strict = decide(QUICK, ask, table.snapshot(), step_by_step=step_by_step, all_rules=True)
+    usual = decide(QUICK, request, table.snapshot(), step_by_step=step_by_step)
+    strict = decide(QUICK, request, table.snapshot(), step_by_step=step_by_step, all_rules=True)
     keeps = not usual.relaxed and (usual.node or first)
     wanted = (usual.node, usual.nominated, usual.victims) if keeps else ("", "", ())
     assert (strict.node, strict.nominated, strict.victims) == wanted

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.lodging import Rank, Tenure
+from mandor.placement.framework.occupancy import AllocationTerms, Rank
+from mandor.placement.framework.request import Shape
 from mandor.placement.priority_levels import LEVELS_MOST
 from mandor.placement.table import Table
 from tests.scenarios.make import make_node, make_template
@@ -25,8 +25,8 @@ WHO = Identity("default", "web", "main")
 GROUP = ("default", "web", "main")
 RANKS = [Rank(0), Rank(7), Rank(7, spared=True), Rank(-3)]
 
-tenures = st.builds(
-    Tenure,
+all_terms = st.builds(
+    AllocationTerms,
     rank=st.sampled_from(RANKS),
     until=st.sampled_from([None, None, None, 5.0, 5.0, 9.0]),
     held=st.sampled_from([False, False, False, True]),
@@ -43,15 +43,15 @@ def check(table: Table) -> None:
     expected = {each: np.zeros((len(rows) + 1, count), dtype=np.int64) for each in levels}
     going, latest = np.zeros((len(rows) + 1, count), dtype=np.int64), np.full(count, -np.inf)
     for slot, node in enumerate(table.nodes):
-        for lodger in table.lodgings.lodgers(node.meta.name):
-            tenure = lodger.tenure
-            if tenure.held or (tenure.rank.spared and tenure.until is None):
+        for placed_instance in table.lodgings.placed_instances(node.meta.name):
+            terms = placed_instance.terms
+            if terms.held or (terms.rank.spared and terms.until is None):
                 continue
-            if tenure.until is not None:
-                taken, latest[slot] = going, max(latest[slot], tenure.until)
+            if terms.until is not None:
+                taken, latest[slot] = going, max(latest[slot], terms.until)
             else:
-                taken = expected[max(each for each in levels if each <= tenure.rank.priority)]
-            for resource, amount in lodger.shape.wanted:
+                taken = expected[max(each for each in levels if each <= terms.rank.priority)]
+            for resource, amount in placed_instance.shape.wanted:
                 taken[rows[resource], slot] += amount
             taken[-1, slot] += 1
     for priority, taken in levels.items():
@@ -65,8 +65,8 @@ def check(table: Table) -> None:
 def check_alike(table: Table) -> None:
     expected: dict[tuple[Shape, int, str], int] = {}
     for node in table.nodes:
-        for each in table.lodgings.lodgers(node.meta.name):
-            if each.tenure.settled and not each.tenure.rank.spared:
+        for each in table.lodgings.placed_instances(node.meta.name):
+            if each.terms.settled and not each.terms.rank.spared:
                 kind = (each.shape, each.priority, node.meta.name)
                 expected[kind] = expected.get(kind, 0) + 1
     assert table.lodgings.tight() == []
@@ -78,9 +78,9 @@ def check_alike(table: Table) -> None:
 
 
 def check_stopping(table: Table) -> None:
-    going = [(allocation.tenure.until, allocation.node, key) for key, allocation in table.allocations.items()]
+    going = [(allocation.terms.until, allocation.node, key) for key, allocation in table.allocations.items()]
     plain = sorted(
-        (until, node, key) for until, node, key in going if until is not None and not table.allocations[key].tenure.held
+        (until, node, key) for until, node, key in going if until is not None and not table.allocations[key].terms.held
     )
     soon = [(node, key) for until, node, key in plain if until <= 5.0]
     assert [(node, each.key) for node, each in table.lodgings.stopping()] == [(node, key) for _, node, key in plain]
@@ -108,13 +108,13 @@ class Course:
             table.drop_allocation(key(draw(st.integers(0, 9))))
         elif what == "come":
             shape = draw(st.sampled_from(SHAPES))
-            table.set_allocation(key(draw(st.integers(0, 9))), name, shape, WHO, draw(tenures))
+            table.set_allocation(key(draw(st.integers(0, 9))), name, shape, WHO, draw(all_terms))
         elif what == "streak" and len(table):
             slots = draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=5))
             self.streaks += 1
             keys = [key(100 * self.streaks + number) for number in range(len(slots))]
             rank = draw(st.sampled_from(RANKS))
-            table.set_allocations(slots, keys, draw(st.sampled_from(PLAIN)), WHO, [Tenure(rank)] * len(slots))
+            table.set_allocations(slots, keys, draw(st.sampled_from(PLAIN)), WHO, [AllocationTerms(rank)] * len(slots))
         elif what == "trial":
             with table.trial():
                 for _ in range(3):
@@ -141,12 +141,12 @@ def test_so_it_is_when_there_are_too_many_priorities_to_tell_apart(numbers: list
         table.set_node(make_node(name, cpu=1000))
     for number in numbers:
         priority = (number - LEVELS_MOST // 2) * apart
-        table.set_allocation(key(number), NAMES[number % 2], PLAIN[0], WHO, Tenure(Rank(priority)))
+        table.set_allocation(key(number), NAMES[number % 2], PLAIN[0], WHO, AllocationTerms(Rank(priority)))
         check(table)
     assert len(table.lodgings.levels(below=10_000_000)) < len(numbers)
     for number in numbers:
         table.drop_allocation(key(number))
         check(table)
     for number in range(LEVELS_MOST + 20):  # those of before are given up where nobody is: these can be told apart
-        table.set_allocation(key(0), NAMES[0], PLAIN[0], WHO, Tenure(Rank(-900_000 + number)))
+        table.set_allocation(key(0), NAMES[0], PLAIN[0], WHO, AllocationTerms(Rank(-900_000 + number)))
         check(table)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from mandor.model.meta import Key
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.quotas import Quota
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from tests.scenarios.make import GI, make_node, make_template
@@ -33,18 +33,18 @@ def test_no_quota_is_ever_exceeded_and_none_refuses_what_it_has_room_for(
     table.set_node(make_node("n1", cpu=64, memory=64 * GI))
     table.set_quota("own", Quota("whole", whole))
     table.set_quota("own", Quota("low", low, "low"))
-    placed: list[Ask] = []
+    placed: list[PlacementRequest] = []
     for number, (step, shape, priority_class, own) in enumerate(steps):
         if step == END:
             if placed:
                 table.drop_allocation(placed.pop(0).key)
             continue
         namespace = "own" if own else "other"
-        who = Identity(namespace, f"w{shape}{priority_class}", "main", {}, CLASSES[priority_class])
-        ask = Ask(Key("instance", namespace, f"i{number}"), SHAPES[shape], who=who)
-        decision = decide(profile, ask, table.snapshot())
-        wanted = {**dict(ask.shape.wanted), "instances": 1}
-        held = [whole, *([low] if who.priority_class == "low" else [])] if own else []
+        identity = Identity(namespace, f"w{shape}{priority_class}", "main", {}, CLASSES[priority_class])
+        request = PlacementRequest(Key("instance", namespace, f"i{number}"), SHAPES[shape], identity=identity)
+        decision = decide(profile, request, table.snapshot())
+        wanted = {**dict(request.shape.wanted), "instances": 1}
+        held = [whole, *([low] if identity.priority_class == "low" else [])] if own else []
         used = [_used(placed, ""), _used(placed, "low")]
         fits = all(
             counted.get(resource, 0) + amount <= most[resource]
@@ -54,14 +54,14 @@ def test_no_quota_is_ever_exceeded_and_none_refuses_what_it_has_room_for(
         )
         assert bool(decision.node) == fits, decision.message
         if decision.node:
-            table.set_allocation(ask.key, decision.node, ask.shape, ask.who)
-            placed.append(ask)
+            table.set_allocation(request.key, decision.node, request.shape, request.identity)
+            placed.append(request)
 
 
-def _used(placed: list[Ask], priority_class: str) -> dict[str, int]:
+def _used(placed: list[PlacementRequest], priority_class: str) -> dict[str, int]:
     used: dict[str, int] = {}
-    for ask in placed:
-        if ask.key.namespace == "own" and priority_class in {"", ask.who.priority_class}:
-            for resource, amount in {**dict(ask.shape.wanted), "instances": 1}.items():
+    for request in placed:
+        if request.key.namespace == "own" and priority_class in {"", request.identity.priority_class}:
+            for resource, amount in {**dict(request.shape.wanted), "instances": 1}.items():
                 used[resource] = used.get(resource, 0) + amount
     return used

@@ -14,7 +14,7 @@ from mandor.model.meta import Key
 from mandor.model.node import Taint
 from mandor.placement.cycle import decide
 from mandor.placement.explain import score_table, steps_of
-from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.profiles import default_profile
 from mandor.placement.remedy import Remedy, remedies
 from mandor.placement.table import Table
@@ -63,9 +63,11 @@ def table_of(nodes: list[dict[str, Any]]) -> Table:
     return table
 
 
-def ask_of(fields: dict[str, Any]) -> Ask:
+def ask_of(fields: dict[str, Any]) -> PlacementRequest:
     where = [{"rule": f"zone == {fields['zone']}"}] if fields["zone"] else []
-    return Ask(key("new-0"), Shape.of(make_template(cpu=fields["cpu"], memory=fields["memory"], where=where)))
+    return PlacementRequest(
+        key("new-0"), Shape.of(make_template(cpu=fields["cpu"], memory=fields["memory"], where=where))
+    )
 
 
 def counted(table: Table) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def counted(table: Table) -> dict[str, Any]:
     }
 
 
-def carried_out(table: Table, ask: Ask, remedy: Remedy) -> Ask:
+def carried_out(table: Table, request: PlacementRequest, remedy: Remedy) -> PlacementRequest:
     """What the sentence says, done by somebody who only reads it."""
     words = remedy.text.split()
     if remedy.kind == "uncordon":
@@ -85,13 +87,15 @@ def carried_out(table: Table, ask: Ask, remedy: Remedy) -> Ask:
     elif remedy.kind == "end":
         assert table.drop_allocation(key(words[1]))
     elif remedy.kind == "less":
-        amounts = dict(ask.shape.wanted)
+        amounts = dict(request.shape.wanted)
         for resource, unit in (("cpu", "cpu"), ("memory", "memory")):
             if f" {unit} instead of" in remedy.text:
                 text = remedy.text.split(f" {unit} instead of")[0].split()[-1]
                 amounts[resource] = dict(Shape.of(make_template(**{resource: text})).wanted)[resource]
-        ask = structs.replace(ask, shape=replace(ask.shape, wanted=tuple(amounts.items()), known={}, tied={}))
-    return ask
+        request = structs.replace(
+            request, shape=replace(request.shape, wanted=tuple(amounts.items()), known={}, tied={})
+        )
+    return request
 
 
 def _fields(found: Any) -> dict[str, Any]:
@@ -107,31 +111,31 @@ def _fields(found: Any) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(nodes=st.lists(node, min_size=1, max_size=4), fields=wanted)
 def test_what_is_proposed_works_for_whoever_does_it(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
-    table, ask = table_of(nodes), ask_of(fields)
-    if decide(PROFILE, ask, table.snapshot()).node:
+    table, request = table_of(nodes), ask_of(fields)
+    if decide(PROFILE, request, table.snapshot()).node:
         return
     before = counted(table)
-    found = remedies(PROFILE, ask, table)
+    found = remedies(PROFILE, request, table)
     assert counted(table) == before
-    assert decide(PROFILE, ask, table.snapshot()).node == ""
+    assert decide(PROFILE, request, table.snapshot()).node == ""
     assert [each.cost for each in found] == sorted(each.cost for each in found)
     for remedy in found:
         if remedy.kind in {"uncordon", "end", "less"}:
             other = table_of(nodes)
-            changed = carried_out(other, ask, remedy)
+            changed = carried_out(other, request, remedy)
             assert decide(PROFILE, changed, other.snapshot()).node == remedy.node, remedy
 
 
 @settings(max_examples=40, deadline=None)
 @given(nodes=st.lists(node, min_size=1, max_size=4), fields=wanted)
 def test_one_megabyte_more_than_proposed_does_not_fit(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
-    table, ask = table_of(nodes), ask_of(fields)
-    if decide(PROFILE, ask, table.snapshot()).node:
+    table, request = table_of(nodes), ask_of(fields)
+    if decide(PROFILE, request, table.snapshot()).node:
         return
-    less = [each for each in remedies(PROFILE, ask, table) if each.kind == "less" and " and " not in each.text]
+    less = [each for each in remedies(PROFILE, request, table) if each.kind == "less" and " and " not in each.text]
     for remedy in less:
-        changed = carried_out(table, ask, remedy)
-        (name,) = [each for each, amount in changed.shape.wanted if amount != dict(ask.shape.wanted)[each]]
+        changed = carried_out(table, request, remedy)
+        (name,) = [each for each, amount in changed.shape.wanted if amount != dict(request.shape.wanted)[each]]
         amounts = dict(changed.shape.wanted)
         amounts[name] += 1 if name == "cpu" else MI
         greedy = structs.replace(
@@ -143,10 +147,10 @@ def test_one_megabyte_more_than_proposed_does_not_fit(nodes: list[dict[str, Any]
 @settings(max_examples=60, deadline=None)
 @given(nodes=st.lists(node, min_size=1, max_size=5), fields=wanted)
 def test_the_best_of_the_score_table_is_what_is_chosen(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
-    table, ask = table_of(nodes), ask_of(fields)
-    decision = decide(PROFILE, ask, table.snapshot())
-    scores = score_table(PROFILE, decision.ask or ask, table.snapshot())
-    steps, verdict, _ = steps_of(PROFILE, ask, table.snapshot())
+    table, request = table_of(nodes), ask_of(fields)
+    decision = decide(PROFILE, request, table.snapshot())
+    scores = score_table(PROFILE, decision.request or request, table.snapshot())
+    steps, verdict, _ = steps_of(PROFILE, request, table.snapshot())
     assert bool(decision.node) == bool(scores) == bool(verdict.feasible.any())
     if scores:
         assert decision.node in {each.node for each in scores if each.total == scores[0].total}

@@ -109,9 +109,9 @@ def test_others_never_get_what_is_held_and_whom_it_is_for_does(held: dict[str, i
     placed = {name: dict.fromkeys(NODES, 0) for name in workloads}
     for index, name in enumerate(asking):
         instance = make_instance(index, workload=name, release=f"{name}.1", node="")
-        ask = board.ask(instance)
-        assert ask is not None
-        decision = decide(profile, ask, board.table.snapshot())
+        request = board.request(instance)
+        assert request is not None
+        decision = decide(profile, request, board.table.snapshot())
         # By hand: of four halves of a node, those that are held and not used by whom they are for are not for others.
         room = {
             node: 4
@@ -150,9 +150,9 @@ def test_nobody_is_put_out_for_room_that_is_held_for_others(held: int, lowly: in
         board.put(make_stored_release(each))
     for index in range(lowly):
         board.put(make_instance(index, workload="low", release="low.1", node="n0"))
-    ask = board.ask(make_instance(0, Phase.PENDING, workload="vip", release="vip.1"))
-    assert ask is not None
-    decision = decide(default_profile(), ask, board.table.snapshot())
+    request = board.request(make_instance(0, Phase.PENDING, workload="vip", release="vip.1"))
+    assert request is not None
+    decision = decide(default_profile(), request, board.table.snapshot())
     free = 4 - held - lowly
     assert bool(decision.node) == (halves <= free)
     if not decision.node:

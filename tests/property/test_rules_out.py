@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from mandor.model.node import Node, NodePhase, Taint
 from mandor.model.placement import Toleration
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.points import FilterPlugin
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugins.node_name import NodeName
 from mandor.placement.plugins.node_unschedulable import NodeUnschedulable
 from mandor.placement.plugins.taint_toleration import TaintToleration
@@ -47,11 +47,11 @@ def nodes(draw: Any) -> list[Node]:
 def test_who_rules_a_node_out_says_what_its_filter_says(
     found: list[Node], tolerate: tuple[Toleration, ...], priority: int, daemon: bool, pin: str
 ) -> None:
-    ask = Ask(key(0), dataclasses.replace(SHAPE, tolerate=tolerate), priority, pin=pin, daemon=daemon)
+    request = PlacementRequest(key(0), dataclasses.replace(SHAPE, tolerate=tolerate), priority, pin=pin, daemon=daemon)
     table = build(found, [])
     for plugin in default_profile().outright:
-        passed = mask_of(plugin, ask, table.snapshot())
-        assert passed.tolist() == [not plugin.rules_out(ask, node) for node in table.nodes], plugin.name
+        passed = mask_of(plugin, request, table.snapshot())
+        assert passed.tolist() == [not plugin.rules_out(request, node) for node in table.nodes], plugin.name
 
 
 def test_those_can_tell_who_go_by_the_node_alone() -> None:
@@ -67,6 +67,6 @@ def test_who_filters_otherwise_than_its_parent_does_not_rule_out_as_that_does() 
             return True
 
     silent = make_node("n1", phase=NodePhase.DOWN)
-    assert NodeUnschedulable().rules_out(Ask(key(0), SHAPE), silent)
-    assert not Braver().rules_out(Ask(key(0), SHAPE), silent)
+    assert NodeUnschedulable().rules_out(PlacementRequest(key(0), SHAPE), silent)
+    assert not Braver().rules_out(PlacementRequest(key(0), SHAPE), silent)
     assert Braver.rules_out is FilterPlugin.rules_out

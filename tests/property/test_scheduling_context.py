@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from mandor.lib.clock import ManualClock
 from mandor.placement.built_in import DEFAULTS
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import Handle
-from mandor.placement.framework.making import Registered, make_plugin
+from mandor.placement.framework.plugin_factory import Registered, make_plugin
 from mandor.placement.framework.points import PermitPlugin, Plugin, PostBindPlugin, PreBindPlugin, ReservePlugin, Wait
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.request import PlacementRequest
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
 
@@ -37,16 +37,16 @@ class Moody(ReservePlugin, PermitPlugin, PreBindPlugin, PostBindPlugin):
     def _chance(self, percent: int) -> bool:
         return not self.calm and self.dice.randrange(100) < percent
 
-    def reserve(self, state: CycleState, ask: Ask, node: str) -> None:
+    def reserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         self.states.append(state)  # so that no other gets its id
         self.begun[id(state)] += 1
         if self._chance(15):
             raise RuntimeError("no")
 
-    def unreserve(self, state: CycleState, ask: Ask, node: str) -> None:
+    def unreserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         self.ended[id(state)] += 1
 
-    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | str | None:
+    def permit(self, state: CycleState, request: PlacementRequest, node: str) -> Wait | str | None:
         for each in self.handle.waiting():
             if self.calm or self._chance(30):
                 self.handle.approve(each.key, self.name)
@@ -56,13 +56,13 @@ class Moody(ReservePlugin, PermitPlugin, PreBindPlugin, PostBindPlugin):
             return "no"
         return Wait(self.dice.randrange(8)) if self._chance(40) else None
 
-    async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
+    async def pre_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         if self._chance(30):
             await self.clock.sleep(self.dice.randrange(6))
         if self._chance(15):
             raise RuntimeError("no")
 
-    def post_bind(self, state: CycleState, ask: Ask, node: str) -> None:
+    def post_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         self.ended[id(state)] += 1
 
 

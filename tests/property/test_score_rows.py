@@ -19,15 +19,15 @@ from mandor.model.node import Capabilities, Node
 from mandor.placement.built_in import DEFAULTS, OPTIONAL
 from mandor.placement.cycle import Decision, decide
 from mandor.placement.framework.allocation import Weighed
-from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.cached_columns import At
+from mandor.placement.framework.capacity_columns import EXACT_BELOW
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.kept import At
-from mandor.placement.framework.lodging import Rank, Tenure
-from mandor.placement.framework.luck import lots
-from mandor.placement.framework.making import Registered, make_plugin
+from mandor.placement.framework.occupancy import AllocationTerms, Rank
+from mandor.placement.framework.plugin_factory import Registered, make_plugin
 from mandor.placement.framework.points import (
     SKIP,
     FilterPlugin,
@@ -42,9 +42,9 @@ from mandor.placement.framework.points import (
     whole_part,
 )
 from mandor.placement.framework.profile import Enabled, Profile
-from mandor.placement.framework.rehearsal import Rehearsal
-from mandor.placement.framework.room import EXACT_BELOW
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import NodeView, Snapshot
+from mandor.placement.framework.tie_break import tie_breaks
 from mandor.placement.framework.watch import Unwatched
 from mandor.placement.plugin_reach import plan
 from mandor.placement.plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
@@ -71,10 +71,10 @@ class OddNames(FilterPlugin, ScorePlugin):
 
     name = "OddNames"
 
-    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
         return view.name != "n3"
 
-    def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
+    def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
         return int(view.free["cpu"]) % 100
 
 
@@ -83,36 +83,36 @@ class Roomy(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
 
     name = "Roomy"
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ROOM
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Only | Skip | None:
-        return SKIP if ask.shape.machine else None
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None:
+        return SKIP if request.shape.machine else None
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         few: Mask = nodes.instances < 4
         return few
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         return None
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         return np.minimum(nodes.instances * 7, 100)
 
 
 class RoomyOneByOne(FilterPlugin, ScorePlugin):
     name = "RoomyOneByOne"
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ROOM
 
-    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
         return view.free["memory"] >= 0
 
-    def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
+    def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
         return min(100, abs(view.free["memory"]) // (10 * MI))
 
-    def filter_at(self, ask: Ask, nodes: Snapshot, at: At) -> Mask:
+    def filter_at(self, request: PlacementRequest, nodes: Snapshot, at: At) -> Mask:
         enough: Mask = nodes.free[1, at] >= 0
         return enough
 
@@ -122,11 +122,11 @@ class Named(PreFilterPlugin):
 
     name = "Named"
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Only | Skip | None:
-        return Only(frozenset(NAMES[:4])) if ask.shape.counted[0] > 200 else SKIP
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None:
+        return Only(frozenset(NAMES[:4])) if request.shape.counted[0] > 200 else SKIP
 
 
 class Relative(ScorePlugin):
@@ -134,16 +134,16 @@ class Relative(ScorePlugin):
 
     name = "Relative"
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> None:
+    def goes_by(self, request: PlacementRequest) -> None:
         return None
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         return np.array([len(node.meta.labels) for node in nodes.nodes], dtype=np.int64)
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         return scaled(scores)
 
 
@@ -298,21 +298,23 @@ class Course:
         self.count += 1
         pin = draw(st.sampled_from(["", "", "", "", "n1"]))
         priority, nominated = draw(st.sampled_from([(0, ""), (0, ""), (5, ""), (9, ""), (9, "n1")]))
-        who = draw(st.sampled_from(self.people))
-        ask = Ask(key(self.count), shape, priority, who=who, avoid=avoid, pin=pin)
+        identity = draw(st.sampled_from(self.people))
+        request = PlacementRequest(key(self.count), shape, priority, identity=identity, avoid=avoid, pin=pin)
         found, expected = (
-            decide(each, ask, self.table.snapshot(), nominated=nominated) for each in (self.quick, self.long)
+            decide(each, request, self.table.snapshot(), nominated=nominated) for each in (self.quick, self.long)
         )
         assert said(found) == said(expected)
         assert found.fault == ""
         quick, long = (
-            Rehearsal(each, ask, self.table.snapshot(), Unwatched(), quick=first_slot)
+            DryRun(each, request, self.table.snapshot(), Unwatched(), quick=first_slot)
             for each in (self.quick, self.long)
         )
         assert quick.place() == long.place()
         self.placed += bool(found.node)
         if keep and found.node:
-            self.table.set_allocation(ask.key, found.node, shape, who, Tenure(Rank(priority), born=float(self.count)))
+            self.table.set_allocation(
+                request.key, found.node, shape, identity, AllocationTerms(Rank(priority), born=float(self.count))
+            )
 
 
 def run_course(data: st.DataObject, name: str) -> None:
@@ -368,17 +370,17 @@ def test_the_usual_scores_in_one_go_are_those_of_their_plugins(cpu: list[int], m
     for index in range(3):
         shape = Shape.of(make_template(cpu=f"{cpu[index] // 4}m", memory=memory[index] // 4))
         table.set_allocation(key(index), "n0", shape)
-    ask = Ask(key(9), Shape.of(make_template(cpu=f"{cpu[3] // 4}m", memory=memory[3] // 4)))
+    request = PlacementRequest(key(9), Shape.of(make_template(cpu=f"{cpu[3] // 4}m", memory=memory[3] // 4)))
     seen, everyone = table.snapshot(), np.ones(1, dtype=np.bool_)
-    usual = plan(WAYS["weights"][0], CycleState(), ask, seen, Unwatched()).formulas
+    usual = plan(WAYS["weights"][0], CycleState(), request, seen, Unwatched()).formulas
     if usual is None:
         assert 0 in {max(cpu), max(memory)}, "only a node without CPU or memory is judged otherwise"
         return
     fit, balanced = NodeResourcesFit(), NodeResourcesBalancedAllocation()
-    expected = 5 * int(fit.score(CycleState(), ask, seen, everyone)[0])
-    if any(name in {"cpu", "memory"} for name, _ in ask.shape.wanted):
-        expected += 3 * int(balanced.score(CycleState(), ask, seen, everyone)[0])
-    if not fit.filter(CycleState(), ask, seen)[0]:
+    expected = 5 * int(fit.score(CycleState(), request, seen, everyone)[0])
+    if any(name in {"cpu", "memory"} for name, _ in request.shape.wanted):
+        expected += 3 * int(balanced.score(CycleState(), request, seen, everyone)[0])
+    if not fit.filter(CycleState(), request, seen)[0]:
         expected = -1
     kind = np.dtype(np.int32)
     at = np.zeros(64, dtype=np.intp)
@@ -392,4 +394,4 @@ def test_the_usual_scores_in_one_go_are_those_of_their_plugins(cpu: list[int], m
 @given(count=st.integers(1, 300), workload=st.text(max_size=5))
 def test_no_two_nodes_have_the_same_lot(count: int, workload: str) -> None:
     order = np.random.default_rng(count).permutation(count).astype(np.uint32)
-    assert len(set(lots(Identity("default", workload, "main"), order, count).tolist())) == count
+    assert len(set(tie_breaks(Identity("default", workload, "main"), order, count).tolist())) == count

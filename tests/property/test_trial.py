@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from tests.scenarios.make import make_node, make_template
@@ -64,9 +64,9 @@ def _seen(table: Table) -> object:
         {name: amount for name, amount in nodes.quotas.used("default").items() if amount},
         dict(nodes.wanted),
         [
-            decide(profile, Ask(_key(99), shape, who=who), nodes).node
+            decide(profile, PlacementRequest(_key(99), shape, identity=identity), nodes).node
             for shape in SHAPES
-            for who in (_who(0), _who(1), Identity("default", "new", "main"))
+            for identity in (_who(0), _who(1), Identity("default", "new", "main"))
         ],
     )
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mandor.model.meta import Key
 from mandor.model.volume import Volume
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
@@ -48,18 +48,18 @@ class Cluster:
         """Where each volume has data."""
 
     def place(self, workload: str, index: int) -> None:
-        ask = Ask(
+        request = PlacementRequest(
             Key("instance", "default", f"{workload}-{index}"),
             SHAPES[workload],
-            who=Identity("default", workload, "main"),
+            identity=Identity("default", workload, "main"),
         )
-        if self.table.allocation(ask.key) is not None:
+        if self.table.allocation(request.key) is not None:
             return
-        node = decide(PROFILE, ask, self.table.snapshot()).node
+        node = decide(PROFILE, request, self.table.snapshot()).node
         if not node:
             return
-        self.table.set_allocation(ask.key, node, ask.shape, ask.who)
-        for wanted in ask.local_volumes:
+        self.table.set_allocation(request.key, node, request.shape, request.identity)
+        for wanted in request.local_volumes:
             assert self.homes.setdefault(wanted.key, node) == node, "its data is elsewhere"
             known = KnownVolume(size=int(wanted.spec.size), node=node, made=True, workload=workload)
             self.table.set_volume(wanted.key, known)

@@ -13,8 +13,8 @@ from mandor.model.meta import Key
 from mandor.model.node import NodePhase, Taint
 from mandor.placement.cycle import decide
 from mandor.placement.explain import node_verdicts, score_table, steps_of
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.profiles import default_profile
 from mandor.placement.remedy import remedies
 from mandor.placement.table import Table
@@ -65,24 +65,27 @@ class Board:
         self.table.remove_node(step.words[0])
         return "ok"
 
-    def _asks(self, step: Step) -> list[Ask]:
+    def _asks(self, step: Step) -> list[PlacementRequest]:
         fields: dict[str, Any] = {key: parse_value(value) for key, value in step.fields.items()}
         fields |= {key: step.fields[key] for key in ("cpu", "memory", "disk") if key in step.fields}
         avoid = frozenset(str(fields.pop("avoid", "")).split(",")) - {""}
         workload = str(fields.pop("workload", ""))
-        who = Identity("default", workload, "main", fields.pop("labels", {})) if workload else NOBODY
+        identity = Identity("default", workload, "main", fields.pop("labels", {})) if workload else NOBODY
         if isinstance(fields.get("where"), dict):
             fields["where"] = [fields["where"]]
         shape = Shape.of(make_template(**fields))
-        return [Ask(Key(Instance.kind, "default", name), shape, avoid=avoid, who=who) for name in step.words]
+        return [
+            PlacementRequest(Key(Instance.kind, "default", name), shape, avoid=avoid, identity=identity)
+            for name in step.words
+        ]
 
     def do_place(self, step: Step) -> str:
         said = []
-        for ask in self._asks(step):
-            name = ask.key.name
-            decision = decide(self.profile, ask, self.table.snapshot())
+        for request in self._asks(step):
+            name = request.key.name
+            decision = decide(self.profile, request, self.table.snapshot())
             if decision.node:
-                self.table.set_allocation(ask.key, decision.node, ask.shape, ask.who)
+                self.table.set_allocation(request.key, decision.node, request.shape, request.identity)
                 without = "".join(f", without `{rule}`" for rule in decision.relaxed)
                 said.append(f"{name} -> {decision.node}{without}")
             else:
@@ -91,22 +94,22 @@ class Board:
 
     def do_remedies(self, step: Step) -> str:
         """What would let it run, the smallest change first."""
-        [ask] = self._asks(step)
-        found = remedies(self.profile, ask, self.table)
+        [request] = self._asks(step)
+        found = remedies(self.profile, request, self.table)
         return "\n".join(f"{each.text} -> {each.node}" for each in found) or "nothing that was tried"
 
     def do_steps(self, step: Step) -> str:
         """What is given up on the way, and who says no even then."""
-        [ask] = self._asks(step)
-        steps, verdict, last = steps_of(self.profile, ask, self.table.snapshot())
+        [request] = self._asks(step)
+        steps, verdict, last = steps_of(self.profile, request, self.table.snapshot())
         said = [f"{each.gives_up or 'all rules'}: {each.fits} fit" for each in steps]
         nodes = node_verdicts(verdict, last, self.table.snapshot(), 100)
         return "\n".join([*said, *(f"{each.node} {each.plugin} ({each.why})" for each in nodes if not each.fits)])
 
     def do_scores(self, step: Step) -> str:
-        [ask] = self._asks(step)
+        [request] = self._asks(step)
         said = []
-        for each in score_table(self.profile, ask, self.table.snapshot()):
+        for each in score_table(self.profile, request, self.table.snapshot()):
             parts = " + ".join(f"{part.weight}x{part.score} {part.plugin}" for part in each.parts)
             said.append(f"{each.node} {each.total} = {parts}")
         return "\n".join(said) or "none fits"

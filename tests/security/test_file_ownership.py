@@ -29,7 +29,7 @@ from mandor.placement.framework.points import FilterPlugin
 class Nothing(FilterPlugin):
     name = "Nothing"
 
-    def filter(self, ask, nodes):
+    def filter(self, request, nodes):
         return nodes.everyone
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mandor.placement.built_in import DEFAULTS
 from mandor.placement.framework.handle import Handle
-from mandor.placement.framework.making import Registered, make_plugin
+from mandor.placement.framework.plugin_factory import Registered, make_plugin
 from mandor.placement.framework.points import Plugin
 from mandor.placement.framework.profile import Enabled, Profile
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import PermitPlugin, PreBindPlugin, ReservePlugin, Wait
+from mandor.placement.framework.request import PlacementRequest
 from tests.scenarios.world import World
 from tests.sim.gangs import bound, gang
 
@@ -33,27 +33,27 @@ class Picky(ReservePlugin, PermitPlugin, PreBindPlugin):
         self.at, self.times, self.wait = at, times, wait
         self.begun = self.undone = 0
 
-    def _refuses(self, at: str, ask: Ask) -> bool:
-        if at != self.at or not ask.key.name.endswith("-1") or self.times <= 0:
+    def _refuses(self, at: str, request: PlacementRequest) -> bool:
+        if at != self.at or not request.key.name.endswith("-1") or self.times <= 0:
             return False
         self.times -= 1
         return True
 
-    def reserve(self, state: CycleState, ask: Ask, node: str) -> None:
+    def reserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         self.begun += 1
-        if self._refuses("reserve", ask):
+        if self._refuses("reserve", request):
             raise RuntimeError("no")
 
-    def unreserve(self, state: CycleState, ask: Ask, node: str) -> None:
+    def unreserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         self.undone += 1
 
-    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | str | None:
-        if self._refuses("permit", ask):
+    def permit(self, state: CycleState, request: PlacementRequest, node: str) -> Wait | str | None:
+        if self._refuses("permit", request):
             return "not this one"
         return None
 
-    async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
-        if self._refuses("pre_bind", ask):
+    async def pre_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
+        if self._refuses("pre_bind", request):
             raise RuntimeError("no")
 
 
@@ -79,10 +79,10 @@ class Slow(PermitPlugin):
     def __init__(self) -> None:
         self.held: Key | None = None
 
-    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | None:
-        if ask.key.name != "mpi-0" or self.held is not None:
+    def permit(self, state: CycleState, request: PlacementRequest, node: str) -> Wait | None:
+        if request.key.name != "mpi-0" or self.held is not None:
             return None
-        self.held = ask.key
+        self.held = request.key
         return Wait(20)
 
 

@@ -20,7 +20,7 @@ from mandor.placement.framework.points import FilterPlugin
 class OnlyOn(FilterPlugin):
     name = "OnlyOn"
 
-    def filter_node(self, state, ask, view):
+    def filter_node(self, state, request, view):
         return view.name == "{node}"
 """
 ENABLED = "profiles:\n- plugins:\n    multiPoint:\n      enabled:\n      - name: OnlyOn\n"

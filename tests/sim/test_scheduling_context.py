@@ -12,15 +12,14 @@ from mandor.model.meta import Key
 from mandor.model.node import NodePhase
 from mandor.model.phase import Phase
 from mandor.placement.built_in import DEFAULTS
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import Handle
 from mandor.placement.framework.points import (
     BindPlugin,
+    ClusterChange,
+    ClusterEvent,
     FilterPlugin,
-    Happened,
-    Happening,
     Hint,
     PermitPlugin,
     Plugin,
@@ -32,6 +31,7 @@ from mandor.placement.framework.points import (
     Wait,
 )
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import NodeView, Snapshot
 from mandor.scheduler.watchdog import Watchdog
 from mandor.store.base import Delete, Put
@@ -44,8 +44,8 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def note(self, what: str, ask: Ask) -> None:
-        self.lines.append(f"{what} {ask.key.name}")
+    def note(self, what: str, request: PlacementRequest) -> None:
+        self.lines.append(f"{what} {request.key.name}")
 
     def of(self, name: str) -> list[str]:
         return [line.removesuffix(f" {name}") for line in self.lines if line.endswith(f" {name}")]
@@ -61,31 +61,31 @@ class Everywhere(ReservePlugin, PermitPlugin, PreBindPlugin, PostBindPlugin):
         self.fail_at: str = ""
         self.fail_times = 1_000_000
 
-    def _do(self, what: str, state: CycleState, ask: Ask) -> None:
-        self.log.note(f"{self.name}.{what}", ask)
+    def _do(self, what: str, state: CycleState, request: PlacementRequest) -> None:
+        self.log.note(f"{self.name}.{what}", request)
         if self.fail_at == what and self.fail_times > 0:
             self.fail_times -= 1
             raise RuntimeError(f"no {what}")
 
-    def reserve(self, state: CycleState, ask: Ask, node: str) -> None:
+    def reserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         state.write(self.name, node)
-        self._do("reserve", state, ask)
+        self._do("reserve", state, request)
 
-    def unreserve(self, state: CycleState, ask: Ask, node: str) -> None:
-        self._do("unreserve", state, ask)
+    def unreserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
+        self._do("unreserve", state, request)
 
-    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | str | None:
+    def permit(self, state: CycleState, request: PlacementRequest, node: str) -> Wait | str | None:
         assert state.read(self.name, str) == node, "one state for both cycles"
-        self._do("permit", state, ask)
+        self._do("permit", state, request)
         return self.answer
 
-    async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
+    async def pre_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         assert state.read(self.name, str) == node
-        self._do("pre_bind", state, ask)
+        self._do("pre_bind", state, request)
 
-    def post_bind(self, state: CycleState, ask: Ask, node: str) -> None:
+    def post_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         assert state.read(self.name, str) == node
-        self._do("post_bind", state, ask)
+        self._do("post_bind", state, request)
 
 
 def web(world: World, index: int = 0) -> Instance:
@@ -224,14 +224,14 @@ class Crowd(PreBindPlugin, FilterPlugin):
         self.filtering = self.most_filtering = self.binding = self.most_binding = 0
         self.open = asyncio.Event()
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         self.filtering += 1
         self.most_filtering = max(self.most_filtering, self.filtering)
         answer = nodes.pools.where(self.name, lambda pool: True)
         self.filtering -= 1
         return answer
 
-    async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
+    async def pre_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         self.binding += 1
         self.most_binding = max(self.most_binding, self.binding)
         await self.open.wait()
@@ -265,13 +265,13 @@ class OwnBinder(BindPlugin):
         self.lie = lie
         self.asked: list[str] = []
 
-    async def bind(self, state: CycleState, ask: Ask, node: str) -> bool:
-        self.asked.append(ask.key.name)
-        if not ask.key.name.startswith("mine"):
+    async def bind(self, state: CycleState, request: PlacementRequest, node: str) -> bool:
+        self.asked.append(request.key.name)
+        if not request.key.name.startswith("mine"):
             return False
         if not self.lie:
             world = self._world[0]
-            await world.store.commit(Put(world.instance(ask.key.name).bound(node, at=world.clock.now())))
+            await world.store.commit(Put(world.instance(request.key.name).bound(node, at=world.clock.now())))
         return True
 
 
@@ -306,7 +306,7 @@ async def test_a_binder_that_only_says_so_binds_nothing(make_world: Any) -> None
 class Declines(BindPlugin):
     name = "Declines"
 
-    async def bind(self, state: CycleState, ask: Ask, node: str) -> bool:
+    async def bind(self, state: CycleState, request: PlacementRequest, node: str) -> bool:
         return False
 
 
@@ -324,12 +324,12 @@ async def test_when_no_binder_takes_it_the_placement_is_rejected(make_world: Any
 
 class Gate(PreEnqueuePlugin):
     name = "Gate"
-    retry_on = frozenset({Happening.NODE_ADDED})
+    retry_on = frozenset({ClusterEvent.NODE_ADDED})
 
     def __init__(self) -> None:
         self.closed = True
 
-    def pre_enqueue(self, ask: Ask) -> str | None:
+    def pre_enqueue(self, request: PlacementRequest) -> str | None:
         return "the gate is closed" if self.closed else None
 
 
@@ -369,8 +369,8 @@ class MakesRoom(PostFilterPlugin):
         self.node = node
         self.asked: list[str] = []
 
-    def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> str | None:
-        self.asked.append(ask.key.name)
+    def post_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> str | None:
+        self.asked.append(request.key.name)
         return self.node
 
 
@@ -400,20 +400,20 @@ class OnlyMarked(FilterPlugin):
     """Wants a mark, and knows that a new node without it changes nothing."""
 
     name = "OnlyMarked"
-    retry_on = frozenset({Happening.NODE_ADDED})
+    retry_on = frozenset({ClusterEvent.NODE_ADDED})
 
     def __init__(self) -> None:
         self.tries = 0
         self.hints: list[str] = []
 
-    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
         self.tries += 1
         return "mark" in view.facts
 
-    def hint(self, ask: Ask, happened: Happened) -> Hint:
-        assert happened.node is not None
-        self.hints.append(happened.node.meta.name)
-        return Hint.QUEUE if "mark" in happened.node.meta.labels else Hint.SKIP
+    def hint(self, request: PlacementRequest, change: ClusterChange) -> Hint:
+        assert change.node is not None
+        self.hints.append(change.node.meta.name)
+        return Hint.QUEUE if "mark" in change.node.meta.labels else Hint.SKIP
 
 
 @pytest.mark.req("S1-33", "S1-34")
@@ -434,8 +434,8 @@ class Loops(FilterPlugin):
 
     name = "Loops"
 
-    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
-        while ask.key.name == "bad-0":
+    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
+        while request.key.name == "bad-0":
             try:
                 pass
             except Exception:

@@ -11,7 +11,7 @@ from mandor.lib.clock import settle
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.table_report import TableReport
-from mandor.placement.framework.ask import Shape
+from mandor.placement.framework.request import Shape
 from tests.scenarios.make import make_node, make_template, make_workload
 from tests.scenarios.world import World
 

@@ -14,8 +14,8 @@ from mandor.model.resources import Resources
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.config import SchedulerConfig
 from mandor.placement.forecast import Controls, Forecast, Left, Outcome
-from mandor.placement.framework.ask import CPU, MEMORY
 from mandor.placement.framework.identity import names_shown
+from mandor.placement.framework.request import CPU, MEMORY
 from mandor.placement.table import Table
 
 

@@ -23,10 +23,10 @@ from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.config import SchedulerConfig, default_config
 from mandor.placement.consult import Consult, consult
 from mandor.placement.forecast import Controls
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.handle import Detached
 from mandor.placement.framework.points import Question, Reply
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
@@ -144,10 +144,15 @@ def _work(
 
 
 def _consult(
-    guard: Guard, inquire: Inquire, loop: asyncio.AbstractEventLoop, profile: Profile, ask: Ask, nodes: Snapshot
+    guard: Guard,
+    inquire: Inquire,
+    loop: asyncio.AbstractEventLoop,
+    profile: Profile,
+    request: PlacementRequest,
+    nodes: Snapshot,
 ) -> Mapping[str, object]:
     """From the thread: the questions are asked by the event loop, and waited for here."""
-    talk = consult(profile, ask, nodes, guard)
+    talk = consult(profile, request, nodes, guard)
     try:
         question = next(talk)
         while True:

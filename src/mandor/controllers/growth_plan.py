@@ -13,8 +13,8 @@ from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatu
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.cycle import Decision, decide
 from mandor.placement.forecast import ask_nobody, kept_out
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Unwatched
 from mandor.placement.gang_outcome import decide_gang
@@ -90,25 +90,29 @@ class Growth:
     profiles: Mapping[str, Profile]
     count: int = 0
     orders: list[Order] = field(default_factory=list)
-    unsatisfiable: set[Ask] = field(default_factory=set)
+    unsatisfiable: set[PlacementRequest] = field(default_factory=set)
     """Requests that no machine kind satisfies, without the key of the instance."""
     placed: list[Key] = field(default_factory=list)
     added: dict[str, Node | None] = field(default_factory=dict)
     """Simulated nodes by name, each with the real node that it hides."""
 
-    def plan(self, waiting: Sequence[Ask], offers: Sequence[Offer], underway: Iterable[Node]) -> list[Order]:
+    def plan(
+        self, waiting: Sequence[PlacementRequest], offers: Sequence[Offer], underway: Iterable[Node]
+    ) -> list[Order]:
         for _ in self.steps(waiting, offers, underway):
             pass
         return self.orders
 
-    def steps(self, waiting: Sequence[Ask], offers: Sequence[Offer], underway: Iterable[Node]) -> Steps:
+    def steps(self, waiting: Sequence[PlacementRequest], offers: Sequence[Offer], underway: Iterable[Node]) -> Steps:
         """Fill `orders`. `underway`: nodes that were ordered and have not joined yet."""
         try:
             for node in underway:
                 self._put(node)
             rooms = {offer.pool: offer.room for offer in offers}
-            queued = (replace(ask, preempts=False) for ask in waiting if not ask.pin and self._queued(ask))
-            candidates = (ask for ask in queued if _without_key(ask) not in self.unsatisfiable)
+            queued = (
+                replace(request, preempts=False) for request in waiting if not request.pin and self._queued(request)
+            )
+            candidates = (request for request in queued if _without_key(request) not in self.unsatisfiable)
             for _ in range(PORTIONS_MOST):
                 portion = list(islice(candidates, ASKS_MOST))
                 if not portion or not any(rooms.values()) or len(self.orders) >= ORDERS_MOST:
@@ -118,7 +122,7 @@ class Growth:
         finally:
             self._clean_up()
 
-    def _order(self, left: list[Ask], offers: Sequence[Offer], rooms: dict[str, int]) -> Steps:
+    def _order(self, left: list[PlacementRequest], offers: Sequence[Offer], rooms: dict[str, int]) -> Steps:
         while left and len(self.orders) < ORDERS_MOST:
             open_ = [offer for offer in offers if rooms[offer.pool] > 0]
             best = yield from self._best(left, open_, rooms)
@@ -126,11 +130,11 @@ class Growth:
                 self.unsatisfiable.update(map(_without_key, left))
                 return
             offer, many = best
-            before = {ask.key for ask in left}
+            before = {request.key for request in left}
             for _ in range(many):
                 self._add(offer)
             left = yield from self._settle(left)
-            helped = tuple(sorted(before - {ask.key for ask in left}))
+            helped = tuple(sorted(before - {request.key for request in left}))
             self.orders += [Order(offer.pool, offer.kind, helped)] * many
             rooms[offer.pool] -= many
 
@@ -143,16 +147,16 @@ class Growth:
             else:
                 self.board.remove(Key(Node.kind, "", name))
 
-    def _queued(self, ask: Ask) -> bool:
+    def _queued(self, request: PlacementRequest) -> bool:
         """Return whether the instance is in the queue; a machine does not help one that a gate or quota holds back."""
-        profile = self.profiles.get(ask.profile)
+        profile = self.profiles.get(request.profile)
         try:
-            return profile is not None and kept_out(profile, ask) is None and not self.board.held(ask.key)
+            return profile is not None and kept_out(profile, request) is None and not self.board.held(request.key)
         except PluginFault:
             return False
 
     def _best(
-        self, left: Sequence[Ask], offers: Sequence[Offer], rooms: Mapping[str, int]
+        self, left: Sequence[PlacementRequest], offers: Sequence[Offer], rooms: Mapping[str, int]
     ) -> Generator[None, None, tuple[Offer, int] | None]:
         """Return the offer that places most instances; ties go to the smallest machine, then to the first
         offer. Several machines at once only for a gang that no single machine holds."""
@@ -163,14 +167,14 @@ class Growth:
                 best, most = offer, (helped, -offer.node.allocatable.cpu_milli)
         if best is not None:
             return best, 1
-        gang = [ask for ask in left if ask.member is not None]
+        gang = [request for request in left if request.member is not None]
         for offer in offers if gang else ():
             for many in range(2, min(rooms[offer.pool], ORDERS_MOST - len(self.orders)) + 1):
                 if (yield from self._helped(gang, offer, many)):
                     return offer, many
         return None
 
-    def _helped(self, left: Sequence[Ask], offer: Offer, many: int) -> Generator[None, None, int]:
+    def _helped(self, left: Sequence[PlacementRequest], offer: Offer, many: int) -> Generator[None, None, int]:
         names = [self._add(offer) for _ in range(many)]
         with self.board.table.trial():
             still = yield from self._settle(left)
@@ -189,53 +193,53 @@ class Growth:
         self.added[node.meta.name] = self.board.nodes.get(node.meta.name)
         self.board.put(node)
 
-    def _settle(self, asks: Sequence[Ask]) -> Generator[None, None, list[Ask]]:
+    def _settle(self, requests: Sequence[PlacementRequest]) -> Generator[None, None, list[PlacementRequest]]:
         """Place every instance that fits; return the others. Equal requests are refused after the first refusal."""
-        left: list[Ask] = []
-        refused: set[Ask] = set()
+        left: list[PlacementRequest] = []
+        refused: set[PlacementRequest] = set()
         done: set[Key] = set()
-        for ask in asks:
-            if ask.key in done:
+        for request in requests:
+            if request.key in done:
                 continue
-            like = _without_key(ask)
+            like = _without_key(request)
             decisions: tuple[Decision, ...] = ()
             if like not in refused:
-                decisions = place(self.board, self.profiles, ask)
+                decisions = place(self.board, self.profiles, request)
                 yield
             if not decisions:
                 refused.add(like)
-                left.append(ask)
+                left.append(request)
             done.update(each.key for each in decisions)
         self.placed += done
-        return [ask for ask in left if ask.key not in done]
+        return [request for request in left if request.key not in done]
 
 
-def _without_key(ask: Ask) -> Ask:
-    return replace(ask, key=_NOBODY)
+def _without_key(request: PlacementRequest) -> PlacementRequest:
+    return replace(request, key=_NOBODY)
 
 
-def place(board: ClusterModel, profiles: Mapping[str, Profile], ask: Ask) -> tuple[Decision, ...]:
+def place(board: ClusterModel, profiles: Mapping[str, Profile], request: PlacementRequest) -> tuple[Decision, ...]:
     """Place the instance, or its whole gang, on the board; empty if that is impossible without preemption."""
-    profile = profiles.get(ask.profile)
+    profile = profiles.get(request.profile)
     if profile is None:
         return ()
     try:
-        if ask.member is not None:
-            together = decide_gang(board, profile, ask, ask_nobody, Unwatched())
-            decisions = together.placed if together is not None else (_alone(board, profile, ask),)
+        if request.member is not None:
+            together = decide_gang(board, profile, request, ask_nobody, Unwatched())
+            decisions = together.placed if together is not None else (_alone(board, profile, request),)
         else:
-            decisions = (_alone(board, profile, ask),)
+            decisions = (_alone(board, profile, request),)
     except PluginFault:
         return ()
-    if not all(each.node and each.ask is not None for each in decisions):
+    if not all(each.node and each.request is not None for each in decisions):
         return ()
     for each in decisions:
-        assert each.ask is not None
-        board.table.set_allocation(each.key, each.node, each.ask.shape, each.ask.who)
+        assert each.request is not None
+        board.table.set_allocation(each.key, each.node, each.request.shape, each.request.identity)
     return decisions
 
 
-def _alone(board: ClusterModel, profile: Profile, ask: Ask) -> Decision:
+def _alone(board: ClusterModel, profile: Profile, request: PlacementRequest) -> Decision:
     if profile.consults:
         raise PluginFault(profile.consults[0].name, "cannot be asked about machines that are not there")
-    return decide(profile, ask, board.table.snapshot())
+    return decide(profile, request, board.table.snapshot())

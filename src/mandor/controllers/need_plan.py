@@ -36,15 +36,15 @@ def fits_elsewhere(
     board.put(node.changed(spec=replace(node.spec, cordoned=True)))
     try:
         with board.table.trial():
-            asks = []
+            requests = []
             for each in work:
-                ask = board.ask(each)
-                if ask is None:
+                request = board.request(each)
+                if request is None:
                     return False
                 board.table.drop_allocation(each.key)
-                asks.append(replace(ask, pin="", member=None, preempts=False))
-            for ask in asks:
-                if not place(board, profiles, ask):
+                requests.append(replace(request, pin="", member=None, preempts=False))
+            for request in requests:
+                if not place(board, profiles, request):
                     return False
                 yield
             return True

@@ -32,7 +32,7 @@ from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.cluster_model import STEP, ClusterModel
 from mandor.placement.conversion import PlacementState, placement_state
-from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
 from mandor.provision.base import JoinInfo, MachineOrder, Provisioner
 from mandor.store.base import Change, Store
@@ -190,7 +190,7 @@ class NodeAutoscaleController(Controller[str]):
         offers = [offer for pool, scaling in scaled for offer in self._offers(pool, scaling, board)]
         if not self._waiting or not offers:
             return []
-        asks = await self._aged(min(scaling.pending_for for _, scaling in scaled), board)
+        requests = await self._aged(min(scaling.pending_for for _, scaling in scaled), board)
         known = list(board.nodes.values())
         underway = [
             expected_node(pool.meta.name, scaling.kinds[each.kind], known, each.id)
@@ -199,23 +199,23 @@ class NodeAutoscaleController(Controller[str]):
             if each.phase == "Ordered" and each.kind in scaling.kinds
         ]
         growth = Growth(board, self._profiles(board))
-        await self._through(growth.steps(asks, offers, underway))
+        await self._through(growth.steps(requests, offers, underway))
         return growth.orders
 
-    async def _aged(self, seconds: float, board: ClusterModel) -> list[Ask]:
+    async def _aged(self, seconds: float, board: ClusterModel) -> list[PlacementRequest]:
         """What those ask for who have waited for so long; the most important first, then the first that came."""
         now, found = self._clock.monotonic(), []
         for number, key in enumerate([key for key, since in self._waiting.items() if now - since >= seconds]):
             if number % STEP == 0:
                 await asyncio.sleep(0)
             instance = board.instances.get(key)
-            ask = (
-                board.ask(instance)
+            request = (
+                board.request(instance)
                 if instance is not None and placement_state(instance) is PlacementState.WAITING
                 else None
             )
-            if instance is not None and ask is not None:
-                found.append((-ask.priority, instance.meta.created_at, ask.key, ask))
+            if instance is not None and request is not None:
+                found.append((-request.priority, instance.meta.created_at, request.key, request))
         return [each[-1] for each in sorted(found, key=lambda each: each[:3])]
 
     def _offers(self, pool: NodePool, scaling: NodeAutoscale, board: ClusterModel) -> Iterator[Offer]:

@@ -187,8 +187,8 @@ class RestoreController(Controller[str]):
     ) -> str:
         """Where it goes now; empty: nowhere, or not yet."""
         key, uid, now = workload_key(instance), instance.meta.uid, self._clock.monotonic()
-        ask = board.ask(instance)
-        if ask is None or not may_move(instance, board.workloads.get(key), members):
+        request = board.request(instance)
+        if request is None or not may_move(instance, board.workloads.get(key), members):
             self._since.pop(uid, None)
             return ""
         if now < self._not_before.get(uid, 0.0):
@@ -196,7 +196,7 @@ class RestoreController(Controller[str]):
         node = self._answers.get(uid)
         if node is None:
             try:
-                node = guard.run(lambda: destination(instance, ask, board.table, profiles, guard))
+                node = guard.run(lambda: destination(instance, request, board.table, profiles, guard))
             except Overrun:
                 node = ""
             self._answers[uid] = node

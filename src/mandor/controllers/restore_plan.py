@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from mandor.model.instance import Instance
 from mandor.placement.cycle import FEW_NODES, Decision, decide
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, run_filters
 from mandor.placement.framework.watch import Unwatched, Watch
 from mandor.placement.movable import relaxed
@@ -21,16 +21,20 @@ def second_best(instance: Instance) -> bool:
 
 
 def destination(
-    instance: Instance, ask: Ask, table: Table, profiles: Mapping[str, Profile], watch: Watch | None = None
+    instance: Instance,
+    request: PlacementRequest,
+    table: Table,
+    profiles: Mapping[str, Profile],
+    watch: Watch | None = None,
 ) -> str:
     """The node where it would keep all its rules, and be in no later form, beside the one that it is to take the place
     of; empty: none, or it has all that where it stands by now."""
-    profile, watch = profiles.get(ask.profile), watch or Unwatched()
+    profile, watch = profiles.get(request.profile), watch or Unwatched()
     if profile is None:
         return ""
-    ask = replace(ask, pin="")  # what sent it to where it is does not hold any more
+    request = replace(request, pin="")  # what sent it to where it is does not hold any more
     spec = instance.spec
-    forms = ask.forms[: spec.variant + 1]
+    forms = request.forms[: spec.variant + 1]
     try:
         with table.trial():
             table.drop_allocation(instance.key)
@@ -45,27 +49,27 @@ def destination(
         return ""  # the scheduler meets the same fault, and tells of it
     finally:
         watch.end()
-    chosen = decision.ask
+    chosen = decision.request
     if not decision.node or chosen is None:
         return ""
     return decision.node if chosen.shape.variant < spec.variant or decision.node != spec.node else ""
 
 
-def _by_preemption(profile: Profile, ask: Ask, here: str, table: Table, watch: Watch) -> str:
+def _by_preemption(profile: Profile, request: PlacementRequest, here: str, table: Table, watch: Watch) -> str:
     """Where it keeps all its rules in the place of others who matter less, if that is what it wants rather than to
     give one up; empty: nowhere, or not that."""
-    if not ask.shape.preempt_first:
+    if not request.shape.preempt_first:
         return ""
-    decision = _decided(profile, ask, table, watch)
+    decision = _decided(profile, request, table, watch)
     return decision.nominated if decision.victims and decision.nominated != here else ""
 
 
-def _decided(profile: Profile, ask: Ask, table: Table, watch: Watch) -> Decision:
+def _decided(profile: Profile, request: PlacementRequest, table: Table, watch: Watch) -> Decision:
     few = len(table) <= FEW_NODES
-    return decide(profile, ask, table.snapshot(), watch=watch, step_by_step=few, all_rules=True)
+    return decide(profile, request, table.snapshot(), watch=watch, step_by_step=few, all_rules=True)
 
 
-def _keeping(profile: Profile, ask: Ask, table: Table, watch: Watch) -> set[str]:
+def _keeping(profile: Profile, request: PlacementRequest, table: Table, watch: Watch) -> set[str]:
     nodes = table.snapshot()
-    feasible = run_filters(profile, CycleState(), ask, nodes, watch).feasible
+    feasible = run_filters(profile, CycleState(), request, nodes, watch).feasible
     return {nodes.nodes[int(slot)].meta.name for slot in feasible.nonzero()[0]}

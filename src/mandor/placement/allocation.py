@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.identity import NOBODY, Identity
-from mandor.placement.framework.lodging import SETTLED, Tenure
+from mandor.placement.framework.occupancy import SETTLED, AllocationTerms
 from mandor.placement.framework.ports import HostPort
+from mandor.placement.framework.request import Shape
 
 
 class Allocation(Struct, frozen=True, gc=False):
@@ -15,8 +15,8 @@ class Allocation(Struct, frozen=True, gc=False):
 
     node: str
     shape: Shape
-    who: Identity = NOBODY
-    tenure: Tenure = SETTLED
+    identity: Identity = NOBODY
+    terms: AllocationTerms = SETTLED
     ports: tuple[int, ...] = ()
     """The ports of the node that were chosen for it, in the order of the shape."""
 

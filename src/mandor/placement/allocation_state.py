@@ -8,10 +8,10 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Shape
-from mandor.placement.framework.census import Census
 from mandor.placement.framework.identity import NOBODY, Identity
-from mandor.placement.framework.lodging import SETTLED, Alike, Going, Level, Lodger, Tenure
+from mandor.placement.framework.occupancy import SETTLED, Alike, AllocationTerms, Going, Level, PlacedInstance
+from mandor.placement.framework.request import Shape
+from mandor.placement.framework.topology_counts import TopologyCounts
 from mandor.placement.priority_levels import PriorityLevels
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ Group = tuple[str, str, str]
 class AllocationState:
     """One of the table; it says who comes and who leaves."""
 
-    def __init__(self, table: "Table", levels: PriorityLevels, census: Census) -> None:
+    def __init__(self, table: "Table", levels: PriorityLevels, topology: TopologyCounts) -> None:
         self._table = table
-        self._census = census
+        self._topology = topology
         self._levels = levels
         self._stopping: list[tuple[float, str, Key]] = []
         """In order: until when, on which node, and who."""
@@ -47,22 +47,22 @@ class AllocationState:
         return self._table.trial()
 
     def set_allocation(
-        self, key: Key, node: str, shape: Shape, who: Identity = NOBODY, tenure: Tenure = SETTLED
+        self, key: Key, node: str, shape: Shape, identity: Identity = NOBODY, terms: AllocationTerms = SETTLED
     ) -> None:
-        self._table.set_allocation(key, node, shape, who, tenure)
+        self._table.set_allocation(key, node, shape, identity, terms)
 
     def drop_allocation(self, key: Key) -> bool:
         return self._table.drop_allocation(key)
 
     # Who is there.
 
-    def lodgers(self, node: str) -> list[Lodger]:
+    def placed_instances(self, node: str) -> list[PlacedInstance]:
         """The most important first."""
         return sorted(map(self._lodger, self._table.keys_on(node)), key=_importance)
 
     def stopping(
         self, *, by: float = inf, among: Container[str] | None = None, most: int | None = None
-    ) -> list[tuple[str, Lodger]]:
+    ) -> list[tuple[str, PlacedInstance]]:
         if not self._stopping:
             return []
         going = self._stopping[: bisect_right(self._stopping, by, key=_until)]
@@ -73,7 +73,7 @@ class AllocationState:
     def going(self) -> Going:
         return self._levels.going()
 
-    def held(self) -> list[tuple[str, Lodger]]:
+    def held(self) -> list[tuple[str, PlacedInstance]]:
         return self._named(self._held) if self._held else []
 
     def lowest_held(self) -> int | None:
@@ -87,8 +87,8 @@ class AllocationState:
 
     # Budgets.
 
-    def allowed(self, who: Identity) -> int | None:
-        return self._allowed.get((who.namespace, who.workload, who.group)) if self._allowed else None
+    def allowed(self, identity: Identity) -> int | None:
+        return self._allowed.get((identity.namespace, identity.workload, identity.group)) if self._allowed else None
 
     def allow(self, group: Group, count: int | None) -> None:
         """So many more of a group may be disrupted; None: as many as anybody likes."""
@@ -100,9 +100,9 @@ class AllocationState:
         else:
             self._allowed[group] = count
 
-    def spend(self, who: Identity, times: int = 1) -> None:
+    def spend(self, identity: Identity, times: int = 1) -> None:
         """Within a trial: so many of its group are disrupted."""
-        group = (who.namespace, who.workload, who.group)
+        group = (identity.namespace, identity.workload, identity.group)
         allowed = self._allowed.get(group)
         if allowed is not None:
             self.allow(group, allowed - times)
@@ -112,43 +112,43 @@ class AllocationState:
         return [
             Alike(shape, priority, counts)
             for group in sorted(group for group, count in self._allowed.items() if count <= 0)
-            for who in self._census.of_group(*group)
-            for (shape, priority), counts in self._alike.get(who, {}).items()
+            for identity in self._topology.of_group(*group)
+            for (shape, priority), counts in self._alike.get(identity, {}).items()
         ]
 
     # What only the table calls.
 
-    def come(self, key: Key, node: str, tenure: Tenure, count: int = 1) -> None:
+    def come(self, key: Key, node: str, terms: AllocationTerms, count: int = 1) -> None:
         """`count`: so many that are settled like this one."""
-        if tenure.held:
-            self._held[key] = tenure.rank.priority
-        elif tenure.until is not None:
-            insort(self._stopping, (tenure.until, node, key))
+        if terms.held:
+            self._held[key] = terms.rank.priority
+        elif terms.until is not None:
+            insort(self._stopping, (terms.until, node, key))
         else:
-            priority = tenure.rank.priority
+            priority = terms.rank.priority
             self._settled[priority] = self._settled.get(priority, 0) + count
 
-    def leave(self, key: Key, node: str, tenure: Tenure) -> None:
-        if tenure.held:
+    def leave(self, key: Key, node: str, terms: AllocationTerms) -> None:
+        if terms.held:
             self._held.pop(key, None)
-        elif tenure.until is not None:
-            del self._stopping[bisect_left(self._stopping, (tenure.until, node, key))]
+        elif terms.until is not None:
+            del self._stopping[bisect_left(self._stopping, (terms.until, node, key))]
         else:
-            priority = tenure.rank.priority
+            priority = terms.rank.priority
             left = self._settled[priority] - 1
             if left:
                 self._settled[priority] = left
             else:
                 del self._settled[priority]
 
-    def count(self, nodes: Sequence[str], shape: Shape, who: Identity, tenure: Tenure, sign: int) -> None:
+    def count(self, nodes: Sequence[str], shape: Shape, identity: Identity, terms: AllocationTerms, sign: int) -> None:
         """One more, or less, on each of these nodes, which the table knows."""
-        rank = tenure.rank
-        if tenure.until is not None or tenure.held or rank.spared:
+        rank = terms.rank
+        if terms.until is not None or terms.held or rank.spared:
             return
-        kinds = self._alike.get(who)
+        kinds = self._alike.get(identity)
         if kinds is None:
-            kinds = self._alike[who] = {}
+            kinds = self._alike[identity] = {}
         counts = kinds.get((shape, rank.priority))
         if counts is None:
             counts = kinds[shape, rank.priority] = {}
@@ -161,13 +161,13 @@ class AllocationState:
         if not counts:
             del kinds[shape, rank.priority]
             if not kinds:
-                del self._alike[who]
+                del self._alike[identity]
 
-    def _lodger(self, key: Key) -> Lodger:
+    def _lodger(self, key: Key) -> PlacedInstance:
         allocation = self._table.allocations[key]
-        return _new_tuple(Lodger, (key, allocation.shape, allocation.who, allocation.tenure))
+        return _new_tuple(PlacedInstance, (key, allocation.shape, allocation.identity, allocation.terms))
 
-    def _named(self, keys: Collection[Key]) -> list[tuple[str, Lodger]]:
+    def _named(self, keys: Collection[Key]) -> list[tuple[str, PlacedInstance]]:
         return [(self._table.allocations[key].node, self._lodger(key)) for key in sorted(keys)]
 
 
@@ -175,5 +175,5 @@ def _until(stopping: tuple[float, str, Key]) -> float:
     return stopping[0]
 
 
-def _importance(lodger: Lodger) -> tuple[int, float, Key]:
-    return lodger.importance
+def _importance(placed_instance: PlacedInstance) -> tuple[int, float, Key]:
+    return placed_instance.importance

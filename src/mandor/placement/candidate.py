@@ -14,11 +14,11 @@ from mandor.model.node import Node, NodePhase, Taint
 from mandor.model.placement import Toleration
 from mandor.placement.claims import CLAIM_RANK
 from mandor.placement.cycle import widest
-from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import names_shown
 from mandor.placement.framework.ports import AnyPort
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import CPU, DISK, MEMORY, PlacementRequest, Shape
 from mandor.placement.framework.runtime import run_filters
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.table import Table
@@ -29,8 +29,8 @@ EACH_MOST = 16
 """So many changes of one kind are tried."""
 
 
-def _same(ask: Ask) -> Ask:
-    return ask
+def _same(request: PlacementRequest) -> PlacementRequest:
+    return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +40,28 @@ class Candidate:
     kind: str
     text: str
     cost: float
-    ask: Callable[[Ask], Ask] = _same
+    request: Callable[[PlacementRequest], PlacementRequest] = _same
     nodes: tuple[Node, ...] = ()
     """As they would be."""
     ends: tuple[Key, ...] = ()
     """Instances that would be gone."""
 
 
-def candidates(profile: Profile, ask: Ask, table: Table, stopping: tuple[Key, ...]) -> Iterator[Candidate]:
+def candidates(
+    profile: Profile, request: PlacementRequest, table: Table, stopping: tuple[Key, ...]
+) -> Iterator[Candidate]:
     """`stopping`: instances that are told to stop and still take their room."""
     if stopping:
         which = f"{len(stopping)} instances that stop now"
         if len(stopping) == 1:
-            which = names_shown(stopping, ask.key.namespace)
+            which = names_shown(stopping, request.key.namespace)
         yield Candidate(
             "wait", f"wait until {which} has ended" if len(stopping) == 1 else f"wait for {which}", 0, ends=stopping
         )
     yield from _of_nodes(table.snapshot())
-    yield from _of_rules(ask.shape, table.snapshot())
-    yield from _less(profile, ask, table.snapshot())
-    yield from _ends(profile, ask, table)
+    yield from _of_rules(request.shape, table.snapshot())
+    yield from _less(profile, request, table.snapshot())
+    yield from _ends(profile, request, table)
     yield from _more_nodes(table.snapshot())
 
 
@@ -129,29 +131,31 @@ def _taints(shape: Shape, nodes: Snapshot) -> list[Taint]:
 
 
 def _reshaped(kind: str, text: str, cost: float, **changes: Any) -> Candidate:
-    return Candidate(kind, text, cost, ask=partial(_with_shape, changes))
+    return Candidate(kind, text, cost, request=partial(_with_shape, changes))
 
 
 _OF_ALL_FORMS = frozenset({"tolerate", "must", "pool", "dedicated"})
 """What a group says once, for its alternatives, too."""
 
 
-def _with_shape(changes: dict[str, Any], ask: Ask) -> Ask:
+def _with_shape(changes: dict[str, Any], request: PlacementRequest) -> PlacementRequest:
     # What a shape has worked out about itself does not hold for another one.
     common = {name: value for name, value in changes.items() if name in _OF_ALL_FORMS}
-    forms = tuple(replace(each, **common, known={}, tied={}) for each in ask.shape.alternatives)
-    return msgspec.structs.replace(ask, shape=replace(ask.shape, **changes, alternatives=forms, known={}, tied={}))
+    forms = tuple(replace(each, **common, known={}, tied={}) for each in request.shape.alternatives)
+    return msgspec.structs.replace(
+        request, shape=replace(request.shape, **changes, alternatives=forms, known={}, tied={})
+    )
 
 
 # Asking for less.
 
 
-def _less(profile: Profile, ask: Ask, nodes: Snapshot) -> Iterator[Candidate]:
+def _less(profile: Profile, request: PlacementRequest, nodes: Snapshot) -> Iterator[Candidate]:
     """The least on any node that has nothing else against it: of one resource, and of all together."""
-    wanted = dict(ask.shape.wanted)
+    wanted = dict(request.shape.wanted)
     if not wanted:
         return
-    open_to_it = _open_without(profile, ask, nodes, wanted=())
+    open_to_it = _open_without(profile, request, nodes, wanted=())
     found: dict[tuple[tuple[str, int], ...], float] = {}
     for slot in open_to_it.nonzero()[0]:
         rest = {name: _rest(name, amount, nodes, int(slot)) for name, amount in wanted.items()}
@@ -159,7 +163,7 @@ def _less(profile: Profile, ask: Ask, nodes: Snapshot) -> Iterator[Candidate]:
             less = tuple((name, amount) for name, amount in rest.items() if amount < wanted[name])
             found[less] = sum(1 - amount / wanted[name] for name, amount in less)
     for less in sorted(found, key=lambda each: (len(each), found[each]))[:EACH_MOST] if found else ():
-        yield _asking(ask, wanted, dict(less), 10 + 50 * found[less])
+        yield _asking(request, wanted, dict(less), 10 + 50 * found[less])
 
 
 def _rest(resource: str, amount: int, nodes: Snapshot, slot: int) -> int:
@@ -171,7 +175,7 @@ def _rest(resource: str, amount: int, nodes: Snapshot, slot: int) -> int:
     return free // MIB * MIB if resource in {MEMORY, DISK} else free
 
 
-def _asking(ask: Ask, wanted: dict[str, int], less: dict[str, int], cost: float) -> Candidate:
+def _asking(request: PlacementRequest, wanted: dict[str, int], less: dict[str, int], cost: float) -> Candidate:
     words = [
         f"{shown(name, amount)} {name} instead of {shown(name, wanted[name])} "
         f"({shown(name, wanted[name] - amount)} less)"
@@ -179,8 +183,8 @@ def _asking(ask: Ask, wanted: dict[str, int], less: dict[str, int], cost: float)
     ]
     amounts = {**wanted, **less}
     counted = (
-        min(ask.shape.counted[0], amounts.get(CPU, 2**62)),
-        min(ask.shape.counted[1], amounts.get(MEMORY, 2**62)),
+        min(request.shape.counted[0], amounts.get(CPU, 2**62)),
+        min(request.shape.counted[1], amounts.get(MEMORY, 2**62)),
     )
     return _reshaped("less", f"ask for {' and '.join(words)}", cost, wanted=tuple(amounts.items()), counted=counted)
 
@@ -191,24 +195,26 @@ def shown(resource: str, amount: int) -> str:
     return str(Size(amount)) if resource in {MEMORY, DISK} else str(amount)
 
 
-def _open_without(profile: Profile, ask: Ask, nodes: Snapshot, **changes: Any) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+def _open_without(
+    profile: Profile, request: PlacementRequest, nodes: Snapshot, **changes: Any
+) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     """The nodes that have nothing else against it."""
-    eased = widest(_with_shape(changes, ask))
+    eased = widest(_with_shape(changes, request))
     return run_filters(profile, CycleState(), eased, nodes).feasible
 
 
 # Ending others.
 
 
-def _ends(profile: Profile, ask: Ask, table: Table) -> Iterator[Candidate]:
+def _ends(profile: Profile, request: PlacementRequest, table: Table) -> Iterator[Candidate]:
     """One instance whose room is enough, the least important first, then the smallest."""
     nodes = table.snapshot()
-    wanted = dict(ask.shape.wanted)
-    open_to_it = _open_without(profile, ask, nodes, wanted=(), host_ports=(), any_ports=())
+    wanted = dict(request.shape.wanted)
+    open_to_it = _open_without(profile, request, nodes, wanted=(), host_ports=(), any_ports=())
     found: list[tuple[int, int, Key, str]] = []
     for key, allocation in table.allocations.items():
         slot = nodes.slots.get(allocation.node)
-        if slot is None or not open_to_it[slot] or allocation.tenure.held or allocation.tenure.rank is CLAIM_RANK:
+        if slot is None or not open_to_it[slot] or allocation.terms.held or allocation.terms.rank is CLAIM_RANK:
             continue
         taken = dict(allocation.shape.wanted)
         if all(
@@ -217,6 +223,6 @@ def _ends(profile: Profile, ask: Ask, table: Table) -> Iterator[Candidate]:
             if name in nodes.rows
         ):
             size = taken.get(MEMORY, 0) + taken.get(CPU, 0) * MIB
-            found.append((allocation.tenure.rank.priority, size, key, allocation.node))
+            found.append((allocation.terms.rank.priority, size, key, allocation.node))
     for _, _, key, node in sorted(found)[:EACH_MOST]:
         yield Candidate("end", f"end {key.name} on {node}", 45, ends=(key,))

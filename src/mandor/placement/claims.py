@@ -7,9 +7,9 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node, Occupied
 from mandor.model.placement import Toleration, Where
-from mandor.placement.framework.ask import CPU, MEMORY, Ask, Shape
 from mandor.placement.framework.identity import NOBODY, Identity
-from mandor.placement.framework.lodging import Rank, Tenure
+from mandor.placement.framework.occupancy import AllocationTerms, Rank
+from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest, Shape
 from mandor.placement.table import Table
 
 DEDICATED = "dedicated"
@@ -45,9 +45,9 @@ def _shape(cpu_milli: int, memory_bytes: int, pool: str, dedicated: bool, where:
     )
 
 
-def claim_ask(instance: Instance, claim: Claim) -> Ask:
-    who = Identity(instance.meta.namespace, claim.owner, instance.spec.group)
-    return Ask(instance.key, shape_of(claim), profile=BAREMETAL, preempts=False, who=who)
+def claim_ask(instance: Instance, claim: Claim) -> PlacementRequest:
+    identity = Identity(instance.meta.namespace, claim.owner, instance.spec.group)
+    return PlacementRequest(instance.key, shape_of(claim), profile=BAREMETAL, preempts=False, identity=identity)
 
 
 # What an inventory shows.
@@ -65,7 +65,7 @@ def set_node(table: Table, node: Node) -> None:
         if node.status.inventory:
             table.drop_allocation(key)
         return
-    table.set_allocation(key, node.meta.name, _occupied(occupied), NOBODY, Tenure(CLAIM_RANK))
+    table.set_allocation(key, node.meta.name, _occupied(occupied), NOBODY, AllocationTerms(CLAIM_RANK))
 
 
 def remove_node(table: Table, name: str) -> None:

@@ -27,9 +27,9 @@ from mandor.placement.conversion import (
     tenure_of,
     workload_key,
 )
-from mandor.placement.framework.ask import Ask, Shape
-from mandor.placement.framework.lodging import Tenure
+from mandor.placement.framework.occupancy import AllocationTerms
 from mandor.placement.framework.ports import recorded
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.group_attributes import GroupAttributes
 from mandor.placement.table import Table
@@ -41,7 +41,7 @@ STEP = 25
 class Waiting(NamedTuple):
     """An instance that needs a node, as the queue sees it."""
 
-    ask: Ask
+    request: PlacementRequest
     queued_at: float
 
 
@@ -166,18 +166,18 @@ class ClusterModel:
         """Who needs a node, in the order they came; whose release or workload is not there waits for that."""
         for instance in self.instances.values():
             if placement_state(instance) is PlacementState.WAITING:
-                ask = self.ask(instance)
-                if ask is not None:
-                    yield Waiting(ask, instance.meta.created_at)
+                request = self.request(instance)
+                if request is not None:
+                    yield Waiting(request, instance.meta.created_at)
 
-    def ask(self, instance: Instance) -> Ask | None:
+    def request(self, instance: Instance) -> PlacementRequest | None:
         """What it asks for, whether or not it has a node; None: its release or its workload is gone."""
         if instance.spec.claim is not None:
             return claims.claim_ask(instance, instance.spec.claim)
         workload, shape = self.workloads.get(workload_key(instance)), self._shape(instance)
         if workload is None or shape is None:
             return None
-        return ask_of(instance, workload, shape, self._roster.who(instance), self._roster.rank(instance))
+        return ask_of(instance, workload, shape, self._roster.identity(instance), self._roster.rank(instance))
 
     def _counted(self, instance: Instance) -> Shape:
         """Of one whose release is gone: what it was counted for where it is."""
@@ -190,11 +190,11 @@ class ClusterModel:
     def _count(self, instance: Instance) -> None:
         """Where it is; and where room is held for it."""
         shape, stands = self._counted(instance), placement_state(instance)
-        rank, who = self._roster.rank(instance), self._roster.who(instance)
+        rank, identity = self._roster.rank(instance), self._roster.identity(instance)
         if stands is PlacementState.PLACED:
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
-            tenure = tenure_of(instance, shape, rank)
-            self.table.set_allocation(instance.key, instance.spec.node, shape, who, tenure, ports)
+            terms = tenure_of(instance, shape, rank)
+            self.table.set_allocation(instance.key, instance.spec.node, shape, identity, terms, ports)
         elif stands is PlacementState.WAITING and instance.status.nominated:
             self.hold(instance, instance.status.nominated)
         else:
@@ -204,13 +204,13 @@ class ClusterModel:
         """Room for one that waits; `shape`: for which form of it, if not the main one."""
         shape, rank = shape or self._shape(instance), self._roster.rank(instance)
         if shape is not None:
-            tenure = Tenure(rank, instance.meta.created_at, held=True)
-            self.table.set_allocation(instance.key, node, shape, self._roster.who(instance), tenure)
+            terms = AllocationTerms(rank, instance.meta.created_at, held=True)
+            self.table.set_allocation(instance.key, node, shape, self._roster.identity(instance), terms)
 
     def held(self, key: Key) -> str:
         """The node where room is held for it; empty: nowhere."""
         allocation = self.table.allocation(key)
-        return allocation.node if allocation is not None and allocation.tenure.held else ""
+        return allocation.node if allocation is not None and allocation.terms.held else ""
 
     def _rank_again(self, workloads: Iterable[Key]) -> None:
         for key in workloads:

@@ -14,9 +14,9 @@ from mandor.model.claim import BAREMETAL
 from mandor.model.reading import FAILED, Mistake, Reader
 from mandor.placement.baremetal import baremetal_source
 from mandor.placement.built_in import BUILT_IN, DEFAULTS
-from mandor.placement.framework.luck import Ties
 from mandor.placement.framework.points import POINTS, Plugin
 from mandor.placement.framework.profile import DEFAULT_BINDER
+from mandor.placement.framework.tie_break import Ties
 from mandor.placement.plugin_source import Registry
 from mandor.placement.plugins.http_extender import Extender
 from mandor.placement.plugins.priority_sort import PrioritySort

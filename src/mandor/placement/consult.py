@@ -4,11 +4,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple
 
 from mandor.placement.cycle import widest
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState, key_of_form
+from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.points import Agreed, ConsultPlugin, Offer, PostFilterPlugin, Question, Reply
 from mandor.placement.framework.profile import Profile
-from mandor.placement.framework.rehearsal import Rehearsal
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, blamed, run_filters
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Guard
@@ -16,19 +16,19 @@ from mandor.placement.framework.watch import Guard
 QUESTIONS_MOST = 16
 """Of one plugin about one instance."""
 
-Consult = Callable[[Profile, Ask, Snapshot], Mapping[str, object]]
+Consult = Callable[[Profile, PlacementRequest, Snapshot], Mapping[str, object]]
 """Asks elsewhere, and waits for the answers; raises `PluginFault`."""
 Talk = Generator[Question, Reply, object]
 
 
 def consult(
-    profile: Profile, ask: Ask, nodes: Snapshot, guard: Guard, *, now: float = 0.0
+    profile: Profile, request: PlacementRequest, nodes: Snapshot, guard: Guard, *, now: float = 0.0
 ) -> Generator[Question, Reply, Mapping[str, object]]:
     """Yields questions, one after another, and returns the answers by plugin; whoever is asked is asked about the
     nodes that all others let pass, for each form of the instance, and if there is none, about those who would have to
     go. A `PluginFault` when an answer cannot be had and is needed."""
     # All look at the nodes now, before anybody is waited for: the snapshot is a window on what changes.
-    forms = [_Form(form, *_begin(profile, form, nodes, guard, now)) for form in ask.forms]
+    forms = [_Form(form, *_begin(profile, form, nodes, guard, now)) for form in request.forms]
     answers: dict[str, object] = {}
     for each in forms:
         said = {}
@@ -36,10 +36,10 @@ def consult(
             said[plugin] = yield from _answer(plugin, talk, first, guard)
         left = bool(said) and not any(plugin.leaves_none(value) for plugin, value in said.items())
         for maker, offers in each.offers:
-            agreed = () if left else (yield from _agree(profile, each.ask, offers, guard))
-            answers[key_of_form(maker, each.ask.shape.variant)] = Agreed(agreed)
+            agreed = () if left else (yield from _agree(profile, each.request, offers, guard))
+            answers[key_of_form(maker, each.request.shape.variant)] = Agreed(agreed)
             said = {plugin: plugin.agreeing(value, agreed) for plugin, value in said.items()}
-        answers |= {key_of_form(plugin.name, each.ask.shape.variant): value for plugin, value in said.items()}
+        answers |= {key_of_form(plugin.name, each.request.shape.variant): value for plugin, value in said.items()}
     return answers
 
 
@@ -54,15 +54,17 @@ Offers = tuple[str, tuple[Offer, ...]]
 
 
 class _Form(NamedTuple):
-    ask: Ask
+    request: PlacementRequest
     begun: Sequence[Begun]
     offers: Sequence[Offers]
 
 
-def _begin(profile: Profile, ask: Ask, nodes: Snapshot, guard: Guard, now: float) -> tuple[list[Begun], list[Offers]]:
-    eased, held = widest(ask), _held(ask, nodes)
-    with nodes.lodging.trial():
-        nodes.lodging.drop_allocation(ask.key)  # Room that is held for it is not in its own way.
+def _begin(
+    profile: Profile, request: PlacementRequest, nodes: Snapshot, guard: Guard, now: float
+) -> tuple[list[Begun], list[Offers]]:
+    eased, held = widest(request), _held(request, nodes)
+    with nodes.occupancy.trial():
+        nodes.occupancy.drop_allocation(request.key)  # Room that is held for it is not in its own way.
         verdict = guard.run(lambda: run_filters(profile, CycleState(), eased, nodes, guard))
         begun: list[Begun] = []
         if verdict.feasible.any():
@@ -70,28 +72,28 @@ def _begin(profile: Profile, ask: Ask, nodes: Snapshot, guard: Guard, now: float
             begun = [(plugin, talk, _step(plugin, talk, None, guard)) for plugin, talk in talks]
         if not any(each.agrees_to_victims for each in profile.consults):
             return begun, []
-        rehearsal = Rehearsal(profile, eased, nodes, guard, nominated=held, now=now)
-        if held and rehearsal.still_waits():
+        dry_run = DryRun(profile, eased, nodes, guard, nominated=held, now=now)
+        if held and dry_run.still_waits():
             return begun, [(each.name, ()) for each in profile.post_filters]
-        return begun, [(each.name, _offers(each, rehearsal, guard)) for each in profile.post_filters]
+        return begun, [(each.name, _offers(each, dry_run, guard)) for each in profile.post_filters]
 
 
-def _held(ask: Ask, nodes: Snapshot) -> str:
-    return next((node for node, each in nodes.lodging.held() if each.key == ask.key), "")
+def _held(request: PlacementRequest, nodes: Snapshot) -> str:
+    return next((node for node, each in nodes.occupancy.held() if each.key == request.key), "")
 
 
-def _offers(plugin: PostFilterPlugin, rehearsal: Rehearsal, guard: Guard) -> tuple[Offer, ...]:
-    with blamed(plugin), rehearsal.trial():
-        return guard.run(lambda: tuple(plugin.offers(rehearsal)))
+def _offers(plugin: PostFilterPlugin, dry_run: DryRun, guard: Guard) -> tuple[Offer, ...]:
+    with blamed(plugin), dry_run.trial():
+        return guard.run(lambda: tuple(plugin.offers(dry_run)))
 
 
 def _agree(
-    profile: Profile, ask: Ask, offers: tuple[Offer, ...], guard: Guard
+    profile: Profile, request: PlacementRequest, offers: tuple[Offer, ...], guard: Guard
 ) -> Generator[Question, Reply, tuple[Offer, ...]]:
     """Each who has a say is asked about what those before him agreed to."""
     for plugin in profile.consults:
         if plugin.agrees_to_victims and offers:
-            talk = plugin.consult_victims(ask, offers)
+            talk = plugin.consult_victims(request, offers)
             value = yield from _answer(plugin, talk, _step(plugin, talk, None, guard), guard)
             if not isinstance(value, tuple):
                 raise PluginFault(plugin.name, f"consult_victims answered {value!r}, not a tuple of Offers")

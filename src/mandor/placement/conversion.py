@@ -11,10 +11,10 @@ from mandor.model.priority import PriorityClass, class_of
 from mandor.model.quota import Quota
 from mandor.model.reservation import Reservation
 from mandor.model.workload import Release, ReleaseSpec, Workload
-from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask, Shape
 from mandor.placement.framework.identity import Identity, Selector
-from mandor.placement.framework.lodging import Rank, Tenure
+from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.quotas import Quota as Limit
+from mandor.placement.framework.request import CPU, DISK, MEMORY, PlacementRequest, Shape
 from mandor.placement.framework.reservations import Held
 from mandor.placement.gang import membership
 
@@ -131,17 +131,17 @@ def rank_of(workload: Workload, group: str, classes: Mapping[str, PriorityClass]
     return Rank(given.value, given.preempt == "lower", spared, spec.profile)
 
 
-def tenure_of(instance: Instance, shape: Shape, rank: Rank) -> Tenure:
+def tenure_of(instance: Instance, shape: Shape, rank: Rank) -> AllocationTerms:
     stop = instance.spec.stop
     until = None
     if stop is not None:
         grace = shape.grace if stop.grace_seconds is None else stop.grace_seconds
         until = stop.at + grace if stop.at else inf
-    return Tenure(rank, instance.meta.created_at, until)
+    return AllocationTerms(rank, instance.meta.created_at, until)
 
 
-def ask_of(instance: Instance, workload: Workload, shape: Shape, who: Identity, rank: Rank) -> Ask:
-    return Ask(
+def ask_of(instance: Instance, workload: Workload, shape: Shape, identity: Identity, rank: Rank) -> PlacementRequest:
+    return PlacementRequest(
         key=instance.key,
         shape=shape,
         priority=rank.priority,
@@ -150,7 +150,7 @@ def ask_of(instance: Instance, workload: Workload, shape: Shape, who: Identity, 
         avoid=frozenset(instance.spec.avoid),
         pin=instance.spec.pin,
         daemon=bool(instance.spec.home),
-        who=who,
+        identity=identity,
         gates=workload.spec.gates + instance.spec.waits,
         member=membership(instance, workload),
     )

@@ -13,13 +13,13 @@ from mandor.lib.steps import Steps, at_once
 from mandor.model.instance import UNSCHEDULABLE
 from mandor.model.meta import Key
 from mandor.model.placement import PlacementRule
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState, of_form
+from mandor.placement.framework.dry_run import DryRun, run_post_filters
 from mandor.placement.framework.identity import NOBODY, names_shown
-from mandor.placement.framework.lodging import Lodger, Lodging
-from mandor.placement.framework.points import ANYTHING, Happening, Nomination, Plugin, Reach
+from mandor.placement.framework.occupancy import Occupancy, PlacedInstance
+from mandor.placement.framework.points import ANYTHING, ClusterEvent, Nomination, Plugin, Reach
 from mandor.placement.framework.profile import Profile
-from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
@@ -56,7 +56,7 @@ class Decision(Struct, frozen=True, eq=False):
     """Why there is none, for people; of one that is placed in another form, why the forms before had no place."""
     relaxed: tuple[str, ...] = ()
     """The soft rules that were given up for it, in the order they were."""
-    retry_on: frozenset[Happening] = frozenset()
+    retry_on: frozenset[ClusterEvent] = frozenset()
     """What makes another try worthwhile."""
     blamed: tuple[Plugin, ...] = ()
     """Who refused it: their hints say whether something that happened is worth another try."""
@@ -75,7 +75,7 @@ class Decision(Struct, frozen=True, eq=False):
     """It takes room there that was held for others of lower priority."""
     again: float | None = None
     """After so many seconds it is tried again, whatever happens."""
-    ask: Ask | None = None
+    request: PlacementRequest | None = None
     """What was decided on, without the rules that were given up."""
     state: CycleState = field(default_factory=CycleState)
     """What the plugins wrote down, for the points to come."""
@@ -93,7 +93,7 @@ FEW_NODES = 5
 
 def decide(
     profile: Profile,
-    ask: Ask,
+    request: PlacementRequest,
     nodes: Snapshot,
     *,
     nominated: str = "",
@@ -113,7 +113,7 @@ def decide(
     """
     made = begin(
         profile,
-        ask,
+        request,
         nodes,
         nominated=nominated,
         consulted=consulted,
@@ -127,7 +127,7 @@ def decide(
 
 def begin(
     profile: Profile,
-    ask: Ask,
+    request: PlacementRequest,
     nodes: Snapshot,
     *,
     nominated: str = "",
@@ -141,21 +141,21 @@ def begin(
     is as it was, for whoever looks; once it has changed, they are worth nothing."""
     watch = watch or Unwatched()
     try:
-        if not step_by_step and not nominated and nodes.lodging.lowest_held() is None:
+        if not step_by_step and not nominated and nodes.occupancy.lowest_held() is None:
             # Most asks fit with all their rules, and nothing is held: they take the shortest way.
             state = CycleState(consulted)
-            slot = best_slot(profile, state, ask, nodes, watch)
+            slot = best_slot(profile, state, request, nodes, watch)
             if slot >= 0:
-                return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
+                return Decision(request.key, nodes.nodes[slot].meta.name, request=request, state=state)
         when = moment if isinstance(moment, Moment) else moment()
         cycle = Cycle(profile, nodes, watch, consulted, nominated, when, step_by_step, all_rules)
     except PluginFault as fault:
-        return Decision(ask.key, message=str(fault), fault=fault.plugin)
+        return Decision(request.key, message=str(fault), fault=fault.plugin)
     except Overrun:
-        return broken_off(ask.key, watch.current)
+        return broken_off(request.key, watch.current)
     finally:
         watch.end()
-    steps = _in_steps(cycle, ask)
+    steps = _in_steps(cycle, request)
     try:
         next(steps)
     except StopIteration as end:
@@ -164,28 +164,30 @@ def begin(
     return steps
 
 
-def _in_steps(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
-    steps = _decide(cycle, ask)
+def _in_steps(cycle: "Cycle", request: PlacementRequest) -> Steps[Decision]:
+    steps = _decide(cycle, request)
     while True:
         try:
-            with cycle.unheld(ask) if cycle.nominated else nullcontext():
+            with cycle.unheld(request) if cycle.nominated else nullcontext():
                 looks = next(steps)
         except StopIteration as end:
             made: Decision = end.value
             return made
         except PluginFault as fault:
-            return Decision(ask.key, message=str(fault), fault=fault.plugin)
+            return Decision(request.key, message=str(fault), fault=fault.plugin)
         except Overrun:
-            return broken_off(ask.key, cycle.watch.current)
+            return broken_off(request.key, cycle.watch.current)
         finally:
             cycle.watch.end()
         yield looks
 
 
-def _decide(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
+def _decide(cycle: "Cycle", request: PlacementRequest) -> Steps[Decision]:
     """For each step down the ladder, every form of it: another form is better than a rule that is given up."""
     nodes = cycle.nodes
-    rungs = list(ladder(ask, disliked=nodes.census.disliked(ask.who), pressed=nodes.pressed(ask.avoid)))
+    rungs = list(
+        ladder(request, disliked=nodes.topology.disliked(request.identity), pressed=nodes.pressed(request.avoid))
+    )
     offers: list[_Offer] = []
     for index, (eased, relaxed) in enumerate(rungs[:1] if cycle.all_rules else rungs):
         tried: list[_Offer] = []
@@ -194,26 +196,26 @@ def _decide(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
             found = yield from cycle.find(state, form)
             if isinstance(found.node, str):
                 return Decision(
-                    ask.key,
+                    request.key,
                     found.node,
                     message=_explained(tried, nodes),
                     relaxed=relaxed,
-                    ask=form,
+                    request=form,
                     state=state,
                     displaces=found.displaces,
                 )
             tried.append(_Offer(form, state, relaxed, found.node))
-            waits = yield from cycle.wait(form, _instead(form, ask, rungs[index + 1 :]))
+            waits = yield from cycle.wait(form, _instead(form, request, rungs[index + 1 :]))
             if waits is not None:
                 return waits
         offers += tried
-        if ask.shape.preempt_first:
+        if request.shape.preempt_first:
             waits = yield from cycle.make_room(tried, tried)
             if waits is not None:
                 return waits
     if cycle.all_rules:
-        return Decision(ask.key, state=tried[0].state)
-    if not ask.shape.preempt_first:
+        return Decision(request.key, state=tried[0].state)
+    if not request.shape.preempt_first:
         waits = yield from cycle.make_room(tried, offers)
         if waits is not None:
             return waits
@@ -221,19 +223,21 @@ def _decide(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
     refused = _refused(tried)
     worthwhile = retry_on(refused)
     return Decision(
-        ask.key,
+        request.key,
         message=_explained(tried, nodes),
         retry_on=worthwhile,
         blamed=refused,
-        by_node=Happening.NODE_CHANGED in worthwhile and _by_node(tried, nodes),
+        by_node=ClusterEvent.NODE_CHANGED in worthwhile and _by_node(tried, nodes),
         state=tried[0].state,
     )
 
 
-def _instead(form: Ask, ask: Ask, left: Sequence[tuple[Ask, tuple[str, ...]]]) -> str:
+def _instead(
+    form: PlacementRequest, request: PlacementRequest, left: Sequence[tuple[PlacementRequest, tuple[str, ...]]]
+) -> str:
     """What comes next, and is worth waiting before; empty: nothing is. `left`: the steps that are left."""
-    if form.shape.variant < len(ask.shape.alternatives):
-        return f"run as {ask.shape.form(form.shape.variant + 1).form_name}"
+    if form.shape.variant < len(request.shape.alternatives):
+        return f"run as {request.shape.form(form.shape.variant + 1).form_name}"
     given_up = left[0][1][-1] if left else AVOIDED
     return f"give up `{given_up}`" if given_up != AVOIDED else ""
 
@@ -241,7 +245,7 @@ def _instead(form: Ask, ask: Ask, left: Sequence[tuple[Ask, tuple[str, ...]]]) -
 class _Offer(NamedTuple):
     """An ask in one form, without the rules that are given up at this step."""
 
-    ask: Ask
+    request: PlacementRequest
     state: CycleState
     relaxed: tuple[str, ...]
     verdict: Verdict
@@ -254,16 +258,16 @@ def _refused(tried: Sequence[_Offer]) -> tuple[Plugin, ...]:
 
 
 def _by_node(tried: Sequence[_Offer], nodes: Snapshot) -> bool:
-    reaches = (plugin.reach(each.ask, nodes) for each in tried for plugin, _ in each.verdict.refusals)
+    reaches = (plugin.reach(each.request, nodes) for each in tried for plugin, _ in each.verdict.refusals)
     return all(reach is not Reach.CLUSTER for reach in reaches)
 
 
-def _explained(tried: Sequence[_Offer], nodes: Snapshot, rules: Ask | None = None) -> str:
+def _explained(tried: Sequence[_Offer], nodes: Snapshot, rules: PlacementRequest | None = None) -> str:
     """Why there is no place for these forms; `rules`: with the rules that this one has."""
     said = []
     for each in tried:
-        ask = each.ask if rules is None else structs.replace(rules, shape=each.ask.shape)
-        said.append((each.ask.shape, each.verdict.explain(ask, nodes)))
+        request = each.request if rules is None else structs.replace(rules, shape=each.request.shape)
+        said.append((each.request.shape, each.verdict.explain(request, nodes)))
     if not said or not said[0][0].alternatives:
         return "".join(text for _, text in said)
     return "; ".join(f"{shape.form_name}: {text}" for shape, text in said)
@@ -289,75 +293,75 @@ class Cycle:
     step_by_step: bool = False
     all_rules: bool = False
 
-    def state_of(self, ask: Ask) -> CycleState:
-        return CycleState(of_form(self.consulted, ask.shape.variant))
+    def state_of(self, request: PlacementRequest) -> CycleState:
+        return CycleState(of_form(self.consulted, request.shape.variant))
 
     @contextmanager
-    def unheld(self, ask: Ask) -> Iterator[None]:
+    def unheld(self, request: PlacementRequest) -> Iterator[None]:
         """The room that is held for it is free for it."""
-        with self.nodes.lodging.trial():
-            self.nodes.lodging.drop_allocation(ask.key)
+        with self.nodes.occupancy.trial():
+            self.nodes.occupancy.drop_allocation(request.key)
             yield
 
-    def find(self, state: CycleState, ask: Ask) -> Steps[Found]:
+    def find(self, state: CycleState, request: PlacementRequest) -> Steps[Found]:
         """The best node beside the room that is held for others; if there is none, in the place of those of lower
         priority among them."""
-        lodging = self.nodes.lodging
-        lowest = lodging.lowest_held()
+        occupancy = self.nodes.occupancy
+        lowest = occupancy.lowest_held()
         if lowest is None:
-            return Found(self._find(state, ask))
-        with self._far_from_held(ask):
-            found = self._find(state, ask)
-        if isinstance(found, str) or lowest >= ask.priority:
+            return Found(self._find(state, request))
+        with self._far_from_held(request):
+            found = self._find(state, request)
+        if isinstance(found, str) or lowest >= request.priority:
             return Found(found)
         yield 0  # There may be many for whom room is held.
-        with self._far_from_held(ask):
-            for _, each in lodging.held():
-                if each.priority < ask.priority:
-                    lodging.drop_allocation(each.key)
-            return Found(self._find(state, ask), displaces=True)
+        with self._far_from_held(request):
+            for _, each in occupancy.held():
+                if each.priority < request.priority:
+                    occupancy.drop_allocation(each.key)
+            return Found(self._find(state, request), displaces=True)
 
     @contextmanager
-    def _far_from_held(self, ask: Ask) -> Iterator[None]:
+    def _far_from_held(self, request: PlacementRequest) -> Iterator[None]:
         """Nobody is near to those who are not there yet, and may never be."""
-        lodging = self.nodes.lodging
-        with lodging.trial():
-            for node, each in lodging.held() if ask.rules.near else ():
-                lodging.set_allocation(each.key, node, each.shape, NOBODY, each.tenure)
+        occupancy = self.nodes.occupancy
+        with occupancy.trial():
+            for node, each in occupancy.held() if request.rules.near else ():
+                occupancy.set_allocation(each.key, node, each.shape, NOBODY, each.terms)
             yield
 
-    def _find(self, state: CycleState, ask: Ask) -> str | Verdict:
+    def _find(self, state: CycleState, request: PlacementRequest) -> str | Verdict:
         look = find_step_by_step if self.step_by_step else find_node
-        found = look(self.profile, state, ask, self.nodes, self.watch, nominated=self.nominated)
+        found = look(self.profile, state, request, self.nodes, self.watch, nominated=self.nominated)
         self.watch.end()  # Nobody is broken off while the table is put right again.
         return found
 
-    def wait(self, ask: Ask, instead: str) -> Steps[Decision | None]:
+    def wait(self, request: PlacementRequest, instead: str) -> Steps[Decision | None]:
         """There will be room soon, so that no rule need be given up, and no other form taken."""
-        lodging, moment = self.nodes.lodging, self.moment
+        occupancy, moment = self.nodes.occupancy, self.moment
         if moment.patience <= 0 or not instead:
             return None
-        going = going_soon(lodging, moment)
+        going = going_soon(occupancy, moment)
         if not going:
             return None
         yield 0  # It takes longer than most decisions to have all of them go.
-        with lodging.trial():
-            for _, lodger in going:
-                lodging.drop_allocation(lodger.key)
-            node = at_once(self.find(self.state_of(ask), ask)).node
+        with occupancy.trial():
+            for _, placed_instance in going:
+                occupancy.drop_allocation(placed_instance.key)
+            node = at_once(self.find(self.state_of(request), request)).node
         if not isinstance(node, str):
             return None
-        there = lodging.stopping(by=moment.now + moment.patience, among={node})
-        names = names_shown((lodger.key for _, lodger in there), ask.key.namespace)
+        there = occupancy.stopping(by=moment.now + moment.patience, among={node})
+        names = names_shown((placed_instance.key for _, placed_instance in there), request.key.namespace)
         because = f": {names} will be gone" if names else ""
         return Decision(
-            ask.key,
+            request.key,
             reason=NOMINATED,
             message=f"waits for room on {node} rather than {instead}{because}",
             retry_on=ANYTHING,
             nominated=node,
             again=moment.patience,
-            ask=ask,
+            request=request,
         )
 
     def make_room(self, tried: Sequence[_Offer], offers: Sequence[_Offer]) -> Steps[Decision | None]:
@@ -367,23 +371,23 @@ class Cycle:
         """
         if not self.profile.post_filters:
             return None
-        rehearsals = [(self._rehearsal(each.ask), each) for each in offers]
-        for rehearsal, offer in rehearsals if self.nominated else ():
-            if rehearsal.still_waits():
+        rehearsals = [(self._rehearsal(each.request), each) for each in offers]
+        for dry_run, offer in rehearsals if self.nominated else ():
+            if dry_run.still_waits():
                 return self._nominate(tried, offer, Nomination(self.nominated))
-        for rehearsal, offer in rehearsals:
-            made = yield from run_post_filters(self.profile, offer.state, rehearsal, self.watch)
+        for dry_run, offer in rehearsals:
+            made = yield from run_post_filters(self.profile, offer.state, dry_run, self.watch)
             if made is not None:
                 return self._nominate(tried, offer, made)
         return None
 
-    def _rehearsal(self, ask: Ask) -> Rehearsal:
-        return Rehearsal(
+    def _rehearsal(self, request: PlacementRequest) -> DryRun:
+        return DryRun(
             self.profile,
-            ask,
+            request,
             self.nodes,
             self.watch,
-            consulted=of_form(self.consulted, ask.shape.variant),
+            consulted=of_form(self.consulted, request.shape.variant),
             nominated=self.nominated,
             now=self.moment.now,
             patience=self.moment.patience,
@@ -392,103 +396,117 @@ class Cycle:
 
     def _nominate(self, tried: Sequence[_Offer], offer: _Offer, made: Nomination) -> Decision:
         refused = _refused(tried)
-        names = names_shown(made.victims, offer.ask.key.namespace)
+        names = names_shown(made.victims, offer.request.key.namespace)
         how = f"takes the place of {names} on {made.node}" if names else f"there will be room on {made.node}"
         return Decision(
-            offer.ask.key,
+            offer.request.key,
             reason=NOMINATED,
-            message=f"{_explained(tried, self.nodes, offer.ask)}; {how}",
+            message=f"{_explained(tried, self.nodes, offer.request)}; {how}",
             relaxed=offer.relaxed,
-            retry_on=retry_on(refused) | {Happening.ROOM_FREED},
+            retry_on=retry_on(refused) | {ClusterEvent.ROOM_FREED},
             blamed=refused,
             nominated=made.node,
             victims=made.victims,
             again=self.moment.patience if self.moment.patience > 0 else None,
-            ask=offer.ask,
+            request=offer.request,
             state=offer.state,
         )
 
 
-def going_soon(lodging: Lodging, moment: Moment) -> list[tuple[str, Lodger]]:
+def going_soon(occupancy: Occupancy, moment: Moment) -> list[tuple[str, PlacedInstance]]:
     """Those who are gone while one may still wait, by node; the soonest first, and not more than matter."""
-    return list(lodging.stopping(by=moment.now + moment.patience, most=GOING_MOST))
+    return list(occupancy.stopping(by=moment.now + moment.patience, most=GOING_MOST))
 
 
-def retry_on(refused: Iterable[Plugin]) -> frozenset[Happening]:
-    return frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
+def retry_on(refused: Iterable[Plugin]) -> frozenset[ClusterEvent]:
+    return frozenset({ClusterEvent.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
 
 
 def find_node(
-    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
+    profile: Profile,
+    state: CycleState,
+    request: PlacementRequest,
+    nodes: Snapshot,
+    watch: Watch,
+    *,
+    nominated: str = "",
 ) -> str | Verdict:
     """The best node with the rules as they stand in the ask, or who refused which."""
     slot = nodes.slots.get(nominated) if nominated else None
-    if slot is not None and fits_slot(profile, state, ask, nodes, slot, watch):
+    if slot is not None and fits_slot(profile, state, request, nodes, slot, watch):
         return nominated
-    quick = -1 if nominated else best_slot(profile, state, ask, nodes, watch)
+    quick = -1 if nominated else best_slot(profile, state, request, nodes, watch)
     if quick >= 0:
         return nodes.nodes[quick].meta.name
-    return find_step_by_step(profile, state, ask, nodes, watch, nominated=nominated)
+    return find_step_by_step(profile, state, request, nodes, watch, nominated=nominated)
 
 
 def find_step_by_step(
-    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
+    profile: Profile,
+    state: CycleState,
+    request: PlacementRequest,
+    nodes: Snapshot,
+    watch: Watch,
+    *,
+    nominated: str = "",
 ) -> str | Verdict:
     """As `find_node`, whatever is known already."""
     slot = nodes.slots.get(nominated) if nominated else None
-    verdict = run_filters(profile, state, ask, nodes, watch)
+    verdict = run_filters(profile, state, request, nodes, watch)
     among = verdict.feasible.nonzero()[0]
     if not len(among):
         return verdict
     held = slot is not None and bool(verdict.feasible[slot])
-    return nominated if held else _best(profile, state, ask, nodes, verdict, among, watch)
+    return nominated if held else _best(profile, state, request, nodes, verdict, among, watch)
 
 
 def broken_off(key: Key, plugin: str) -> Decision:
     return Decision(key, message=f"the plugin {plugin} took too long and was broken off", fault=plugin)
 
 
-def widest(ask: Ask) -> Ask:
+def widest(request: PlacementRequest) -> PlacementRequest:
     """With every rule given up that can be: what fits it is all that can ever fit."""
-    for eased, _ in ladder(ask, disliked=True):
+    for eased, _ in ladder(request, disliked=True):
         last = eased
     return last
 
 
-def ladder(ask: Ask, *, disliked: bool, pressed: frozenset[str] = frozenset()) -> Iterator[tuple[Ask, tuple[str, ...]]]:
+def ladder(
+    request: PlacementRequest, *, disliked: bool, pressed: frozenset[str] = frozenset()
+) -> Iterator[tuple[PlacementRequest, tuple[str, ...]]]:
     """The ask with all its rules, then ever fewer: our own `avoid` goes first, then the `should` of others who want
     to be apart from it, then the author's last `should`. Whoever failed on a node that is `pressed` was put out there
     or soon would be: that one it avoids for as long as that lasts."""
     relaxed: tuple[str, ...] = ()
-    yield ask, relaxed
-    if ask.avoid - pressed:
-        ask = ask.without_avoid(pressed)
+    yield request, relaxed
+    if request.avoid - pressed:
+        request = request.without_avoid(pressed)
         relaxed += (AVOIDED,)
-        yield ask, relaxed
+        yield request, relaxed
     if disliked:
-        ask = ask.without_others_should()
+        request = request.without_others_should()
         relaxed += (DISLIKED,)
-        yield ask, relaxed
-    while ask.dropped < len(ask.shape.should):
-        ask = ask.without_last_should()
-        relaxed += (shown(ask.given_up[0]),)
-        yield ask, relaxed
+        yield request, relaxed
+    while request.dropped < len(request.shape.should):
+        request = request.without_last_should()
+        relaxed += (shown(request.given_up[0]),)
+        yield request, relaxed
 
 
 def _best(
     profile: Profile,
     state: CycleState,
-    ask: Ask,
+    request: PlacementRequest,
     nodes: Snapshot,
     verdict: Verdict,
     among: NDArray[np.intp],
     watch: Watch,
 ) -> str:
     if len(among) > 1:
-        totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch)
+        totals = run_scores(profile, state, request, nodes, verdict.feasible, among, watch)
         among = among[totals == totals[totals.argmax()]]
     if len(among) > 1:
-        among = among[[profile.lots(ask, nodes, among).argmax()]]
+        among = among[[profile.tie_breaks(request, nodes, among).argmax()]]
     return nodes.nodes[int(among[0])].meta.name
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from mandor.model.node import Node, NodePhase
 from mandor.model.workload import GroupTemplate
-from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.node_rule import engine_rule
 from mandor.placement.framework.points import tally
+from mandor.placement.framework.request import Shape
 from mandor.placement.framework.snapshot import Engines, node_facts
 from mandor.placement.plugins.engine_fit import usable
 
@@ -149,8 +149,8 @@ class DaemonNodes:
             return f"{NO_MATCH}: there are none"
         if not count:
             return ""
-        who = NO_MATCH if count == known else f"{count} of {known} nodes {_do(count)} not match"
-        return f"{who}: {tally(self.refusals.values())}"
+        identity = NO_MATCH if count == known else f"{count} of {known} nodes {_do(count)} not match"
+        return f"{identity}: {tally(self.refusals.values())}"
 
 
 def _do(count: int) -> str:

@@ -7,12 +7,12 @@ from msgspec import Struct, structs
 
 from mandor.model.decision import NodeScore, Part
 from mandor.placement.cycle import Decision, ladder
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState, of_form
-from mandor.placement.framework.luck import bits_of
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import Scored, Verdict, run_filters, run_scores, why_of
 from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.tie_break import bits_of
 from mandor.placement.framework.watch import Unwatched, Watch
 
 BEST = 5
@@ -56,26 +56,28 @@ class NodeVerdict(Struct, frozen=True, omit_defaults=True):
 
 def steps_of(
     profile: Profile,
-    ask: Ask,
+    request: PlacementRequest,
     nodes: Snapshot,
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
-) -> tuple[list[Step], Verdict, Ask]:
+) -> tuple[list[Step], Verdict, PlacementRequest]:
     """Each try of a cycle, from all rules to the fewest, until something fits; and what the last one found."""
     watch = watch or Unwatched()
     try:
-        return _steps(profile, ask, nodes, consulted, watch)
+        return _steps(profile, request, nodes, consulted, watch)
     finally:
         watch.end()
 
 
 def _steps(
-    profile: Profile, ask: Ask, nodes: Snapshot, consulted: Mapping[str, object] | None, watch: Watch
-) -> tuple[list[Step], Verdict, Ask]:
+    profile: Profile, request: PlacementRequest, nodes: Snapshot, consulted: Mapping[str, object] | None, watch: Watch
+) -> tuple[list[Step], Verdict, PlacementRequest]:
     steps: list[Step] = []
     given_up: tuple[str, ...] = ()
-    for eased, relaxed in ladder(ask, disliked=nodes.census.disliked(ask.who), pressed=nodes.pressed(ask.avoid)):
-        verdict = run_filters(profile, CycleState(of_form(consulted, ask.shape.variant)), eased, nodes, watch)
+    for eased, relaxed in ladder(
+        request, disliked=nodes.topology.disliked(request.identity), pressed=nodes.pressed(request.avoid)
+    ):
+        verdict = run_filters(profile, CycleState(of_form(consulted, request.shape.variant)), eased, nodes, watch)
         refusals = tuple(
             Refusal(plugin.name, int(refused.sum()), why_of(plugin, eased, nodes, refused))
             for plugin, refused in verdict.refusals
@@ -89,8 +91,8 @@ def _steps(
 
 def forms_of(
     profile: Profile,
-    ask: Ask,
-    rules: Ask,
+    request: PlacementRequest,
+    rules: PlacementRequest,
     nodes: Snapshot,
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
@@ -98,7 +100,7 @@ def forms_of(
     """Each form of it, with the rules of `rules`; nothing for one that has only one."""
     watch = watch or Unwatched()
     found = []
-    for form in ask.forms if ask.shape.alternatives else ():
+    for form in request.forms if request.shape.alternatives else ():
         shape = form.shape
         eased = structs.replace(rules, shape=shape)
         try:
@@ -109,21 +111,21 @@ def forms_of(
     return found
 
 
-def node_verdicts(verdict: Verdict, ask: Ask, nodes: Snapshot, most: int) -> list[NodeVerdict]:
+def node_verdicts(verdict: Verdict, request: PlacementRequest, nodes: Snapshot, most: int) -> list[NodeVerdict]:
     """Node by node, by name; those who refused it say why for each by itself."""
     said: dict[int, tuple[str, str]] = {}
     for plugin, refused in verdict.refusals:
         for slot in refused.nonzero()[0]:
             alone = np.zeros(len(nodes), dtype=np.bool_)
             alone[slot] = True
-            said[int(slot)] = plugin.name, why_of(plugin, ask, nodes, alone).removeprefix("1 ")
+            said[int(slot)] = plugin.name, why_of(plugin, request, nodes, alone).removeprefix("1 ")
     by_name = sorted(enumerate(nodes.nodes), key=lambda item: item[1].meta.name)[:most]
     return [NodeVerdict(node.meta.name, slot not in said, *said.get(slot, ("", ""))) for slot, node in by_name]
 
 
 def score_table(
     profile: Profile,
-    ask: Ask,
+    request: PlacementRequest,
     nodes: Snapshot,
     *,
     also: Sequence[str] = (),
@@ -133,21 +135,21 @@ def score_table(
 ) -> list[NodeScore]:
     """The best nodes that fit, the best first, and those named in `also` after them; as things stand.
 
-    What is given up to place it must be given up in `ask`.
+    What is given up to place it must be given up in `request`.
     """
     watch = watch or Unwatched()
-    state = CycleState(of_form(consulted, ask.shape.variant))
+    state = CycleState(of_form(consulted, request.shape.variant))
     parts: list[Scored] = []
     try:
-        verdict = run_filters(profile, state, ask, nodes, watch)
+        verdict = run_filters(profile, state, request, nodes, watch)
         among = verdict.feasible.nonzero()[0]
         if not len(among):
             return []
-        totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch, parts)
+        totals = run_scores(profile, state, request, nodes, verdict.feasible, among, watch, parts)
     finally:
         watch.end()
     # Of equals, whom the lot favours comes first: as they would be chosen.
-    ranks = (totals << bits_of(len(nodes))) + profile.lots(ask, nodes, among)
+    ranks = (totals << bits_of(len(nodes))) + profile.tie_breaks(request, nodes, among)
     order = ranks.argsort()[::-1]
     named = np.isin(among[order], [nodes.slots[name] for name in also if name in nodes.slots])
     named[:most] = True
@@ -170,7 +172,7 @@ def best_nodes(
     watch: Watch | None = None,
 ) -> list[NodeScore]:
     """Of a decision that has just been made, before it is counted: the chosen node first, then the best others."""
-    if decision.ask is None:
+    if decision.request is None:
         return []
-    found = score_table(profile, decision.ask, nodes, also=(decision.node,), consulted=consulted, watch=watch)
+    found = score_table(profile, decision.request, nodes, also=(decision.node,), consulted=consulted, watch=watch)
     return sorted(found, key=lambda each: each.node != decision.node)[:BEST]

@@ -15,10 +15,10 @@ from mandor.placement.cycle import Decision, widest
 from mandor.placement.daemon_nodes import DaemonNodes
 from mandor.placement.explain import FormStep, NodeVerdict, Step, forms_of, node_verdicts, score_table, steps_of
 from mandor.placement.forecast import decided, kept_out
-from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.luck import Ties
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
+from mandor.placement.framework.tie_break import Ties
 from mandor.placement.framework.watch import Watch
 from mandor.placement.gang_outcome import GangOutcome, decide_gang
 from mandor.placement.remedy import Remedy, remedies
@@ -151,38 +151,38 @@ class Explainer:
             )
         if kept is not None and kept.uid != instance.meta.uid:
             kept = None
-        ask = self._board.ask(instance)
-        if ask is None:
+        request = self._board.request(instance)
+        if request is None:
             return _told(instance, kept, summary="its release or its workload is gone, so nobody knows what it needs")
-        profile = self._profiles.get(ask.profile)
+        profile = self._profiles.get(request.profile)
         if profile is None:
             names = ", ".join(sorted(self._profiles))
-            return _told(instance, kept, ask, summary=f"there is no profile {ask.profile}; there are: {names}")
+            return _told(instance, kept, request, summary=f"there is no profile {request.profile}; there are: {names}")
         try:
             if stands is PlacementState.PLACED:
-                return self._placed(instance, ask, profile, kept, nodes=nodes)
-            return self._waiting(instance, ask, profile, kept, nodes=nodes)
+                return self._placed(instance, request, profile, kept, nodes=nodes)
+            return self._waiting(instance, request, profile, kept, nodes=nodes)
         except PluginFault as fault:
-            return _told(instance, kept, ask, summary=str(fault))
+            return _told(instance, kept, request, summary=str(fault))
 
     # One that waits.
 
     def _waiting(
-        self, instance: Instance, ask: Ask, profile: Profile, kept: DecisionSpec | None, *, nodes: bool
+        self, instance: Instance, request: PlacementRequest, profile: Profile, kept: DecisionSpec | None, *, nodes: bool
     ) -> Explanation:
         together = None
-        if kept_out(profile, ask) is None:
-            together = decide_gang(self._board, profile, ask, self._consult, self._watch)
+        if kept_out(profile, request) is None:
+            together = decide_gang(self._board, profile, request, self._consult, self._watch)
         with self._board.table.trial():
             held = self._board.held(instance.key)
             if held:  # it is not in its own way
                 self._board.table.drop_allocation(instance.key)
-            return self._refused(instance, ask, profile, kept, held, together, nodes=nodes)
+            return self._refused(instance, request, profile, kept, held, together, nodes=nodes)
 
     def _refused(
         self,
         instance: Instance,
-        ask: Ask,
+        request: PlacementRequest,
         profile: Profile,
         kept: DecisionSpec | None,
         held: str,
@@ -192,25 +192,25 @@ class Explainer:
     ) -> Explanation:
         """`together`: what becomes of its gang, if that is decided as a whole."""
         table = self._board.table
-        consulted = self._consult(profile, ask, table.snapshot()) if profile.consults else None
-        steps, verdict, eased = steps_of(profile, ask, table.snapshot(), consulted, self._watch)
+        consulted = self._consult(profile, request, table.snapshot()) if profile.consults else None
+        steps, verdict, eased = steps_of(profile, request, table.snapshot(), consulted, self._watch)
         # At once: a verdict is a window on the table, which is changed below.
         each_node = node_verdicts(verdict, eased, table.snapshot(), NODES_MOST) if nodes else []
         if together is None:
-            decision = decided(profile, ask, table.snapshot(), self._consult, self._watch, held=held)
+            decision = decided(profile, request, table.snapshot(), self._consult, self._watch, held=held)
             victims, message = decision.victims, ""
         else:
-            decision, victims, message = together.about(ask.key), together.victims, together.message
-        forms = self._forms(profile, ask, decision.ask or widest(ask), consulted)
+            decision, victims, message = together.about(request.key), together.victims, together.message
+        forms = self._forms(profile, request, decision.request or widest(request), consulted)
         helped = decision.node or decision.fault or decision.nominated
-        told = [] if helped else self._remedies(profile, ask)
+        told = [] if helped else self._remedies(profile, request)
         return _told(
             instance,
             kept,
-            ask,
+            request,
             summary=message or _waiting_summary(instance, decision, profile),
             steps=tuple(steps),
-            form=_form_name(ask, decision.ask.shape.variant) if decision.ask is not None else "",
+            form=_form_name(request, decision.request.shape.variant) if decision.request is not None else "",
             forms=forms,
             nodes=tuple(each_node),
             remedies=tuple(told),
@@ -222,11 +222,15 @@ class Explainer:
         )
 
     def _forms(
-        self, profile: Profile, ask: Ask, rules: Ask, consulted: Mapping[str, object] | None
+        self,
+        profile: Profile,
+        request: PlacementRequest,
+        rules: PlacementRequest,
+        consulted: Mapping[str, object] | None,
     ) -> tuple[FormStep, ...]:
-        return tuple(forms_of(profile, ask, rules, self._board.table.snapshot(), consulted, self._watch))
+        return tuple(forms_of(profile, request, rules, self._board.table.snapshot(), consulted, self._watch))
 
-    def _remedies(self, profile: Profile, ask: Ask) -> list[Remedy]:
+    def _remedies(self, profile: Profile, request: PlacementRequest) -> list[Remedy]:
         stopping = [
             each.key
             for each in self._board.instances.values()
@@ -234,7 +238,7 @@ class Explainer:
         ]
         return remedies(
             profile,
-            ask,
+            request,
             self._board.table,
             stopping=stopping,
             may_end=lambda key: self._sees(key.namespace),
@@ -244,30 +248,30 @@ class Explainer:
     # One that has a node.
 
     def _placed(
-        self, instance: Instance, ask: Ask, profile: Profile, kept: DecisionSpec | None, *, nodes: bool
+        self, instance: Instance, request: PlacementRequest, profile: Profile, kept: DecisionSpec | None, *, nodes: bool
     ) -> Explanation:
         table, node = self._board.table, instance.spec.node
         with table.trial():
             table.drop_allocation(instance.key)
             snapshot = table.snapshot()
-            decision = decided(profile, ask, snapshot, self._consult, self._watch)
-            consulted = self._consult(profile, ask, snapshot) if profile.consults else None
-            form = ask.forms[min(instance.spec.variant, len(ask.shape.alternatives))]
-            rules = decision.ask or ask
+            decision = decided(profile, request, snapshot, self._consult, self._watch)
+            consulted = self._consult(profile, request, snapshot) if profile.consults else None
+            form = request.forms[min(instance.spec.variant, len(request.shape.alternatives))]
+            rules = decision.request or request
             eased = structs.replace(rules, shape=form.shape)
             scores = score_table(profile, eased, snapshot, also=(node,), consulted=consulted, watch=self._watch)
             steps, verdict, last = steps_of(profile, form, snapshot, consulted, self._watch)
-            forms = self._forms(profile, ask, rules, consulted)
+            forms = self._forms(profile, request, rules, consulted)
             everyone = node_verdicts(verdict, last, snapshot, len(snapshot))
         own = next((each for each in everyone if each.node == node), None)
         relaxed = kept.relaxed if kept is not None else decision.relaxed
         return _told(
             instance,
             kept,
-            ask,
+            request,
             summary=_placed_summary(node, profile.ties, scores, own),
             steps=tuple(steps),
-            form=_form_name(ask, instance.spec.variant),
+            form=_form_name(request, instance.spec.variant),
             forms=forms,
             nodes=tuple(everyone[:NODES_MOST]) if nodes else (),
             relaxed=relaxed,
@@ -298,7 +302,7 @@ class Explainer:
             said.append(f"the profile was {kept.profile}, and is {profile.name} now")
         if kept.versions != profile.versions:
             said.append(f"the plugins were {', '.join(kept.versions) or 'others'}")
-        if kept.form and decision.node and decision.ask is not None and not decision.ask.shape.variant:
+        if kept.form and decision.node and decision.request is not None and not decision.request.shape.variant:
             said.append(f"the main form would have a place on {decision.node} now")
         if kept.relaxed and not decision.relaxed and decision.node:
             said.append(f"{' and '.join(f'`{rule}`' for rule in kept.relaxed)} could be kept now")
@@ -306,11 +310,16 @@ class Explainer:
 
 
 def _told(
-    instance: Instance, kept: DecisionSpec | None, ask: Ask | None = None, *, summary: str, **more: object
+    instance: Instance,
+    kept: DecisionSpec | None,
+    request: PlacementRequest | None = None,
+    *,
+    summary: str,
+    **more: object,
 ) -> Explanation:
     fields: dict[str, object] = dict(more)
-    if ask is not None:
-        fields |= {"profile": ask.profile, "priority": ask.priority}
+    if request is not None:
+        fields |= {"profile": request.profile, "priority": request.priority}
     return Explanation(
         instance=instance.meta.name,
         namespace=instance.meta.namespace,
@@ -325,9 +334,9 @@ def _told(
     )
 
 
-def _form_name(ask: Ask, variant: int) -> str:
+def _form_name(request: PlacementRequest, variant: int) -> str:
     """Empty where there is only one."""
-    return ask.shape.form(variant).form_name if ask.shape.alternatives else ""
+    return request.shape.form(variant).form_name if request.shape.alternatives else ""
 
 
 def _waiting_summary(instance: Instance, decision: Decision, profile: Profile) -> str:

@@ -22,9 +22,9 @@ from mandor.placement.consult import Consult
 from mandor.placement.conversion import NOTHING, PlacementState, placement_state, workload_key
 from mandor.placement.cycle import NOW, Decision, Moment, decide
 from mandor.placement.daemon_nodes import DaemonNodes
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.identity import names_shown
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Unwatched, Watch
@@ -51,7 +51,7 @@ class Controls(Protocol):
     ) -> Sequence[Object | Key]: ...
 
 
-def ask_nobody(profile: Profile, ask: Ask, nodes: Snapshot) -> Mapping[str, object]:
+def ask_nobody(profile: Profile, request: PlacementRequest, nodes: Snapshot) -> Mapping[str, object]:
     names = ", ".join(each.name for each in profile.consults)
     raise PluginFault(names, "cannot be asked in a forecast")
 
@@ -118,13 +118,13 @@ class Forecast:
         self._enough = enough
         self._watch = watch or Unwatched()
         self._touched: dict[Key, None] = {}
-        self._waiting: dict[Key, Waiting] = {each.ask.key: each for each in board.waiting()}
+        self._waiting: dict[Key, Waiting] = {each.request.key: each for each in board.waiting()}
         self._known = frozenset(self._waiting)
         self._new: set[Key] = set()
         self._left_node: dict[Key, str] = {}
         self._outcome = Outcome()
         self._refused: dict[Key, str] = {}
-        self._refusals: dict[Ask, str] = {}
+        self._refusals: dict[PlacementRequest, str] = {}
         self._refusals_at = -1
         self._replans = 0
         self._sites: dict[tuple[Key, str], DaemonNodes] = {}
@@ -182,9 +182,9 @@ class Forecast:
     def _ask_again(self) -> None:
         """Those who wait may have another priority, profile or gate now."""
         for key, waiting in self._waiting.items():
-            ask = self.board.ask(self.board.instances[key])
-            if ask is not None and ask != waiting.ask:
-                self._waiting[key] = Waiting(ask, waiting.queued_at)
+            request = self.board.request(self.board.instances[key])
+            if request is not None and request != waiting.request:
+                self._waiting[key] = Waiting(request, waiting.queued_at)
 
     # What follows.
 
@@ -248,9 +248,9 @@ class Forecast:
         self.board.put(made)
         self._new.add(made.key)
         self._outcome.ended.pop(made.key, None)
-        ask = self.board.ask(made)
-        if ask is not None:
-            self._waiting[made.key] = Waiting(ask, self._now)
+        request = self.board.request(made)
+        if request is not None:
+            self._waiting[made.key] = Waiting(request, self._now)
         self._touched[workload_key(made)] = None
 
     def _end(self, instance: Instance) -> None:
@@ -279,52 +279,52 @@ class Forecast:
             if number % 64 == 63 and self._enough():
                 self._outcome.complete = False
                 return False
-            if waiting.ask.key not in self._waiting or self._gang_decided(waiting.ask, told):
+            if waiting.request.key not in self._waiting or self._gang_decided(waiting.request, told):
                 continue
-            decision = self._decided(waiting.ask)
+            decision = self._decided(waiting.request)
             if decision.victims:
                 self._make_room(decision)
-                decision = self._decided(waiting.ask)
+                decision = self._decided(waiting.request)
             if decision.node:
-                self._place(waiting.ask.key, decision)
+                self._place(waiting.request.key, decision)
             else:
-                self._refused[waiting.ask.key] = decision.message
+                self._refused[waiting.request.key] = decision.message
         return True
 
-    def _gang_decided(self, ask: Ask, told: set[Key]) -> bool:
+    def _gang_decided(self, request: PlacementRequest, told: set[Key]) -> bool:
         """All of its gang at once, with the first of it. False: it is decided by itself."""
-        profile = self._profiles.get(ask.profile)
-        if ask.key in told:
+        profile = self._profiles.get(request.profile)
+        if request.key in told:
             return True
-        if profile is None or ask.member is None:
+        if profile is None or request.member is None:
             return False
         try:
-            if kept_out(profile, ask) is not None:
+            if kept_out(profile, request) is not None:
                 return False
-            found = self._together(profile, ask)
+            found = self._together(profile, request)
             if found is not None and found.victims:
                 for each in found.nominated:
                     self._make_room(each)
-                found = self._together(profile, ask)
+                found = self._together(profile, request)
             if found is None:
                 return False
         except PluginFault as fault:
-            self._refused[ask.key] = str(fault)
+            self._refused[request.key] = str(fault)
             return True
         for each in found.placed:
             self._place(each.key, each)
         if not found.placed:
-            told.update(each.key for each in found.asks)
-            self._refused.update((each.key, found.message) for each in found.asks)
-        return ask.key not in self._waiting or not found.placed
+            told.update(each.key for each in found.requests)
+            self._refused.update((each.key, found.message) for each in found.requests)
+        return request.key not in self._waiting or not found.placed
 
-    def _together(self, profile: Profile, ask: Ask) -> GangOutcome | None:
-        moment = Moment(self._now, ask.shape.patience)
-        return decide_gang(self.board, profile, ask, self._consult, self._watch, moment)
+    def _together(self, profile: Profile, request: PlacementRequest) -> GangOutcome | None:
+        moment = Moment(self._now, request.shape.patience)
+        return decide_gang(self.board, profile, request, self._consult, self._watch, moment)
 
     def _make_room(self, decision: Decision) -> None:
         """Those who have to go are gone at once, and their room is held."""
-        shape = decision.ask.shape if decision.ask is not None else None
+        shape = decision.request.shape if decision.request is not None else None
         self.board.hold(self.board.instances[decision.key], decision.nominated, shape)
         for key in decision.victims:
             victim = self.board.instances.get(key)
@@ -337,7 +337,7 @@ class Forecast:
         sort = self._profiles["default"].queue_sort
 
         def rank(waiting: Waiting) -> Hashable:
-            return sort.sort_key(waiting.ask, waiting.queued_at)
+            return sort.sort_key(waiting.request, waiting.queued_at)
 
         try:
             with blamed(sort):
@@ -346,26 +346,26 @@ class Forecast:
             self._refused.update(dict.fromkeys(self._waiting, str(fault)))
             return []
 
-    def _decided(self, ask: Ask) -> Decision:
-        profile = self._profiles.get(ask.profile)
+    def _decided(self, request: PlacementRequest) -> Decision:
+        profile = self._profiles.get(request.profile)
         if profile is None:
-            return Decision(ask.key, message=f"there is no profile {ask.profile}")
-        like = msgspec.structs.replace(ask, key=_NOBODY)
+            return Decision(request.key, message=f"there is no profile {request.profile}")
+        like = msgspec.structs.replace(request, key=_NOBODY)
         if self._refusals_at != self.board.table.version:
             self._refusals, self._refusals_at = {}, self.board.table.version
-        held = self.board.held(ask.key)
+        held = self.board.held(request.key)
         if like in self._refusals and not held:
-            return Decision(ask.key, message=self._refusals[like])
-        moment = Moment(self._now, ask.shape.patience)
-        decision = decided(profile, ask, self.board.table.snapshot(), self._consult, self._watch, moment, held)
-        alike = profile.by_class and not ask.shape.volumes and not held
+            return Decision(request.key, message=self._refusals[like])
+        moment = Moment(self._now, request.shape.patience)
+        decision = decided(profile, request, self.board.table.snapshot(), self._consult, self._watch, moment, held)
+        alike = profile.by_class and not request.shape.volumes and not held
         if alike and not decision.node and not decision.fault and not decision.nominated:
             self._refusals[like] = decision.message
         return decision
 
     def _place(self, key: Key, decision: Decision) -> None:
         instance = self.board.instances[key]
-        shape = decision.ask.shape if decision.ask is not None else NOTHING
+        shape = decision.request.shape if decision.request is not None else NOTHING
         bound = instance.bound(decision.node, at=self._now, variant=shape.variant)
         running = InstanceStatus(phase=Phase.RUNNING, ready=True, since=self._now, started_at=self._now)
         self.board.put(bound.changed(status=running))
@@ -394,7 +394,7 @@ _NOBODY = Key(Instance.kind, "", "")
 
 def decided(
     profile: Profile,
-    ask: Ask,
+    request: PlacementRequest,
     nodes: Snapshot,
     consult: Consult,
     watch: Watch,
@@ -403,20 +403,20 @@ def decided(
 ) -> Decision:
     """As the scheduler would: kept out of the queue, asked about elsewhere, decided."""
     try:
-        why = kept_out(profile, ask)
+        why = kept_out(profile, request)
         if why is not None:
-            return Decision(ask.key, message=why)
-        consulted = consult(profile, ask, nodes) if profile.consults else None
+            return Decision(request.key, message=why)
+        consulted = consult(profile, request, nodes) if profile.consults else None
     except PluginFault as fault:
-        return Decision(ask.key, message=str(fault), fault=fault.plugin)
-    return decide(profile, ask, nodes, nominated=held, consulted=consulted, watch=watch, moment=moment)
+        return Decision(request.key, message=str(fault), fault=fault.plugin)
+    return decide(profile, request, nodes, nominated=held, consulted=consulted, watch=watch, moment=moment)
 
 
-def kept_out(profile: Profile, ask: Ask) -> str | None:
+def kept_out(profile: Profile, request: PlacementRequest) -> str | None:
     """Why it may not be queued yet."""
     for plugin in profile.pre_enqueues:
         with blamed(plugin):
-            why = plugin.pre_enqueue(ask)
+            why = plugin.pre_enqueue(request)
         if why is not None:
             return str(why)
     return None

@@ -11,12 +11,12 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.workload import Workload
 from mandor.placement.cycle import NOMINATED, NOW, Decision, Moment, broken_off
-from mandor.placement.framework.ask import Ask, Membership
-from mandor.placement.framework.eviction import by_budget, kept_budgets
 from mandor.placement.framework.identity import names_shown
-from mandor.placement.framework.lodging import Lodger
+from mandor.placement.framework.occupancy import PlacedInstance
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import GangMembership, PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
+from mandor.placement.framework.victim_selection import by_budget, kept_budgets
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 from mandor.placement.gang_stage import Stage, StageKind, stages
 from mandor.placement.gang_stage_trial import NOBODY, GangContext, Guard, StageTrial, T
@@ -63,13 +63,13 @@ def nomination(decision: GangDecision, needed: int, bound: int) -> str:
     return f"{refusal(decision, needed, bound)}; {decision.how}" if decision.refused is not None else decision.how
 
 
-def membership(instance: Instance, workload: Workload) -> Membership | None:
+def membership(instance: Instance, workload: Workload) -> GangMembership | None:
     """The gang an instance belongs to; None: it is placed by itself."""
     group = workload.spec.groups.get(instance.spec.group)
     if group is None or group.gang is None:
         return None
     gang = (instance.meta.namespace, instance.spec.workload, instance.spec.group)
-    return Membership(gang, workload.spec.gang_of(instance.spec.group), float(group.gang.timeout))
+    return GangMembership(gang, workload.spec.gang_of(instance.spec.group), float(group.gang.timeout))
 
 
 def unguarded(work: Callable[[], T]) -> T:
@@ -86,7 +86,7 @@ class GangTrial:
     def __init__(
         self,
         profile: Profile,
-        asks: Sequence[Ask],
+        requests: Sequence[PlacementRequest],
         table: Table,
         *,
         least: int,
@@ -98,7 +98,9 @@ class GangTrial:
         """`least`: so many of these have to fit. `guard` calls what calls plugins."""
         self._profile = profile
         # By name, whatever their order in the queue was: equal members give equal outcomes.
-        self._asks = tuple(sorted(asks, key=lambda ask: (ask.key.namespace, len(ask.key.name), ask.key.name)))
+        self._asks = tuple(
+            sorted(requests, key=lambda request: (request.key.namespace, len(request.key.name), request.key.name))
+        )
         self._table = table
         self._context = GangContext(profile, table, least, consulted or {}, watch or Unwatched(), guard, moment, {})
         self._version = table.version
@@ -107,9 +109,9 @@ class GangTrial:
 
     def _begin(self) -> None:
         self._beginnings += 1
-        allocations = ((ask.key, self._table.allocation(ask.key)) for ask in self._asks)
+        allocations = ((request.key, self._table.allocation(request.key)) for request in self._asks)
         held = {
-            key: allocation.node for key, allocation in allocations if allocation is not None and allocation.tenure.held
+            key: allocation.node for key, allocation in allocations if allocation is not None and allocation.terms.held
         }
         self._context = replace(self._context, held=held)
         moment, nodes = self._context.moment, self._table.snapshot()
@@ -191,30 +193,30 @@ class GangTrial:
         for each in trial.placed:
             victims = tuple(sorted(by_node.pop(each.node, ())))
             facts = {"reason": NOMINATED, "message": how, "nominated": each.node, "victims": victims, "again": again}
-            made.append(structs.replace(each, node="", ask=None, **facts))
+            made.append(structs.replace(each, node="", request=None, **facts))
         return GangDecision((), len(last.placed), last.refused, tuple(made), how)
 
     # Budgets.
 
     def _broken(self, trial: StageTrial) -> int:
-        victims = [each.lodger for each in trial.victims.values()]
+        victims = [each.placed_instance for each in trial.victims.values()]
         return len(by_budget(self._table.lodgings, victims)[0])
 
     def _choices(self, stage: Stage) -> Iterator[Stage]:
         """Ways in which no budget is broken; too many of them are not tried."""
-        lodging, priority = self._table.lodgings, max(ask.priority for ask in self._asks)
+        occupancy, priority = self._table.lodgings, max(request.priority for request in self._asks)
         budgeted = [
-            Lodger(key, allocation.shape, allocation.who, allocation.tenure)
+            PlacedInstance(key, allocation.shape, allocation.identity, allocation.terms)
             for key, allocation in self._table.allocations.items()
-            if allocation.tenure.settled
-            and allocation.tenure.rank.priority < priority
-            and not allocation.tenure.rank.spared
-            if lodging.allowed(allocation.who) is not None
+            if allocation.terms.settled
+            and allocation.terms.rank.priority < priority
+            and not allocation.terms.rank.spared
+            if occupancy.allowed(allocation.identity) is not None
         ]
         if len(budgeted) > _BUDGETED_MOST:
             return
         most = _CHOICES_MOST // self._context.least
-        for stay in islice(kept_budgets(lodging, sorted(budgeted, key=lambda each: each.importance)), most):
+        for stay in islice(kept_budgets(occupancy, sorted(budgeted, key=lambda each: each.importance)), most):
             yield Stage(StageKind.ROOM, stage.relaxation, frozenset(each.key for each in stay))
 
 

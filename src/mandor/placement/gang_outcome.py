@@ -11,8 +11,8 @@ from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.consult import Consult
 from mandor.placement.conversion import PlacementState, placement_state
 from mandor.placement.cycle import NOW, Decision, Moment
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Watch
 from mandor.placement.gang import GangTrial, nomination, refusal
 
@@ -21,7 +21,7 @@ from mandor.placement.gang import GangTrial, nomination, refusal
 class GangOutcome:
     """The members that wait, decided as one."""
 
-    asks: Sequence[Ask]
+    requests: Sequence[PlacementRequest]
     placed: tuple[Decision, ...] = ()
     message: str = ""
     """Why none of them is."""
@@ -41,34 +41,41 @@ class GangOutcome:
 
 
 def decide_gang(
-    board: ClusterModel, profile: Profile, ask: Ask, consult: Consult, watch: Watch, moment: Moment = NOW
+    board: ClusterModel,
+    profile: Profile,
+    request: PlacementRequest,
+    consult: Consult,
+    watch: Watch,
+    moment: Moment = NOW,
 ) -> GangOutcome | None:
     """None: the ask is in no gang, or in one that is whole without it."""
-    if ask.member is None or not profile.gangs:
+    if request.member is None or not profile.gangs:
         return None
-    namespace, name, group = ask.member.gang
+    namespace, name, group = request.member.gang
     workload = board.workloads[Key(Workload.kind, namespace, name)]
     members = [each for each in board.of(workload.key) if each.spec.group == group]
     needed, bound = _needed(workload, group, members), sum(_bound(each) for each in members)
     if bound >= needed:
         return None
-    found = (board.ask(each) for each in members if placement_state(each) is PlacementState.WAITING)
-    asks = [each for each in found if each is not None and each.profile == ask.profile]
-    there = bound + len(asks)
+    found = (board.request(each) for each in members if placement_state(each) is PlacementState.WAITING)
+    requests = [each for each in found if each is not None and each.profile == request.profile]
+    there = bound + len(requests)
     if there < needed:
-        return GangOutcome(asks, message=f"{there} of {needed} members are there")
+        return GangOutcome(requests, message=f"{there} of {needed} members are there")
     consulted: dict[Key, Mapping[str, object]] = {}
     if profile.consults:
-        consulted = {each.key: consult(profile, each, board.table.snapshot()) for each in asks}
-    trial = GangTrial(profile, asks, board.table, least=needed - bound, consulted=consulted, watch=watch, moment=moment)
+        consulted = {each.key: consult(profile, each, board.table.snapshot()) for each in requests}
+    trial = GangTrial(
+        profile, requests, board.table, least=needed - bound, consulted=consulted, watch=watch, moment=moment
+    )
     decision = None
     while decision is None:
-        decision = trial.step(len(asks))
+        decision = trial.step(len(requests))
     if decision.placed:
-        return GangOutcome(asks, decision.placed)
+        return GangOutcome(requests, decision.placed)
     if decision.nominated:
-        return GangOutcome(asks, message=nomination(decision, needed, bound), nominated=decision.nominated)
-    return GangOutcome(asks, message=decision.message if decision.fault else refusal(decision, needed, bound))
+        return GangOutcome(requests, message=nomination(decision, needed, bound), nominated=decision.nominated)
+    return GangOutcome(requests, message=decision.message if decision.fault else refusal(decision, needed, bound))
 
 
 def _bound(instance: Instance) -> bool:

@@ -6,8 +6,8 @@ from enum import Enum, auto
 
 from mandor.model.meta import Key
 from mandor.placement.cycle import AVOIDED, DISLIKED, Moment, going_soon, shown
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -24,7 +24,7 @@ class StageKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RelaxationStep:
-    asks: tuple[Ask, ...]
+    requests: tuple[PlacementRequest, ...]
     """Of all members, with what is left of their rules."""
     relaxed: tuple[str, ...] = ()
     """What was given up."""
@@ -41,13 +41,13 @@ class Stage:
 
 
 def stages(
-    profile: Profile, asks: tuple[Ask, ...], nodes: Snapshot, moment: Moment, held: Mapping[Key, str]
+    profile: Profile, requests: tuple[PlacementRequest, ...], nodes: Snapshot, moment: Moment, held: Mapping[Key, str]
 ) -> Iterator[Stage]:
     """As for one instance, but each is for all members at once."""
-    rungs = list(_rungs(asks, nodes))
-    waits = moment.patience > 0 and bool(going_soon(nodes.lodging, moment))
+    rungs = list(_rungs(requests, nodes))
+    waits = moment.patience > 0 and bool(going_soon(nodes.occupancy, moment))
     kinds = ([StageKind.STILL] if held else []) + [StageKind.ROOM] if profile.post_filters else []
-    first = any(ask.shape.preempt_first for ask in asks)
+    first = any(request.shape.preempt_first for request in requests)
     for relaxation in rungs:
         yield Stage(StageKind.FIND, relaxation)
         if waits and relaxation.next_up:
@@ -58,36 +58,43 @@ def stages(
         yield from (Stage(kind, relaxation) for kind in kinds for relaxation in rungs)
 
 
-def _rungs(asks: tuple[Ask, ...], nodes: Snapshot) -> Iterator[RelaxationStep]:
-    ladder = list(_ladder(asks, nodes))
+def _rungs(requests: tuple[PlacementRequest, ...], nodes: Snapshot) -> Iterator[RelaxationStep]:
+    ladder = list(_ladder(requests, nodes))
     for (eased, relaxed), (_, then) in zip(ladder, [*ladder[1:], ladder[-1]], strict=True):
         given_up = ", ".join(then[len(relaxed) :])
         yield RelaxationStep(eased, relaxed, "" if given_up == AVOIDED else given_up)
 
 
-def _ladder(asks: tuple[Ask, ...], nodes: Snapshot) -> Iterator[tuple[tuple[Ask, ...], tuple[str, ...]]]:
+def _ladder(
+    requests: tuple[PlacementRequest, ...], nodes: Snapshot
+) -> Iterator[tuple[tuple[PlacementRequest, ...], tuple[str, ...]]]:
     relaxed: tuple[str, ...] = ()
-    yield asks, relaxed
-    if any(ask.avoid - nodes.pressed(ask.avoid) for ask in asks):
-        asks = tuple(ask.without_avoid(nodes.pressed(ask.avoid)) for ask in asks)
+    yield requests, relaxed
+    if any(request.avoid - nodes.pressed(request.avoid) for request in requests):
+        requests = tuple(request.without_avoid(nodes.pressed(request.avoid)) for request in requests)
         relaxed += (AVOIDED,)
-        yield asks, relaxed
-    if any(_disliked(ask, nodes) for ask in {(ask.shape, ask.who): ask for ask in asks}.values()):
-        asks = tuple(ask.without_others_should() for ask in asks)
+        yield requests, relaxed
+    if any(
+        _disliked(request, nodes)
+        for request in {(request.shape, request.identity): request for request in requests}.values()
+    ):
+        requests = tuple(request.without_others_should() for request in requests)
         relaxed += (DISLIKED,)
-        yield asks, relaxed
-    while any(_soft(ask) for ask in asks):
-        given_up = {shown(ask.hard[-1]): None for ask in asks if _soft(ask)}
-        asks = tuple(ask.without_last_should() if _soft(ask) else ask for ask in asks)
+        yield requests, relaxed
+    while any(_soft(request) for request in requests):
+        given_up = {shown(request.hard[-1]): None for request in requests if _soft(request)}
+        requests = tuple(request.without_last_should() if _soft(request) else request for request in requests)
         relaxed += tuple(given_up)
-        yield asks, relaxed
+        yield requests, relaxed
 
 
-def _soft(ask: Ask) -> bool:
-    return ask.dropped < len(ask.shape.should)
+def _soft(request: PlacementRequest) -> bool:
+    return request.dropped < len(request.shape.should)
 
 
-def _disliked(ask: Ask, nodes: Snapshot) -> bool:
+def _disliked(request: PlacementRequest, nodes: Snapshot) -> bool:
     """By somebody who is placed, or by its fellows once they are."""
-    fellows = (tie for tie in ask.shape.ties(ask.who) if tie.selector.matches(ask.who))
-    return nodes.census.disliked(ask.who) or any(tie.kind == "apart" and tie.strength == "should" for tie in fellows)
+    fellows = (tie for tie in request.shape.ties(request.identity) if tie.selector.matches(request.identity))
+    return nodes.topology.disliked(request.identity) or any(
+        tie.kind == "apart" and tie.strength == "should" for tie in fellows
+    )

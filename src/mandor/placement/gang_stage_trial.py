@@ -11,16 +11,16 @@ from msgspec import structs
 from mandor.lib.steps import at_once
 from mandor.model.meta import Key
 from mandor.placement.cycle import Cycle, Decision, Moment, find_node, going_soon, retry_on
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.eviction import by_budget, goes_anyway
-from mandor.placement.framework.lodging import Lodger, Rank, Tenure
+from mandor.placement.framework.dry_run import OVERDUE_SECONDS, DryRun, run_post_filters
+from mandor.placement.framework.occupancy import AllocationTerms, PlacedInstance, Rank
 from mandor.placement.framework.points import Nomination
 from mandor.placement.framework.profile import Profile
-from mandor.placement.framework.rehearsal import OVERDUE_SECONDS, Rehearsal, run_post_filters
+from mandor.placement.framework.replayable_steps import ReplayableSteps
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import Verdict
-from mandor.placement.framework.scratch import Scratch
 from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.victim_selection import by_budget, goes_anyway
 from mandor.placement.framework.watch import Watch
 from mandor.placement.gang_stage import Stage, StageKind
 from mandor.placement.score_row import first_slot
@@ -57,7 +57,7 @@ class GangContext:
 @dataclass(frozen=True, slots=True)
 class Victim:
     node: str
-    lodger: Lodger
+    placed_instance: PlacedInstance
 
 
 class StageTrial:
@@ -75,14 +75,14 @@ class StageTrial:
         self._context = context
         self._table = context.table
         there = {each.key for each in self.placed}
-        self._todo = deque(ask for ask in stage.relaxation.asks if ask.key not in there)
-        self._alike: dict[Ask, None] = {}
+        self._todo = deque(request for request in stage.relaxation.requests if request.key not in there)
+        self._alike: dict[PlacementRequest, None] = {}
         """Those of whose like one was refused, since the last that was placed."""
-        self._scratch = Scratch(start.scratch.steps if start is not None else ())
+        self._scratch = ReplayableSteps(start.scratch.steps if start is not None else ())
         self._prepared = False
 
     @property
-    def scratch(self) -> Scratch:
+    def scratch(self) -> ReplayableSteps:
         return self._scratch
 
     @property
@@ -117,91 +117,93 @@ class StageTrial:
     def _prepare(self) -> None:
         """Who is gone at this stage, and who stays."""
         self._prepared = True
-        lodging = self._table.lodgings
+        occupancy = self._table.lodgings
         if self.stage.kind is StageKind.WAIT:
-            self._go(going_soon(lodging, self._context.moment))
+            self._go(going_soon(occupancy, self._context.moment))
         elif self.stage.kind is StageKind.STILL:
             late = self._context.moment.now - OVERDUE_SECONDS
             where = set(self._context.held.values())
-            self._go(each for each in lodging.stopping(among=where) if (each[1].tenure.until or 0.0) >= late)
+            self._go(each for each in occupancy.stopping(among=where) if (each[1].terms.until or 0.0) >= late)
         for key in sorted(self.stage.spared):
             allocation = self._table.allocations[key]
-            tenure = structs.replace(allocation.tenure, rank=replace(allocation.tenure.rank, spared=True))
+            terms = structs.replace(allocation.terms, rank=replace(allocation.terms.rank, spared=True))
             self._scratch.do(
-                partial(self._table.set_allocation, key, allocation.node, allocation.shape, allocation.who, tenure)
+                partial(self._table.set_allocation, key, allocation.node, allocation.shape, allocation.identity, terms)
             )
 
-    def _go(self, lodgers: Iterable[tuple[str, Lodger]]) -> None:
-        for node, each in lodgers:
+    def _go(self, placed_instances: Iterable[tuple[str, PlacedInstance]]) -> None:
+        for node, each in placed_instances:
             self.going.setdefault(node, []).append(each.key)
             self._scratch.do(partial(self._table.drop_allocation, each.key))
 
-    def _decide(self, ask: Ask) -> int:
+    def _decide(self, request: PlacementRequest) -> int:
         """As many as it counts for."""
         context, kind = self._context, self.stage.kind
-        held = context.held.get(ask.key, "")
-        alike = structs.replace(ask, key=NOBODY)
+        held = context.held.get(request.key, "")
+        alike = structs.replace(request, key=NOBODY)
         if alike in self._alike or (kind is StageKind.STILL and not held):
             return 1
-        consulted, nodes = context.consulted.get(ask.key), self._table.snapshot()
+        consulted, nodes = context.consulted.get(request.key), self._table.snapshot()
         cycle = Cycle(context.profile, nodes, context.watch, consulted, held, context.moment)
-        state = cycle.state_of(ask)
-        node, displaces = context.guard(lambda: at_once(cycle.find(state, ask)))
+        state = cycle.state_of(request)
+        node, displaces = context.guard(lambda: at_once(cycle.find(state, request)))
         if isinstance(node, str):
             if kind is not StageKind.STILL or node == held:
-                self._place(ask, node, state, displaces=displaces)
+                self._place(request, node, state, displaces=displaces)
             return 1
-        if kind is StageKind.ROOM and self._make_room(ask, state, nodes):
+        if kind is StageKind.ROOM and self._make_room(request, state, nodes):
             return ROOM_MADE
-        if context.profile.by_class and not ask.shape.volumes:
+        if context.profile.by_class and not request.shape.volumes:
             self._alike[alike] = None
         if self.refused is None:
-            self.refused = context.guard(lambda: _refusal(node, ask, nodes))
+            self.refused = context.guard(lambda: _refusal(node, request, nodes))
         return ROOM_MADE if kind is StageKind.ROOM else 1
 
-    def _place(self, ask: Ask, node: str, state: CycleState, *, displaces: bool = False) -> None:
+    def _place(self, request: PlacementRequest, node: str, state: CycleState, *, displaces: bool = False) -> None:
         self._alike.clear()
         for where, each in self._table.lodgings.held() if displaces else ():
-            if where == node and each.priority < ask.priority:
+            if where == node and each.priority < request.priority:
                 self._scratch.do(partial(self._table.drop_allocation, each.key))
         relaxed = self.stage.relaxation.relaxed
-        self.placed.append(Decision(ask.key, node, relaxed=relaxed, ask=ask, state=state, displaces=displaces))
-        self._scratch.do(partial(self._come, ask, node))
+        self.placed.append(
+            Decision(request.key, node, relaxed=relaxed, request=request, state=state, displaces=displaces)
+        )
+        self._scratch.do(partial(self._come, request, node))
 
-    def _come(self, ask: Ask, node: str) -> None:
-        tenure = Tenure(Rank(ask.priority, ask.preempts, profile=ask.profile))
-        self._table.set_allocation(ask.key, node, ask.shape, ask.who, tenure)
+    def _come(self, request: PlacementRequest, node: str) -> None:
+        terms = AllocationTerms(Rank(request.priority, request.preempts, profile=request.profile))
+        self._table.set_allocation(request.key, node, request.shape, request.identity, terms)
 
     # Others have to go.
 
-    def _make_room(self, ask: Ask, state: CycleState, nodes: Snapshot) -> bool:
+    def _make_room(self, request: PlacementRequest, state: CycleState, nodes: Snapshot) -> bool:
         context = self._context
-        rehearsal = Rehearsal(
+        dry_run = DryRun(
             context.profile,
-            ask,
+            request,
             nodes,
             context.watch,
-            consulted=context.consulted.get(ask.key),
+            consulted=context.consulted.get(request.key),
             now=context.moment.now,
             patience=context.moment.patience,
             quick=first_slot,
         )
         made: Nomination | None = context.guard(
-            lambda: at_once(run_post_filters(context.profile, state, rehearsal, context.watch))
+            lambda: at_once(run_post_filters(context.profile, state, dry_run, context.watch))
         )
         if made is None or not self._bearable(made):
             return False
-        lodgers = self._table.lodgings.lodgers(made.node)
-        victims = [each for each in lodgers if each.key in made.victims]
+        placed_instances = self._table.lodgings.placed_instances(made.node)
+        victims = [each for each in placed_instances if each.key in made.victims]
         if len(victims) < len(made.victims):
             return False
-        for each in lodgers:
-            if each.key in made.victims or goes_anyway(each, rehearsal):
+        for each in placed_instances:
+            if each.key in made.victims or goes_anyway(each, dry_run):
                 self._scratch.do(partial(self._table.drop_allocation, each.key))
         for each in victims:
             self.victims[each.key] = Victim(made.node, each)
-            self._scratch.do(partial(self._table.lodgings.spend, each.who))
-        self._place(ask, made.node, state)
+            self._scratch.do(partial(self._table.lodgings.spend, each.identity))
+        self._place(request, made.node, state)
         return True
 
     def _bearable(self, made: Nomination) -> bool:
@@ -211,44 +213,46 @@ class StageTrial:
     def _take_back(self) -> None:
         """Members came one by one: for the last of them somebody had to go, perhaps, who leaves room for others, too.
         Who can stay if members move stays: first those whom a budget protects, then the most important."""
-        lodging = self._table.lodgings
-        victims = sorted((each.lodger for each in self.victims.values()), key=lambda each: each.importance)
+        occupancy = self._table.lodgings
+        victims = sorted((each.placed_instance for each in self.victims.values()), key=lambda each: each.importance)
         for each in victims:
-            lodging.spend(each.who, -1)
-        protected, others = by_budget(lodging, victims)
+            occupancy.spend(each.identity, -1)
+        protected, others = by_budget(occupancy, victims)
         for each in (*protected, *others):
             if self._fit_beside(self.victims[each.key]):
                 del self.victims[each.key]
 
     def _fit_beside(self, victim: Victim) -> bool:
         """All members, if it stays: those on its node as they are, or elsewhere."""
-        lodger, moved = victim.lodger, {}
+        placed_instance, moved = victim.placed_instance, {}
         with self._table.trial() as trial:
-            self._table.set_allocation(lodger.key, victim.node, lodger.shape, lodger.who, lodger.tenure)
+            self._table.set_allocation(
+                placed_instance.key, victim.node, placed_instance.shape, placed_instance.identity, placed_instance.terms
+            )
             here = [each for each in self.placed if each.node == victim.node]
             for each in here:
                 self._table.drop_allocation(each.key)
             for each in here:
-                assert each.ask is not None
-                node = self._anywhere(each.ask, victim.node)
+                assert each.request is not None
+                node = self._anywhere(each.request, victim.node)
                 if not node:
                     return False
-                self._come(each.ask, node)
+                self._come(each.request, node)
                 moved[each.key] = node
             trial.keep()
         self.placed = [structs.replace(each, node=moved.get(each.key, each.node)) for each in self.placed]
         return True
 
-    def _anywhere(self, ask: Ask, first: str) -> str:
+    def _anywhere(self, request: PlacementRequest, first: str) -> str:
         context = self._context
-        state, nodes = CycleState(context.consulted.get(ask.key)), self._table.snapshot()
+        state, nodes = CycleState(context.consulted.get(request.key)), self._table.snapshot()
         found: str | Verdict = context.guard(
-            lambda: find_node(context.profile, state, ask, nodes, context.watch, nominated=first)
+            lambda: find_node(context.profile, state, request, nodes, context.watch, nominated=first)
         )
         context.watch.end()
         return found if isinstance(found, str) else ""
 
 
-def _refusal(verdict: Verdict, ask: Ask, nodes: Snapshot) -> Decision:
+def _refusal(verdict: Verdict, request: PlacementRequest, nodes: Snapshot) -> Decision:
     blamed = tuple(plugin for plugin, _ in verdict.refusals)
-    return Decision(ask.key, message=verdict.explain(ask, nodes), retry_on=retry_on(blamed), blamed=blamed)
+    return Decision(request.key, message=verdict.explain(request, nodes), retry_on=retry_on(blamed), blamed=blamed)

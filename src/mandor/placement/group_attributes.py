@@ -9,7 +9,7 @@ from mandor.model.workload import Workload
 from mandor.placement.claims import CLAIM_RANK
 from mandor.placement.conversion import class_name, identity_of, rank_of, workload_key
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.lodging import ORDINARY, Rank
+from mandor.placement.framework.occupancy import ORDINARY, Rank
 
 
 class GroupAttributes:
@@ -41,7 +41,7 @@ class GroupAttributes:
         """It has changed, or its priority class has."""
         self._ranks.pop((workload.namespace, workload.name), None)
 
-    def who(self, instance: Instance) -> Identity:
+    def identity(self, instance: Instance) -> Identity:
         key, group = workload_key(instance), instance.spec.group
         groups = self._identities.setdefault(key, {})
         found = groups.get(group)

@@ -3,7 +3,6 @@
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import (
     SCORE_MOST,
@@ -17,6 +16,7 @@ from mandor.placement.framework.points import (
     ScorePlugin,
 )
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import Judges, PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Watch
@@ -90,13 +90,13 @@ class PlanOutline(NamedTuple):
     local: Hashable
 
 
-def plan(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> ScoringPlan:
-    settled, outline, key = _settled(profile, state, ask, nodes, watch)
-    opened = _sort(profile.open, state, ask, nodes, watch)
+def plan(profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> ScoringPlan:
+    settled, outline, key = _settled(profile, state, request, nodes, watch)
+    opened = _sort(profile.open, state, request, nodes, watch)
     if any(opened):
         only_its_own = opened.only or opened.quiescent_filters or opened.quiescent_scores
-        outline = _outline(profile, settled, opened, (key, ask.class_key) if only_its_own else key)
-    formulas, others, other_scores = outline.formula_choice.of(ask, nodes)
+        outline = _outline(profile, settled, opened, (key, request.class_key) if only_its_own else key)
+    formulas, others, other_scores = outline.formula_choice.of(request, nodes)
     return ScoringPlan(outline.quiescent, formulas, others, other_scores, outline.wide, outline.most, outline.local)
 
 
@@ -114,18 +114,18 @@ def _outline(profile: Profile, settled: PluginsByReach, opened: PluginsByReach, 
 
 
 def _settled(
-    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+    profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
 ) -> tuple[PluginsByReach, PlanOutline, tuple[Hashable, ...]]:
     """Those who say what they go by are asked once for all asks that have it in common."""
     # Whose work it is matters to nobody while nothing is dedicated, or reserved.
-    whose = (nodes.anyone_dedicated(), ask.who if nodes.reservations else None)
-    key = (profile, whose, *[each.goes_by(ask) for each in profile.settled_plugins])
-    kept, seen = nodes.kept.settled, nodes.kept.attributes
+    whose = (nodes.anyone_dedicated(), request.identity if nodes.reservations else None)
+    key = (profile, whose, *[each.goes_by(request) for each in profile.settled_plugins])
+    kept, seen = nodes.cached.settled, nodes.cached.attributes
     found = kept.get(key)
     if found is None or found[0] != seen:
         if len(kept) >= _SETTLED_MOST:
             del kept[next(iter(kept))]
-        settled = _sort(profile.settled, state, ask, nodes, watch)
+        settled = _sort(profile.settled, state, request, nodes, watch)
         found = kept[key] = (seen, (settled, _outline(profile, settled, _no_plugins(), key)))
     return *found[1], key
 
@@ -145,25 +145,27 @@ def _no_plugins() -> PluginsByReach:
     return PluginsByReach([], [], [], [], [], [], [], [], [])
 
 
-def _sort(judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> PluginsByReach:
+def _sort(
+    judges: Judges, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
+) -> PluginsByReach:
     found = _no_plugins()
-    skipped = _sort_pre_filters(found, judges, state, ask, nodes, watch)
+    skipped = _sort_pre_filters(found, judges, state, request, nodes, watch)
     for filterer in judges.filters:
         if filterer not in skipped:
-            reach = filterer.reach(ask, nodes)
+            reach = filterer.reach(request, nodes)
             if reach is Reach.ATTRIBUTES:
                 found.quiescent_filters.append(filterer)
             elif reach is Reach.ROOM:
                 found.filters.append(filterer)
             else:
                 found.wide_filters.append(filterer)
-    skipped, wide = _ask_pre_scores(judges, state, ask, nodes, watch)
+    skipped, wide = _ask_pre_scores(judges, state, request, nodes, watch)
     for scorer, weight in judges.scores:
         if scorer in skipped:
             continue
         # What is put in relation to the other feasible nodes is wide, whatever it goes by.
         relative = type(scorer).normalize is not ScorePlugin.normalize
-        reach = Reach.CLUSTER if relative else scorer.reach(ask, nodes)
+        reach = Reach.CLUSTER if relative else scorer.reach(request, nodes)
         if reach is Reach.ATTRIBUTES:
             found.quiescent_scores.append((scorer, weight))
         elif reach is Reach.ROOM:
@@ -176,7 +178,7 @@ def _sort(judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: W
 
 
 def _sort_pre_filters(
-    found: PluginsByReach, judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+    found: PluginsByReach, judges: Judges, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
 ) -> set[Plugin]:
     """The answer: those who have nothing to ask."""
     skipped: set[Plugin] = set()
@@ -185,13 +187,13 @@ def _sort_pre_filters(
             found.wide_pre_filters.append(plugin)
             continue
         watch.begin(plugin.name, "PreFilter")
-        answer = plugin.pre_filter(state, ask, nodes)
+        answer = plugin.pre_filter(state, request, nodes)
         if answer is SKIP:
             skipped.add(plugin)
         elif answer is not None and not isinstance(answer, Only):
             raise PluginFault(plugin.name, f"answered {answer!r}; a PreFilter answers None, SKIP or Only(…)")
         else:
-            reach = plugin.reach(ask, nodes)
+            reach = plugin.reach(request, nodes)
             if reach is Reach.CLUSTER or (answer is not None and reach is Reach.ROOM):
                 found.wide_pre_filters.append(plugin)
             elif answer is not None:
@@ -200,7 +202,7 @@ def _sort_pre_filters(
 
 
 def _ask_pre_scores(
-    judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+    judges: Judges, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
 ) -> tuple[set[Plugin], set[Plugin]]:
     """Those who have nothing to say, and those who must be asked in each cycle."""
     everyone = nodes.health.where("everyone", lambda _: True)
@@ -211,11 +213,11 @@ def _ask_pre_scores(
             wide.add(plugin)
             continue
         watch.begin(plugin.name, "PreScore")
-        answer = plugin.pre_score(state, ask, nodes, everyone)
+        answer = plugin.pre_score(state, request, nodes, everyone)
         if answer is SKIP:
             skipped.add(plugin)
         elif answer is not None:
             raise PluginFault(plugin.name, f"answered {answer!r}; a PreScore answers None or SKIP")
-        elif plugin.reach(ask, nodes) is Reach.CLUSTER:
+        elif plugin.reach(request, nodes) is Reach.CLUSTER:
             wide.add(plugin)
     return skipped, wide

@@ -12,7 +12,7 @@ from types import ModuleType
 from mandor.errors import Invalid
 from mandor.lib.owned_file import check_folder, read_owned
 from mandor.placement.built_in import BUILT_IN
-from mandor.placement.framework.making import Registered
+from mandor.placement.framework.plugin_factory import Registered
 from mandor.placement.framework.points import POINTS
 
 GROUP = "mandor.plugins"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mandor.placement.framework.ask import Shape
-from mandor.placement.framework.lodging import Going, Level, Tenure
+from mandor.placement.framework.occupancy import AllocationTerms, Going, Level
+from mandor.placement.framework.request import Shape
 from mandor.placement.framework.snapshot import Amounts
 
 LEVELS_MOST = 64
@@ -45,29 +45,29 @@ class PriorityLevels:
 
     # What only the table calls.
 
-    def come(self, slot: int, shape: Shape, tenure: Tenure) -> None:
-        taken = self._of(tenure)
+    def come(self, slot: int, shape: Shape, terms: AllocationTerms) -> None:
+        taken = self._of(terms)
         if taken is not None:
             here = taken[:, slot]
             np.add(here, self._one_of(shape), out=here)
-            if tenure.until is not None:
+            if terms.until is not None:
                 ends = self._ends.setdefault(slot, {})
-                ends[tenure.until] = ends.get(tenure.until, 0) + 1
-                self._latest[slot] = max(self._latest[slot], tenure.until)
+                ends[terms.until] = ends.get(terms.until, 0) + 1
+                self._latest[slot] = max(self._latest[slot], terms.until)
 
-    def come_all(self, slots: Sequence[int], times: Sequence[int], shape: Shape, tenure: Tenure) -> None:
+    def come_all(self, slots: Sequence[int], times: Sequence[int], shape: Shape, terms: AllocationTerms) -> None:
         """To each of these slots so many that are settled."""
-        taken = self._of(tenure)
+        taken = self._of(terms)
         if taken is not None:
             taken[:, slots] += np.multiply.outer(self._one_of(shape), times)
 
-    def leave(self, slot: int, shape: Shape, tenure: Tenure) -> None:
-        taken = self._of(tenure)
+    def leave(self, slot: int, shape: Shape, terms: AllocationTerms) -> None:
+        taken = self._of(terms)
         if taken is not None:
             here = taken[:, slot]
             np.subtract(here, self._one_of(shape), out=here)
-            if tenure.until is not None:
-                self._end(slot, tenure.until)
+            if terms.until is not None:
+                self._end(slot, terms.until)
 
     def widen(self, extra: int) -> None:
         """There is room for so many more nodes."""
@@ -93,13 +93,13 @@ class PriorityLevels:
         if ends is not None and source != target:
             self._ends[target] = ends
 
-    def _of(self, tenure: Tenure) -> Amounts | None:
+    def _of(self, terms: AllocationTerms) -> Amounts | None:
         """Where it counts; None: nowhere."""
-        if tenure.held:
+        if terms.held:
             return None
-        if tenure.until is not None:
+        if terms.until is not None:
             return self._going
-        return None if tenure.rank.spared else self._level(tenure.rank.priority)
+        return None if terms.rank.spared else self._level(terms.rank.priority)
 
     def _end(self, slot: int, until: float) -> None:
         ends = self._ends[slot]

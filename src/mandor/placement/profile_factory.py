@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from mandor.placement.config import ProfileConfig, SchedulerConfig
 from mandor.placement.framework.handle import Handle
-from mandor.placement.framework.making import Registered, make_plugin
+from mandor.placement.framework.plugin_factory import Registered, make_plugin
 from mandor.placement.framework.points import POINTS, Plugin
 from mandor.placement.framework.profile import Enabled, Profile, check_together
 from mandor.placement.plugin_source import Registry

@@ -6,7 +6,7 @@ from mandor.model.claim import BAREMETAL
 from mandor.placement.built_in import DEFAULTS
 from mandor.placement.config import default_config
 from mandor.placement.framework.handle import DETACHED, Handle
-from mandor.placement.framework.making import Registered, make_plugin
+from mandor.placement.framework.plugin_factory import Registered, make_plugin
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.plugin_source import find_plugins
 from mandor.placement.profile_factory import ProfileFactory

@@ -19,9 +19,9 @@ from mandor.model.meta import Key
 from mandor.model.rebalance import PlannedMove, RebalanceSpec
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.conversion import PlacementState, placement_state, workload_key
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import Scored, run_filters, run_scores
 from mandor.placement.framework.watch import Watch
 from mandor.placement.movable import may_move, relaxed, whole
@@ -113,14 +113,14 @@ class MoveSearch:
             alike = key, spec.group, spec.release, spec.variant, spec.node
             places.setdefault(alike, []).append(instance.key)
 
-    def _ask(self, key: Key) -> tuple[Profile, Ask] | None:
+    def _ask(self, key: Key) -> tuple[Profile, PlacementRequest] | None:
         """As it would be placed now, in the form it has."""
         instance = self._board.instances[key]
-        ask = self._board.ask(instance)
-        profile = self._profiles.get(ask.profile) if ask is not None else None
-        if ask is None or profile is None or profile.consults:
+        request = self._board.request(instance)
+        profile = self._profiles.get(request.profile) if request is not None else None
+        if request is None or profile is None or profile.consults:
             return None  # others cannot be asked about what is only tried
-        forms = ask.forms
+        forms = request.forms
         return profile, replace(forms[min(instance.spec.variant, len(forms) - 1)], pin="", avoid=frozenset())
 
     def _look(self, key: Key) -> _Chance | None:
@@ -129,11 +129,11 @@ class MoveSearch:
         allocation = table.allocation(key)
         if asked is None or allocation is None:
             return None
-        profile, ask = asked
-        beside = run_filters(profile, CycleState(), ask, table.snapshot(), self._watch).feasible
+        profile, request = asked
+        beside = run_filters(profile, CycleState(), request, table.snapshot(), self._watch).feasible
         with table.trial():
             table.drop_allocation(key)
-            view = self._view(profile, ask)
+            view = self._view(profile, request)
         here = view.totals.get(allocation.node)
         if here is None and not relaxed(self._board.instances[key]):
             return None  # it would not be let in where it is, and nobody has said that it has to go
@@ -156,7 +156,7 @@ class MoveSearch:
         beside = [*self._neighbours(source, chance.key), *self._neighbours(chance.to, chance.key)]
         before = sum(self._stands(key) * many for key, many in beside)
         with table.trial() as trial:
-            table.set_allocation(chance.key, chance.to, allocation.shape, allocation.who, allocation.tenure)
+            table.set_allocation(chance.key, chance.to, allocation.shape, allocation.identity, allocation.terms)
             gain = chance.own + sum(self._stands(key) * many for key, many in beside) - before
             if gain >= self._spec.min_gain:
                 trial.keep()
@@ -197,13 +197,13 @@ class MoveSearch:
             table.drop_allocation(key)
             return self._view(*asked).totals.get(allocation.node, 0)
 
-    def _view(self, profile: Profile, ask: Ask) -> "_View":
+    def _view(self, profile: Profile, request: PlacementRequest) -> "_View":
         nodes, state = self._board.table.snapshot(), CycleState()
         parts: list[Scored] = []
         try:
-            feasible = run_filters(profile, state, ask, nodes, self._watch).feasible
+            feasible = run_filters(profile, state, request, nodes, self._watch).feasible
             among = feasible.nonzero()[0]
-            totals = run_scores(profile, state, ask, nodes, feasible, among, self._watch, parts)
+            totals = run_scores(profile, state, request, nodes, feasible, among, self._watch, parts)
         finally:
             self._watch.end()
         names = [nodes.nodes[int(slot)].meta.name for slot in among]

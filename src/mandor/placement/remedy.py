@@ -10,8 +10,8 @@ from msgspec import Struct
 from mandor.model.meta import Key
 from mandor.placement.candidate import Candidate, candidates
 from mandor.placement.cycle import Decision, decide
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Watch
 from mandor.placement.table import Table
 
@@ -41,7 +41,7 @@ class Remedy(Struct, frozen=True, omit_defaults=True):
 
 def remedies(
     profile: Profile,
-    ask: Ask,
+    request: PlacementRequest,
     table: Table,
     *,
     stopping: Sequence[Key] = (),
@@ -54,12 +54,12 @@ def remedies(
     """
     known = [
         each
-        for each in candidates(profile, ask, table, tuple(stopping))
+        for each in candidates(profile, request, table, tuple(stopping))
         if each.kind == "wait" or all(may_end(key) for key in each.ends)
     ]
     known.sort(key=lambda each: each.cost)
-    found = list(_working(profile, ask, table, ((each,) for each in known), watch))
-    for form in ask.forms[1:]:
+    found = list(_working(profile, request, table, ((each,) for each in known), watch))
+    for form in request.forms[1:]:
         own = [each for each in candidates(profile, form, table, ()) if each.kind in OF_FORM]
         allowed = [_named(each, form) for each in own if all(may_end(key) for key in each.ends)]
         found += _working(
@@ -69,17 +69,17 @@ def remedies(
     if not found:
         pairs = combinations([each for each in known if each.kind in TOGETHER], 2)
         by_cost = sorted(pairs, key=lambda pair: pair[0].cost + pair[1].cost)
-        found = list(_working(profile, ask, table, by_cost, watch))
+        found = list(_working(profile, request, table, by_cost, watch))
     return found
 
 
-def _named(change: Candidate, form: Ask) -> Candidate:
+def _named(change: Candidate, form: PlacementRequest) -> Candidate:
     return change if change.ends else replace(change, text=f"{change.text} in {form.shape.form_name}")
 
 
 def _working(
     profile: Profile,
-    ask: Ask,
+    request: PlacementRequest,
     table: Table,
     tries: "Iterator[tuple[Candidate, ...]] | Sequence[tuple[Candidate, ...]]",
     watch: Watch | None,
@@ -91,7 +91,7 @@ def _working(
             return
         if kind in kinds:
             continue  # the cheapest of its kind is enough
-        decision = _tried(profile, ask, table, changes, watch)
+        decision = _tried(profile, request, table, changes, watch)
         if decision.node:
             kinds.add(kind)
             text = ", and ".join(each.text for each in changes)
@@ -99,11 +99,13 @@ def _working(
             yield Remedy("+".join(kind), text, decision.node, cost, decision.relaxed)
 
 
-def _tried(profile: Profile, ask: Ask, table: Table, changes: Sequence[Candidate], watch: Watch | None) -> Decision:
+def _tried(
+    profile: Profile, request: PlacementRequest, table: Table, changes: Sequence[Candidate], watch: Watch | None
+) -> Decision:
     for each in changes:
-        ask = each.ask(ask)
+        request = each.request(request)
     with _changed(table, changes):
-        return decide(profile, ask, table.snapshot(), watch=watch)
+        return decide(profile, request, table.snapshot(), watch=watch)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from mandor.model.reservation import Reservation, ReservationStatus
 from mandor.model.resources import Resources
 from mandor.model.rule import Rule, parse_rule
 from mandor.placement.cluster_model import ClusterModel
-from mandor.placement.framework.ask import CPU, DISK, MEMORY
 from mandor.placement.framework.node_rule import engine_rule
+from mandor.placement.framework.request import CPU, DISK, MEMORY
 from mandor.placement.framework.snapshot import Engines, node_facts
 
 

@@ -1,7 +1,7 @@
 """The formulas plugins of room in one go: does it fit, is the node empty, is it used evenly, in Kubernetes' numbers.
 
-What they say one by one stands in `plugins/`; here it is the same arithmetic on `Room`, for one node or for many, in as
-few steps as can be.
+What they say one by one stands in `plugins/`; here it is the same arithmetic on `CapacityColumns`, for one node or for
+many, in as few steps as can be.
 """
 
 from typing import Any
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mandor.placement.framework.ask import CPU, MEMORY, Ask
-from mandor.placement.framework.kept import At
+from mandor.placement.framework.cached_columns import At
+from mandor.placement.framework.capacity_columns import VALUES, Floats, ScoreBuffers
 from mandor.placement.framework.points import SCORE_MOST, FilterPlugin, Formula, ScorePlugin
-from mandor.placement.framework.room import VALUES, Floats, Scratch
+from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 NOWHERE = -1
@@ -29,8 +29,8 @@ class ResourceFormulas:
 
     __slots__ = ("_balanced", "_both", "_cpu", "_fit", "_least", "_memory", "_more", "_others", "_spare", "_tile")
 
-    def __init__(self, ask: Ask, nodes: Snapshot, *, fit: bool, least: int, balanced: int) -> None:
-        shape, wanted = ask.shape, dict(ask.shape.wanted)
+    def __init__(self, request: PlacementRequest, nodes: Snapshot, *, fit: bool, least: int, balanced: int) -> None:
+        shape, wanted = request.shape, dict(request.shape.wanted)
         cpu, memory = wanted.pop(CPU, 0), wanted.pop(MEMORY, 0)
         self._fit, self._least, self._balanced = fit, least, balanced
         self._both = fit and cpu > 0 and memory > 0
@@ -42,7 +42,7 @@ class ResourceFormulas:
 
     def one(self, nodes: Snapshot, slot: int) -> int:
         """The weighted sum for one node, or `NOWHERE`."""
-        return self.after(0, nodes.room.shown[:, slot].tolist(), nodes, slot)
+        return self.after(0, nodes.capacity_columns.shown[:, slot].tolist(), nodes, slot)
 
     def after(self, others: int, column: list[float], nodes: Snapshot, slot: int) -> int:
         """The same when so many of its like have come to the node, of which `column` shows how it was before."""
@@ -66,15 +66,15 @@ class ResourceFormulas:
 
     def all(self, nodes: Snapshot, kind: np.dtype[Any]) -> Totals:
         """For every node."""
-        count = nodes.room.shown.shape[1]
+        count = nodes.capacity_columns.shown.shape[1]
         if count <= _AT_ONCE:
             return self._part(nodes, slice(0, count), kind)
         parts = [slice(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE)]
         return np.concatenate([self._part(nodes, part, kind) for part in parts])
 
     def _part(self, nodes: Snapshot, part: slice, kind: np.dtype[Any]) -> Totals:
-        room = nodes.room.shown
-        scratch = nodes.room.scratch(part.stop - part.start)
+        room = nodes.capacity_columns.shown
+        scratch = nodes.capacity_columns.scratch(part.stop - part.start)
         values = scratch.columns[VALUES]
         np.add(room[VALUES, part], self._more, values)
         np.divide(values, room[VALUES.stop :, part], values)
@@ -83,8 +83,8 @@ class ResourceFormulas:
     def some(self, nodes: Snapshot, at: NDArray[np.intp], kind: np.dtype[Any]) -> Totals:
         """For these nodes."""
         count = len(at)
-        scratch = nodes.room.scratch(count)
-        nodes.room.take(at, scratch)
+        scratch = nodes.capacity_columns.scratch(count)
+        nodes.capacity_columns.take(at, scratch)
         if count == _TILED_MOST:
             if self._tile is None:
                 self._tile = np.repeat(self._more, count)
@@ -95,7 +95,7 @@ class ResourceFormulas:
         np.divide(scratch.values, scratch.has, scratch.values)
         return self._totals(scratch, nodes, at, kind)
 
-    def _totals(self, scratch: Scratch, nodes: Snapshot, at: At, kind: np.dtype[Any]) -> Totals:
+    def _totals(self, scratch: ScoreBuffers, nodes: Snapshot, at: At, kind: np.dtype[Any]) -> Totals:
         """Of what is left, in percent, and the shares that are used."""
         count, cpu = scratch.count, scratch.share_cpu
         np.maximum(scratch.left, scratch.zeros, out=scratch.left)
@@ -127,7 +127,7 @@ class ResourceFormulas:
             total[refused] = NOWHERE
         return total
 
-    def _refused(self, scratch: Scratch, nodes: Snapshot, at: At) -> NDArray[np.bool_] | None:
+    def _refused(self, scratch: ScoreBuffers, nodes: Snapshot, at: At) -> NDArray[np.bool_] | None:
         """Where it does not fit: a share above 1 is never rounded to 1. None: it fits everywhere."""
         refused: NDArray[np.bool_] | None = None
         worst = scratch.worst
@@ -162,15 +162,15 @@ class FormulaChoice:
         formulas = {Formula.LEAST_ALLOCATED, Formula.BALANCED}
         self._other_scores = tuple(each for each in scores if each[0].score_formula not in formulas)
 
-    def of(self, ask: Ask, nodes: Snapshot) -> tuple[ResourceFormulas | None, Filters, Weighed]:
+    def of(self, request: PlacementRequest, nodes: Snapshot) -> tuple[ResourceFormulas | None, Filters, Weighed]:
         """For one ask; and those who are left to be asked themselves."""
-        fits, room = self._fits, nodes.room
+        fits, room = self._fits, nodes.capacity_columns
         computed = (fits or self._least or self._balanced) and room.exact
-        if not computed or not (room.complete or (fits and _wants_both(ask))):
+        if not computed or not (room.complete or (fits and _wants_both(request))):
             return None, self._filters, self._scores
-        formulas = ResourceFormulas(ask, nodes, fit=fits, least=self._least, balanced=self._balanced)
+        formulas = ResourceFormulas(request, nodes, fit=fits, least=self._least, balanced=self._balanced)
         return formulas, self._others, self._other_scores
 
 
-def _wants_both(ask: Ask) -> bool:
-    return {name for name, _ in ask.shape.wanted} >= {CPU, MEMORY}
+def _wants_both(request: PlacementRequest) -> bool:
+    return {name for name, _ in request.shape.wanted} >= {CPU, MEMORY}

@@ -11,13 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.cached_columns import EVERYWHERE, LAST_MOST, At, CachedColumns
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.kept import EVERYWHERE, LAST_MOST, At, Kept
-from mandor.placement.framework.luck import bits_of
 from mandor.placement.framework.points import SCORE_MOST, ScorePlugin
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import (
     PluginFault,
     check_mask,
@@ -28,6 +27,7 @@ from mandor.placement.framework.runtime import (
     run_scores,
 )
 from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.tie_break import bits_of
 from mandor.placement.framework.watch import Watch
 from mandor.placement.plugin_reach import ClusterWide, ScoringPlan, plan
 from mandor.placement.resource_formulas import NOWHERE, ResourceFormulas, Totals
@@ -59,39 +59,43 @@ class ScoreRow:
         return self.ranks.nbytes
 
 
-def best_slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> int:
+def best_slot(profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> int:
     """The slot of the best node; `NOWHERE`: nothing fits, or there is no quick way."""
-    return _slot(profile, state, ask, nodes, watch, drawn=True)
+    return _slot(profile, state, request, nodes, watch, drawn=True)
 
 
-def first_slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> int:
+def first_slot(profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> int:
     """As `best_slot`, but of equal nodes it is the first, and not the one that is lucky."""
-    return _slot(profile, state, ask, nodes, watch, drawn=False)
+    return _slot(profile, state, request, nodes, watch, drawn=False)
 
 
-def _slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, drawn: bool) -> int:
+def _slot(
+    profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch, *, drawn: bool
+) -> int:
     if not profile.local or not len(nodes):
         return NOWHERE
     try:
-        row = _row(profile, state, ask, nodes, watch)
+        row = _row(profile, state, request, nodes, watch)
         bits = row.bits if drawn else 0
         ranks = row.ranks if drawn else row.ranks >> row.bits
         if row.plan.wide is None:
             slot = int(ranks.argmax())
             return slot if ranks[slot] >= 0 else NOWHERE
-        return _best_of_all(ranks, bits, row.plan.wide, state, ask, nodes, watch)
+        return _best_of_all(ranks, bits, row.plan.wide, state, request, nodes, watch)
     except PluginFault:
         raise
     except Exception as error:
         raise PluginFault(watch.current, f"raised {type(error).__name__}: {error}") from error
 
 
-def fits_slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> bool:
+def fits_slot(
+    profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, slot: int, watch: Watch
+) -> bool:
     """Whether this node takes it; False: it does not, or there is no quick way to know."""
     if not profile.local:
         return False
     try:
-        row = _row(profile, state, ask, nodes, watch)
+        row = _row(profile, state, request, nodes, watch)
     except PluginFault:
         raise
     except Exception as error:
@@ -99,19 +103,19 @@ def fits_slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, sl
     return row.plan.wide is None and bool(row.ranks[slot] >= 0)
 
 
-def foreseeable(profile: Profile, ask: Ask, nodes: Snapshot) -> bool:
+def foreseeable(profile: Profile, request: PlacementRequest, nodes: Snapshot) -> bool:
     """Whether `next_slots` has an answer: `best_slot` has had one about its class, and only the room on each node and
     what nodes are go into it."""
-    row = cast("ScoreRow | None", nodes.kept.rows.get(_class_of(profile, ask)))
+    row = cast("ScoreRow | None", nodes.cached.rows.get(_class_of(profile, request)))
     return row is not None and row.seen == _seen(nodes) and row.plan.wide is None and row.plan.alone
 
 
-def next_slots(profile: Profile, ask: Ask, nodes: Snapshot, count: int, watch: Watch) -> list[int]:
+def next_slots(profile: Profile, request: PlacementRequest, nodes: Snapshot, count: int, watch: Watch) -> list[int]:
     """The slots of the best nodes for so many of a class that takes room alone, one after another: where `best_slot`
     leads each of them, if each is counted before the next. Fewer: after those, nothing fits."""
-    row = cast("ScoreRow", nodes.kept.rows[_class_of(profile, ask)])
-    if row.since != nodes.kept.now:
-        _refresh(row, ask, nodes, watch)
+    row = cast("ScoreRow", nodes.cached.rows[_class_of(profile, request)])
+    if row.since != nodes.cached.now:
+        _refresh(row, request, nodes, watch)
     assert row.plan.formulas is not None, "it is foreseeable"
     return _replica_slots(row, row.plan.formulas, nodes, count)
 
@@ -122,7 +126,7 @@ def _replica_slots(row: ScoreRow, formulas: ResourceFormulas, nodes: Snapshot, c
     among = ranks.argpartition(-count)[-count:] if count < len(ranks) else np.arange(len(ranks))
     best = [(-rank, slot) for rank, slot in zip(ranks[among].tolist(), among.tolist(), strict=True) if rank >= 0]
     heapify(best)
-    columns = dict(zip(among.tolist(), nodes.room.shown[:, among].T.tolist(), strict=True))
+    columns = dict(zip(among.tolist(), nodes.capacity_columns.shown[:, among].T.tolist(), strict=True))
     quiescent = (
         dict(zip(among.tolist(), row.quiescent[among].tolist(), strict=True)) if row.quiescent is not None else _NOTHING
     )
@@ -142,9 +146,15 @@ def _replica_slots(row: ScoreRow, formulas: ResourceFormulas, nodes: Snapshot, c
 
 
 def _best_of_all(
-    ranks: Totals, bits: int, wide: ClusterWide, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+    ranks: Totals,
+    bits: int,
+    wide: ClusterWide,
+    state: CycleState,
+    request: PlacementRequest,
+    nodes: Snapshot,
+    watch: Watch,
 ) -> int:
-    feasible = run_filters(wide, state, ask, nodes, watch, left=ranks >= 0).feasible
+    feasible = run_filters(wide, state, request, nodes, watch, left=ranks >= 0).feasible
     if not wide.scores:
         ranks = np.where(feasible, ranks, NOWHERE)
         slot = int(ranks.argmax())
@@ -152,41 +162,41 @@ def _best_of_all(
     among = feasible.nonzero()[0]
     if len(among) < 2:
         return int(among[0]) if len(among) else NOWHERE
-    scores = run_scores(wide, state, ask, nodes, feasible, among, watch)
+    scores = run_scores(wide, state, request, nodes, feasible, among, watch)
     scores <<= bits
     scores += ranks.take(among)
     return int(among[scores.argmax()])
 
 
-def _row(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> ScoreRow:
+def _row(profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> ScoreRow:
     """Up to date."""
-    kept = nodes.kept
-    key, seen = _class_of(profile, ask), _seen(nodes)
+    kept = nodes.cached
+    key, seen = _class_of(profile, request), _seen(nodes)
     row = cast("ScoreRow | None", kept.rows.get(key))
     if row is None:
-        row = _make(profile, plan(profile, state, ask, nodes, watch), seen, state, ask, nodes, watch)
+        row = _make(profile, plan(profile, state, request, nodes, watch), seen, state, request, nodes, watch)
         kept.keep_row(key, row)
         return row
     row.again = True
     if row.seen != seen:
-        planned = plan(profile, state, ask, nodes, watch)
+        planned = plan(profile, state, request, nodes, watch)
         if row.seen[0] != seen[0] or row.plan.local != planned.local:
-            row = _make(profile, planned, seen, state, ask, nodes, watch)
+            row = _make(profile, planned, seen, state, request, nodes, watch)
             row.again = True
             kept.keep_row(key, row)
             return row
         row.plan, row.seen = planned, seen
     if row.since != kept.now:
-        _refresh(row, ask, nodes, watch)
+        _refresh(row, request, nodes, watch)
     return row
 
 
-def _class_of(profile: Profile, ask: Ask) -> Hashable:
-    return profile, ask.shape, ask.who, ask.dropped, ask.avoid, ask.pin, ask.lenient
+def _class_of(profile: Profile, request: PlacementRequest) -> Hashable:
+    return profile, request.shape, request.identity, request.dropped, request.avoid, request.pin, request.lenient
 
 
 def _seen(nodes: Snapshot) -> tuple[object, ...]:
-    return nodes.kept.attributes, nodes.census.ties_version, nodes.anyone_dedicated()
+    return nodes.cached.attributes, nodes.topology.ties_version, nodes.anyone_dedicated()
 
 
 def _make(
@@ -194,25 +204,30 @@ def _make(
     planned: ScoringPlan,
     seen: tuple[object, ...],
     state: CycleState,
-    ask: Ask,
+    request: PlacementRequest,
     nodes: Snapshot,
     watch: Watch,
 ) -> ScoreRow:
     bits = bits_of(len(nodes))
     kind = np.dtype(np.int32 if planned.most < 1 << 31 - bits else np.int64)
-    quiescent = _still(planned, kind, state, ask, nodes, watch)
-    since = nodes.kept.now
-    ranks = _totals(planned, quiescent, ask, nodes, EVERYWHERE, kind, watch)
+    quiescent = _still(planned, kind, state, request, nodes, watch)
+    since = nodes.cached.now
+    ranks = _totals(planned, quiescent, request, nodes, EVERYWHERE, kind, watch)
     ranks <<= bits
-    ranks |= profile.lots(ask, nodes).view(np.int32)
+    ranks |= profile.tie_breaks(request, nodes).view(np.int32)
     return ScoreRow(planned, seen, ranks, bits, (1 << bits) - 1, quiescent, since)
 
 
 def _still(
-    planned: ScoringPlan, kind: np.dtype[Any], state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+    planned: ScoringPlan,
+    kind: np.dtype[Any],
+    state: CycleState,
+    request: PlacementRequest,
+    nodes: Snapshot,
+    watch: Watch,
 ) -> Totals | None:
     """What those say who go by what nodes are; None: no node is refused, and all are equal."""
-    kept: Kept = nodes.kept
+    kept: CachedColumns = nodes.cached
     key = (planned.quiescent.key, kind)
     found = kept.stills.get(key)
     if found is not None and found[0] == kept.attributes:
@@ -222,13 +237,13 @@ def _still(
         fits &= named_in(only, nodes)
     for plugin in planned.quiescent.filters:
         watch.begin(plugin.name, "Filter")
-        passed = plugin.filter(state, ask, nodes)
+        passed = plugin.filter(state, request, nodes)
         check_mask(plugin, passed, len(nodes))
         fits &= passed
     total = np.zeros(len(nodes), dtype=kind)
     for scorer, weight in planned.quiescent.scores:
         watch.begin(scorer.name, "Score")
-        scores = scorer.score(state, ask, nodes, nodes.health.where("everyone", lambda _: True))
+        scores = scorer.score(state, request, nodes, nodes.health.where("everyone", lambda _: True))
         total += _weighed(scorer, scores, weight, fits).astype(kind)
     np.copyto(total, _refused(kind), where=~fits)
     quiescent = total if total.any() else None
@@ -238,34 +253,36 @@ def _still(
     return quiescent
 
 
-def _refresh(row: ScoreRow, ask: Ask, nodes: Snapshot, watch: Watch) -> None:
+def _refresh(row: ScoreRow, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> None:
     """What has changed since. To compute a node once too often does no harm, and equal numbers of nodes are computed
     faster; so the last 64, 256 or 1024 changes are looked at."""
-    kept, planned = nodes.kept, row.plan
+    kept, planned = nodes.cached, row.plan
     now = kept.now
     changes = now - row.since
     if changes <= _FEW:
         for slot in kept.last(changes).tolist():
-            _refresh_one(row, ask, nodes, slot, watch)
+            _refresh_one(row, request, nodes, slot, watch)
     elif changes <= LAST_MOST and changes <= len(nodes) // (3 if planned.alone else 16) + 64:
         slots = kept.last(64 if changes <= 64 else 256 if changes <= 256 else LAST_MOST)
-        row.ranks[slots] = _with_lots(row, row.ranks[slots], ask, nodes, slots, watch)
+        row.ranks[slots] = _with_lots(row, row.ranks[slots], request, nodes, slots, watch)
     else:
-        row.ranks = _with_lots(row, row.ranks.copy(), ask, nodes, EVERYWHERE, watch)
+        row.ranks = _with_lots(row, row.ranks.copy(), request, nodes, EVERYWHERE, watch)
     row.since = now
 
 
-def _with_lots(row: ScoreRow, before: Totals, ask: Ask, nodes: Snapshot, at: At, watch: Watch) -> Totals:
+def _with_lots(
+    row: ScoreRow, before: Totals, request: PlacementRequest, nodes: Snapshot, at: At, watch: Watch
+) -> Totals:
     """New ranks, with the lots of those before."""
-    scratch = nodes.room.scratch(len(before))
+    scratch = nodes.capacity_columns.scratch(len(before))
     before &= scratch.lot_masks
-    total = _totals(row.plan, row.quiescent, ask, nodes, at, before.dtype, watch)
+    total = _totals(row.plan, row.quiescent, request, nodes, at, before.dtype, watch)
     total <<= scratch.lot_bits
     total |= before
     return total
 
 
-def _refresh_one(row: ScoreRow, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> None:
+def _refresh_one(row: ScoreRow, request: PlacementRequest, nodes: Snapshot, slot: int, watch: Watch) -> None:
     planned, total = row.plan, 0
     if row.quiescent is not None:
         total = int(row.quiescent[slot])
@@ -275,18 +292,20 @@ def _refresh_one(row: ScoreRow, ask: Ask, nodes: Snapshot, slot: int, watch: Wat
         found = planned.formulas.one(nodes, slot)
         total = NOWHERE if found < 0 else total + found
     if total >= 0 and (planned.filters or planned.scores):
-        total = _with_others(planned, total, ask, nodes, slot, watch)
+        total = _with_others(planned, total, request, nodes, slot, watch)
     row.ranks[slot] = (total << row.bits) | (int(row.ranks[slot]) & row.lot_mask)
 
 
-def _with_others(planned: ScoringPlan, total: int, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> int:
+def _with_others(
+    planned: ScoringPlan, total: int, request: PlacementRequest, nodes: Snapshot, slot: int, watch: Watch
+) -> int:
     for plugin in planned.filters:
         watch.begin(plugin.name, "Filter")
-        if not plugin.filter_slot(ask, nodes, slot):
+        if not plugin.filter_slot(request, nodes, slot):
             return NOWHERE
     for scorer, weight in planned.scores:
         watch.begin(scorer.name, "Score")
-        said = scorer.score_slot(ask, nodes, slot)
+        said = scorer.score_slot(request, nodes, slot)
         if not 0 <= said <= SCORE_MOST:
             raise PluginFault(scorer.name, f"gave the score {said}; scores are 0..100")
         total += weight * said
@@ -294,7 +313,13 @@ def _with_others(planned: ScoringPlan, total: int, ask: Ask, nodes: Snapshot, sl
 
 
 def _totals(
-    planned: ScoringPlan, quiescent: Totals | None, ask: Ask, nodes: Snapshot, at: At, kind: np.dtype[Any], watch: Watch
+    planned: ScoringPlan,
+    quiescent: Totals | None,
+    request: PlacementRequest,
+    nodes: Snapshot,
+    at: At,
+    kind: np.dtype[Any],
+    watch: Watch,
 ) -> Totals:
     """The weighted sum for each of these nodes, `NOWHERE` where it does not fit."""
     count = len(nodes) if isinstance(at, slice) else len(at)
@@ -312,12 +337,12 @@ def _totals(
             total += known
         for plugin in planned.filters:
             watch.begin(plugin.name, "Filter")
-            passed: Mask = plugin.filter_at(ask, nodes, at)
+            passed: Mask = plugin.filter_at(request, nodes, at)
             check_mask(plugin, passed, count)
             fits &= passed
         for scorer, weight in planned.scores:
             watch.begin(scorer.name, "Score")
-            total += _weighed(scorer, scorer.score_at(ask, nodes, at), weight, fits).astype(kind)
+            total += _weighed(scorer, scorer.score_at(request, nodes, at), weight, fits).astype(kind)
         np.copyto(total, NOWHERE, where=~fits)
     return total
 

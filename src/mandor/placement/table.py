@@ -14,18 +14,16 @@ from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
 from mandor.placement.allocation import Allocation, Trial
 from mandor.placement.allocation_state import AllocationState
-from mandor.placement.framework.ask import CPU, DISK, MEMORY, Shape
-from mandor.placement.framework.census import Census
+from mandor.placement.framework.cached_columns import CachedColumns
+from mandor.placement.framework.capacity_columns import VALUES, CapacityColumns
 from mandor.placement.framework.column import Column
 from mandor.placement.framework.identity import NOBODY, Identity
-from mandor.placement.framework.kept import Kept
-from mandor.placement.framework.lodging import SETTLED, Tenure
-from mandor.placement.framework.luck import Favour
+from mandor.placement.framework.occupancy import SETTLED, AllocationTerms
 from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.ports import Ports
 from mandor.placement.framework.quotas import Quota, Quotas
+from mandor.placement.framework.request import CPU, DISK, MEMORY, Shape
 from mandor.placement.framework.reservations import Reservations
-from mandor.placement.framework.room import VALUES, Room
 from mandor.placement.framework.snapshot import (
     Amounts,
     Engines,
@@ -36,6 +34,8 @@ from mandor.placement.framework.snapshot import (
     images_of,
     node_fact,
 )
+from mandor.placement.framework.tie_break import TieBreakOrder
+from mandor.placement.framework.topology_counts import TopologyCounts
 from mandor.placement.framework.volumes import KnownVolume, Volumes, wanted_volumes
 from mandor.placement.priority_levels import PriorityLevels
 from mandor.placement.read_only import ReadOnlyList
@@ -45,7 +45,7 @@ _NO_OWNER = -2
 _NOBODY: frozenset[Key] = frozenset()
 _TURN, _DEDICATED, _PORTS = range(3)
 _MEMORY_FIRST = [1, 0]
-"""In the sums, as in `Room`, the spare memory stands before the spare CPU."""
+"""In the sums, as in `CapacityColumns`, the spare memory stands before the spare CPU."""
 _COUNTED, _INSTANCES, _MACHINES, _FREE = slice(4, 6), 6, 7, 8
 """Rows of the sums; from `_FREE` on, one for each resource."""
 _SPARE_MOST = 2**53
@@ -65,15 +65,15 @@ class Table:
         self._rows: dict[str, int] = {CPU: 0, MEMORY: 1, DISK: 2}
         self._allocatable = _amounts(len(self._rows), _FIRST_CAPACITY)
         self._sums = _amounts(_FREE + len(self._rows), _FIRST_CAPACITY)
-        """All that one instance more or less changes, so that it is one addition; first what `Room` shows, here in
-        whole numbers, so that nothing is lost by rounding."""
-        self._room = Room(_FIRST_CAPACITY)
+        """Everything that one instance more or less changes, so that it is one addition. The first rows are those of
+        `CapacityColumns`, in whole numbers, so that nothing is lost by rounding."""
+        self._capacity_columns = CapacityColumns(_FIRST_CAPACITY)
         self._steps: dict[Shape, Amounts] = {}
         """What one instance of a shape adds to the sums of its node."""
         self._usage = _amounts(2, _FIRST_CAPACITY)
         self._since_usage = _amounts(2, _FIRST_CAPACITY)
         self._numbers = _amounts(3, _FIRST_CAPACITY)
-        self._favour = Favour(seed)
+        self._tie_break_order = TieBreakOrder(seed)
         self._pools: Column[str] = Column(_FIRST_CAPACITY)
         self._health: Column[Health] = Column(_FIRST_CAPACITY)
         self._taints: Column[tuple[Taint, ...]] = Column(_FIRST_CAPACITY)
@@ -83,11 +83,11 @@ class Table:
         self._allocations: dict[Key, Allocation] = {}
         self._by_node: dict[str, set[Key]] = {}
         self._ports = Ports(self._set_ports_left)
-        self._census = Census(self._slots, self._fact)
+        self._topology = TopologyCounts(self._slots, self._fact)
         self._volumes = Volumes(self._count_disk)
-        self._kept = Kept()
+        self._cached = CachedColumns()
         self._levels = PriorityLevels(self._rows, self.__len__, _FIRST_CAPACITY)
-        self.lodgings = AllocationState(self, self._levels, self._census)
+        self.lodgings = AllocationState(self, self._levels, self._topology)
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
         self._quotas = Quotas()
@@ -133,14 +133,14 @@ class Table:
         self.version += 1
         slot = self._slots.get(node.meta.name)
         if slot is None or not _busier(self._nodes[slot], node):
-            self._kept.attributes += 1
+            self._cached.attributes += 1
             if slot is None:
                 slot = self._append(node)
             else:
                 self._change(slot, self._nodes[slot], node)
         self._nodes[slot] = node
         self._set_usage(slot, node)
-        self._kept.changed(slot)
+        self._cached.changed(slot)
 
     def _change(self, slot: int, before: Node, node: Node) -> None:
         old, new = before.status, node.status
@@ -178,10 +178,10 @@ class Table:
         for array in self._arrays:
             array[:, slot] = array[:, last]
             array[:, last] = 0
-        self._room.move(last, slot)
+        self._capacity_columns.move(last, slot)
         self._levels.move(last, slot)
-        self._room.forget(name)
-        self._favour.remove(slot)
+        self._capacity_columns.forget(name)
+        self._tie_break_order.remove(slot)
         columns: tuple[Column[Any], ...] = (self._pools, self._health, self._taints, self._engines, self._images)
         for column in (*columns, *self._facts.values()):
             column.remove(slot)
@@ -197,7 +197,7 @@ class Table:
             self._grow()
         self._nodes.append(node)
         self._slots[name] = slot
-        self._favour.append(name)
+        self._tie_break_order.append(name)
         self._pools.append(node.spec.pool)
         self._health.append(Health.of(node))
         self._taints.append(node.spec.taints)
@@ -217,8 +217,8 @@ class Table:
         return slot
 
     def _renumbered(self) -> None:
-        self._census.renumbered()
-        self._kept.renumbered()
+        self._topology.renumbered()
+        self._cached.renumbered()
         self._snapshot = None
 
     def _set_allocatable(self, slot: int, node: Node) -> None:
@@ -232,8 +232,8 @@ class Table:
         self._allocatable[:, slot] = now
         self._sums[_FREE:, slot] += more
         self._sums[:2, slot] += SCORE_MOST * more[_MEMORY_FIRST]
-        self._room.set_capacity(slot, node.meta.name, room.cpu_milli, room.memory_bytes)
-        self._room.columns[VALUES, slot] = self._sums[VALUES, slot]
+        self._capacity_columns.set_capacity(slot, node.meta.name, room.cpu_milli, room.memory_bytes)
+        self._capacity_columns.columns[VALUES, slot] = self._sums[VALUES, slot]
 
     def _set_usage(self, slot: int, node: Node) -> None:
         """What was promised before the node measured is in the measure; what comes after is added to it."""
@@ -250,8 +250,8 @@ class Table:
         key: Key,
         node: str,
         shape: Shape,
-        who: Identity = NOBODY,
-        tenure: Tenure = SETTLED,
+        identity: Identity = NOBODY,
+        terms: AllocationTerms = SETTLED,
         ports: tuple[int, ...] = (),
     ) -> None:
         """Count an instance on a node, instead of wherever it was counted before. `ports`: those that were chosen for
@@ -259,23 +259,23 @@ class Table:
         before = self._allocations.get(key)
         if before is not None:
             same = before.node == node and before.shape is shape
-            if same and before.who == who and before.tenure == tenure and (not ports or ports == before.ports):
+            if same and before.identity == identity and before.terms == terms and (not ports or ports == before.ports):
                 return
             if same and not ports:
                 ports = before.ports
             self.drop_allocation(key)
         self.version += 1
-        if shape.any_ports and not ports and not tenure.held:
+        if shape.any_ports and not ports and not terms.held:
             ports = self._ports.choose(node, key, shape.any_ports, shape.host_ports)
-        allocation = Allocation(node, shape, who, tenure, ports)
+        allocation = Allocation(node, shape, identity, terms, ports)
         self._allocations[key] = allocation
-        self.lodgings.come(key, node, tenure)
+        self.lodgings.come(key, node, terms)
         there = self._by_node.get(node)
         if there is None:
             self._by_node[node] = {key}
         else:
             there.add(key)
-        self._count_everywhere(key.namespace, shape, who, 1)
+        self._count_everywhere(key.namespace, shape, identity, 1)
         if shape.volumes:
             self._count_volumes(key, allocation, 1)
         slot = self._slots.get(node)
@@ -289,29 +289,34 @@ class Table:
             self._numbers[_TURN, slot] = self._turn
 
     def set_allocations(
-        self, slots: Sequence[int], keys: Sequence[Key], shape: Shape, who: Identity, tenures: Sequence[Tenure]
+        self,
+        slots: Sequence[int],
+        keys: Sequence[Key],
+        shape: Shape,
+        identity: Identity,
+        all_terms: Sequence[AllocationTerms],
     ) -> None:
         """Count new settled instances of one namespace and rank, in order; the same as `set_allocation` for each.
 
         The shape may take nothing but resources (`Shape.takes_room_alone`)."""
-        assert self._undo is None and shape.takes_room_alone(who)  # noqa: PT018
+        assert self._undo is None and shape.takes_room_alone(identity)  # noqa: PT018
         self.version += len(slots)
         names = [self._nodes[slot].meta.name for slot in slots]
         allocations, by_node = self._allocations, self._by_node
-        for key, name, tenure in zip(keys, names, tenures, strict=True):
-            allocations[key] = Allocation(name, shape, who, tenure)
+        for key, name, terms in zip(keys, names, all_terms, strict=True):
+            allocations[key] = Allocation(name, shape, identity, terms)
             there = by_node.get(name)
             if there is None:
                 by_node[name] = {key}
             else:
                 there.add(key)
-        self.lodgings.come(keys[0], names[0], tenures[0], len(keys))
-        self.lodgings.count(names, shape, who, tenures[0], 1)
-        self._count_everywhere(keys[0].namespace, shape, who, len(keys))
-        self._census.add_all(names, who)
-        self._count_all(slots, shape, tenures[0])
+        self.lodgings.come(keys[0], names[0], all_terms[0], len(keys))
+        self.lodgings.count(names, shape, identity, all_terms[0], 1)
+        self._count_everywhere(keys[0].namespace, shape, identity, len(keys))
+        self._topology.add_all(names, identity)
+        self._count_all(slots, shape, all_terms[0])
 
-    def _count_all(self, slots: Sequence[int], shape: Shape, tenure: Tenure) -> None:
+    def _count_all(self, slots: Sequence[int], shape: Shape, terms: AllocationTerms) -> None:
         times: dict[int, int] = {}
         for slot in slots:
             times[slot] = times.get(slot, 0) + 1
@@ -321,9 +326,9 @@ class Table:
         at, counts = list(times), list(times.values())
         sums = self._sums[:, at] + np.multiply.outer(step, counts)
         self._sums[:, at] = sums
-        self._room.columns[VALUES, at] = sums[VALUES]
-        self._levels.come_all(at, counts, shape, tenure)
-        self._kept.changed_all(slots)
+        self._capacity_columns.columns[VALUES, at] = sums[VALUES]
+        self._levels.come_all(at, counts, shape, terms)
+        self._cached.changed_all(slots)
         turn, self._turn = self._turn, self._turn + len(slots)
         last = {slot: turn + number for number, slot in enumerate(slots, 1)}
         self._numbers[_TURN, list(last)] = list(last.values())
@@ -331,12 +336,12 @@ class Table:
     def relabel(self, before: Identity, after: Identity) -> Steps[bool]:
         """Instances are somebody else to others from now on. True: some of them are placed."""
         found = 0
-        for node in self._census.nodes_of(before):
+        for node in self._topology.nodes_of(before):
             there = self._by_node.get(node, _NOBODY) if node in self._slots else _NOBODY
-            for key in [each for each in there if self._allocations[each].who == before]:
+            for key in [each for each in there if self._allocations[each].identity == before]:
                 allocation = self._allocations[key]
                 self._count_people(allocation, -1)
-                self._allocations[key] = Allocation(node, allocation.shape, after, allocation.tenure, allocation.ports)
+                self._allocations[key] = Allocation(node, allocation.shape, after, allocation.terms, allocation.ports)
                 self._quotas.recount(key.namespace, allocation.shape, before, after)
                 self._count_people(self._allocations[key], 1)
                 self.version += 1
@@ -354,7 +359,7 @@ class Table:
 
     def _quotas_changed(self) -> None:
         self.version += 1
-        self._kept.attributes += 1  # who had nothing to say may have now
+        self._cached.attributes += 1  # who had nothing to say may have now
 
     def drop_allocation(self, key: Key) -> bool:
         """True: there was one, and its room is free now."""
@@ -364,12 +369,12 @@ class Table:
         if self._undo is not None:
             self._undo.append(partial(self._put_back, key, allocation, self._turn))
         self.version += 1
-        self.lodgings.leave(key, allocation.node, allocation.tenure)
+        self.lodgings.leave(key, allocation.node, allocation.terms)
         keys = self._by_node[allocation.node]
         keys.discard(key)
         if not keys:
             del self._by_node[allocation.node]
-        self._count_everywhere(key.namespace, allocation.shape, allocation.who, -1)
+        self._count_everywhere(key.namespace, allocation.shape, allocation.identity, -1)
         if allocation.shape.volumes:
             self._count_volumes(key, allocation, -1)
         slot = self._slots.get(allocation.node)
@@ -416,7 +421,9 @@ class Table:
     def _put_back(self, key: Key, allocation: Allocation, turn: int) -> None:
         slot = self._slots.get(allocation.node)
         turn_of_node = 0 if slot is None else int(self._numbers[_TURN, slot])
-        self.set_allocation(key, allocation.node, allocation.shape, allocation.who, allocation.tenure, allocation.ports)
+        self.set_allocation(
+            key, allocation.node, allocation.shape, allocation.identity, allocation.terms, allocation.ports
+        )
         self._turn = turn
         if slot is not None:
             self._numbers[_TURN, slot] = turn_of_node
@@ -429,12 +436,12 @@ class Table:
         sums = self._sums[:, slot]
         if sign > 0:
             np.add(sums, step, out=sums)
-            self._levels.come(slot, shape, allocation.tenure)
+            self._levels.come(slot, shape, allocation.terms)
         else:
             np.subtract(sums, step, out=sums)
-            self._levels.leave(slot, shape, allocation.tenure)
-        self._room.columns[VALUES, slot] = sums[VALUES]
-        self._kept.changed(slot)
+            self._levels.leave(slot, shape, allocation.terms)
+        self._capacity_columns.columns[VALUES, slot] = sums[VALUES]
+        self._cached.changed(slot)
 
     def _step(self, shape: Shape) -> Amounts:
         """Its numbers in the order of the sums."""
@@ -457,13 +464,13 @@ class Table:
         if shape.host_ports or shape.any_ports:
             owed = len(shape.any_ports) - len(allocation.ports)
             self._ports.count(allocation.node, shape.host_ports, allocation.chosen, owed, sign)
-        self._census.add(allocation.node, shape, allocation.who, sign)
-        self.lodgings.count((allocation.node,), shape, allocation.who, allocation.tenure, sign)
+        self._topology.add(allocation.node, shape, allocation.identity, sign)
+        self.lodgings.count((allocation.node,), shape, allocation.identity, allocation.terms, sign)
         if shape.dedicated:
             self._count_dedicated(allocation, sign)
 
     def _count_dedicated(self, allocation: Allocation, sign: int) -> None:
-        owner = self._owners.setdefault(allocation.who.owner, len(self._owners) + 1)
+        owner = self._owners.setdefault(allocation.identity.owner, len(self._owners) + 1)
         owners = self._dedicated.setdefault(allocation.node, {})
         owners[owner] = owners.get(owner, 0) + sign
         if not owners[owner]:
@@ -475,17 +482,17 @@ class Table:
             self._owners.clear()
 
     def _count_volumes(self, key: Key, allocation: Allocation, sign: int) -> None:
-        for wanted in wanted_volumes(allocation.shape.volumes, key, allocation.who):
+        for wanted in wanted_volumes(allocation.shape.volumes, key, allocation.identity):
             self._volumes.use(wanted, allocation.node, sign)
 
     def _count_disk(self, node: str, size: int) -> None:
         slot = self._slots.get(node)
         if slot is not None and size:
             self._sums[_FREE + self._rows[DISK], slot] -= size
-            self._kept.changed(slot)
+            self._cached.changed(slot)
 
-    def _count_everywhere(self, namespace: str, shape: Shape, who: Identity, sign: int) -> None:
-        self._quotas.count(namespace, shape, who, sign)
+    def _count_everywhere(self, namespace: str, shape: Shape, identity: Identity, sign: int) -> None:
+        self._quotas.count(namespace, shape, identity, sign)
         count = self._wanted.get(shape.wanted, 0) + sign
         if count:
             self._wanted[shape.wanted] = count
@@ -501,7 +508,7 @@ class Table:
         """A read-only window on the columns; it shows later changes, so it is asked for anew in each cycle."""
         if self._snapshot is None:
             count = len(self._nodes)
-            self._room.show(count)
+            self._capacity_columns.show(count)
             self._snapshot = Snapshot(
                 nodes=ReadOnlyList(self._nodes),
                 slots=MappingProxyType(self._slots),
@@ -509,9 +516,9 @@ class Table:
                 free=_window(self._sums, count)[_FREE:],
                 allocatable=_window(self._allocatable, count),
                 counted=_window(self._sums, count)[_COUNTED],
-                order=self._favour.drawn,
-                listed=self._favour.listed,
-                room=self._room,
+                order=self._tie_break_order.drawn,
+                listed=self._tie_break_order.listed,
+                capacity_columns=self._capacity_columns,
                 pools=self._pools,
                 health=self._health,
                 taints=self._taints,
@@ -519,8 +526,8 @@ class Table:
                 fact=self._fact,
                 ports=self._ports,
                 ports_left=_window(self._numbers, count)[_PORTS],
-                census=self._census,
-                kept=self._kept,
+                topology=self._topology,
+                cached=self._cached,
                 images=self._images,
                 usage=_window(self._usage, count),
                 since_usage=_window(self._since_usage, count),
@@ -532,7 +539,7 @@ class Table:
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
                 quotas=self._quotas,
                 reservations=self.reservations,
-                lodging=self.lodgings,
+                occupancy=self.lodgings,
                 wanted=self._wanted,
                 volumes=self._volumes,
             )
@@ -570,7 +577,7 @@ class Table:
         extra = self._sums.shape[1]
         self._allocatable = _wider(self._allocatable, extra)
         self._sums = _wider(self._sums, extra)
-        self._room.widen(extra)
+        self._capacity_columns.widen(extra)
         self._levels.widen(extra)
         self._usage = _wider(self._usage, extra)
         self._since_usage = _wider(self._since_usage, extra)

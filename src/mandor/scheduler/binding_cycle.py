@@ -40,17 +40,17 @@ class BindingCycle:
                 denied = await self._room.leave(seat)
             if denied is not None:
                 return denied
-        state, ask, node = context.state, context.ask, context.node
+        state, request, node = context.state, context.request, context.node
         for pre_bind in context.profile.pre_binds:
-            if not pre_bind.concerns(ask):
+            if not pre_bind.concerns(request):
                 continue
             with step("PreBind", pre_bind.name):
-                await self._follow(pre_bind, pre_bind.pre_bind(state, ask, node), STEP_SECONDS)
+                await self._follow(pre_bind, pre_bind.pre_bind(state, request, node), STEP_SECONDS)
         for bind in context.profile.binds:
             # The store may be away for long; what is being written cannot be given up.
             seconds = None if bind.name == DEFAULT_BINDER else STEP_SECONDS
             with unseen() if bind.name == DEFAULT_BINDER else step("Bind", bind.name):
-                done = await self._follow(bind, bind.bind(state, ask, node), seconds)
+                done = await self._follow(bind, bind.bind(state, request, node), seconds)
             if done:
                 return bind.name
         names = ", ".join(plugin.name for plugin in context.profile.binds)

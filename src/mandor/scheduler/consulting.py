@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 from mandor.placement.consult import consult
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import Question, Reply
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.scheduler.watchdog import Watchdog
 
@@ -22,9 +22,11 @@ class Consulting:
         self._inquire = inquire
         self._watchdog = watchdog
 
-    async def ask(self, profile: Profile, ask: Ask, nodes: Snapshot, now: float) -> Mapping[str, object]:
+    async def request(
+        self, profile: Profile, request: PlacementRequest, nodes: Snapshot, now: float
+    ) -> Mapping[str, object]:
         """The answers by plugin; a `PluginFault` when one cannot be had and is needed."""
-        talk = consult(profile, ask, nodes, self._watchdog, now=now)
+        talk = consult(profile, request, nodes, self._watchdog, now=now)
         try:
             question = next(talk)
             while True:

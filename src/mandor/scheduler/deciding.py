@@ -13,8 +13,8 @@ from mandor.lib.steps import TURN, Steps, at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.cycle import FEW_NODES, Decision, begin, broken_off
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Overrun
 from mandor.scheduler.metrics import SchedulerMetrics
 from mandor.scheduler.nominations import Nominations
@@ -34,7 +34,7 @@ class Begun:
     """A decision that is not over."""
 
     entry: Entry
-    ask: Ask
+    request: PlacementRequest
     profile: Profile
     nominated: str
     steps: Steps[Decision]
@@ -58,7 +58,7 @@ class Deciding:
         self._view, self._queue = view, queue
         self._watchdog, self._measures = watchdog, measures
         self._nominations, self._tracing = nominations, tracing
-        self._refusals: dict[Ask, Decision] = {}
+        self._refusals: dict[PlacementRequest, Decision] = {}
         """Cached refusals by class, without the instance's key; valid for one version of the table."""
         self._refused_at = -1
         """The table's version that `_refusals` is valid for."""
@@ -72,37 +72,37 @@ class Deciding:
         return self._tracing.following(entry) if self._tracing is not None else nullcontext()
 
     def begin(self, entry: Entry, profile: Profile) -> Decision | Begun:
-        ask, table = entry.ask, self._view.table
-        nominated = self._view.nominated(ask.key) if table.lodgings.lowest_held() is not None else ""
+        request, table = entry.request, self._view.table
+        nominated = self._view.nominated(request.key) if table.lodgings.lowest_held() is not None else ""
         # An instance that did not fit means that its replicas do not fit either, while the table is unchanged.
         if self._refused_at != table.version:
             self._refusals.clear()
             self._refused_at = table.version
         # A traced decision is made in full, so that its trace shows every plugin.
         if self._refusals and not nominated and self._watchdog.trail is None:
-            known = self._refusals.get(structs.replace(ask, key=_NOBODY))
+            known = self._refusals.get(structs.replace(request, key=_NOBODY))
             if known is not None:
-                return structs.replace(known, key=ask.key)
+                return structs.replace(known, key=request.key)
         began = perf_counter()
         made = self._watched(entry, lambda: self._placed(entry, profile, nominated))
         seconds, sampled = perf_counter() - began, self._watchdog.sampled and self._watchdog.trail is None
         if not isinstance(made, Decision):
-            return Begun(entry, ask, profile, nominated, made, table.version, seconds, sampled)
+            return Begun(entry, request, profile, nominated, made, table.version, seconds, sampled)
         if sampled:
             self._measures.decisions.add(seconds)
-        self._remember(ask, profile, nominated, made)
+        self._remember(request, profile, nominated, made)
         return made
 
     async def finish(self, begun: Begun) -> Decision | None:
         """Others run between its steps, but no other cycle. When the table has changed it begins anew: what comes out
         is what one step would have given. None: it is gone, or it is not what it was, and is decided again."""
-        entry, ask, beginnings = begun.entry, begun.ask, 1
+        entry, request, beginnings = begun.entry, begun.request, 1
         self._queue.decide_on(entry)
         while True:
             await asyncio.sleep(0)
-            if self._queue.entry(ask.key) is not entry:
+            if self._queue.entry(request.key) is not entry:
                 return None
-            if entry.ask != ask:
+            if entry.request != request:
                 self._queue.drop_held(entry)
                 self._queue.retry(entry)
                 return None
@@ -133,7 +133,7 @@ class Deciding:
         if made is not None:
             if begun.sampled:
                 self._measures.decisions.add(begun.seconds)
-            self._remember(begun.ask, begun.profile, begun.nominated, made)
+            self._remember(begun.request, begun.profile, begun.nominated, made)
         return made
 
     def _placed(self, entry: Entry, profile: Profile, nominated: str) -> Decision | Steps[Decision]:
@@ -141,7 +141,7 @@ class Deciding:
         tracing = self._tracing if self._watchdog.trail is not None else None
         return begin(
             profile,
-            entry.ask,
+            entry.request,
             table.snapshot(),
             nominated=nominated,
             consulted=entry.consulted,
@@ -159,13 +159,13 @@ class Deciding:
             finally:
                 watchdog.leave()
         except Overrun:  # it arrived on the way out
-            return broken_off(entry.ask.key, watchdog.last)
+            return broken_off(entry.request.key, watchdog.last)
 
-    def _remember(self, ask: Ask, profile: Profile, nominated: str, decision: Decision) -> None:
+    def _remember(self, request: PlacementRequest, profile: Profile, nominated: str, decision: Decision) -> None:
         # Each has its own volumes, perhaps, though all else is alike.
-        alike = profile.by_class and not ask.shape.volumes and not nominated
+        alike = profile.by_class and not request.shape.volumes and not nominated
         if alike and not (decision.node or decision.fault or decision.nominated):
-            self._refusals[structs.replace(ask, key=_NOBODY)] = decision
+            self._refusals[structs.replace(request, key=_NOBODY)] = decision
 
 
 def _some(steps: Steps[Decision]) -> Decision | None:

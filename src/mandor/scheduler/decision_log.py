@@ -68,7 +68,7 @@ class DecisionLog:
         self._kept[key.namespace, key.name] = DecisionSpec(
             at=self._clock.now(),
             uid=entry.uid,
-            workload=entry.ask.who.workload,
+            workload=entry.request.identity.workload,
             profile=profile.name,
             node=decision.node,
             message=decision.message[:MESSAGE_MOST] or (before.message if before is not None else ""),
@@ -144,7 +144,7 @@ def _tell(entry: Entry, profile: Profile, decision: Decision) -> None:
         "decision": f"{entry.uid}.{entry.attempts + 1}",
         "namespace": key.namespace,
         "instance": key.name,
-        "workload": entry.ask.who.workload,
+        "workload": entry.request.identity.workload,
         "profile": profile.name,
         "node": decision.node,
     }
@@ -152,7 +152,7 @@ def _tell(entry: Entry, profile: Profile, decision: Decision) -> None:
 
 
 def _form(decision: Decision) -> str:
-    shape = decision.ask.shape if decision.ask is not None else None
+    shape = decision.request.shape if decision.request is not None else None
     return shape.form_name if shape is not None and shape.variant else ""
 
 

@@ -12,8 +12,8 @@ from mandor.model.meta import Key
 from mandor.placement.consult import unasked
 from mandor.placement.cycle import NOMINATED, Decision, Moment
 from mandor.placement.framework.context import Context
-from mandor.placement.framework.handle import Muster
-from mandor.placement.framework.points import ANYTHING, Happening, Together
+from mandor.placement.framework.handle import GangMembers
+from mandor.placement.framework.points import ANYTHING, ClusterEvent, GangBinding
 from mandor.placement.framework.profile import Profile
 from mandor.placement.gang import GangDecision, GangTrial, nomination, refusal
 from mandor.placement.table import Table
@@ -75,39 +75,41 @@ class GangCycle:
         self._steps = steps
         self._parties = parties
 
-    def muster(self, entry: Entry, profile: Profile) -> Muster | None:
+    def gang_members(self, entry: Entry, profile: Profile) -> GangMembers | None:
         """Of the gang that has to be decided as a whole now; None: this one is decided by itself."""
-        if entry.ask.member is None or not profile.gangs:
+        if entry.request.member is None or not profile.gangs:
             return None
-        muster = self._gangs.muster(entry.ask)
-        if muster is None or muster.bound + muster.coming >= muster.needed:
-            self._queue.unpark(entry.ask.member.gang)
+        gang_members = self._gangs.gang_members(entry.request)
+        if gang_members is None or gang_members.bound + gang_members.coming >= gang_members.needed:
+            self._queue.unpark(entry.request.member.gang)
             return None
-        return muster
+        return gang_members
 
-    async def run(self, entry: Entry, profile: Profile, muster: Muster, most: int) -> None:
+    async def run(self, entry: Entry, profile: Profile, gang_members: GangMembers, most: int) -> None:
         """`most`: so many members are decided in a row, then others get their turn."""
         members = self._queue.gather(entry)
         if profile.consults and not self._asked(members, profile):
             return
-        if muster.coming:
+        if gang_members.coming:
             # What becomes of them is known soon, and it makes the gang whole or leaves all of it to be decided.
             first, *others = self._out(members)
             self._queue.back_off(first, now=self._clock.monotonic())
             for each in others:
                 self._queue.park(each)
             return
-        there = muster.bound + len(members)
-        if there < muster.needed:
-            self._put_back(members, Decision(entry.ask.key, message=f"{there} of {muster.needed} members are there"))
+        there = gang_members.bound + len(members)
+        if there < gang_members.needed:
+            self._put_back(
+                members, Decision(entry.request.key, message=f"{there} of {gang_members.needed} members are there")
+            )
             return
-        asks = {each.ask.key: each.ask for each in members}
+        requests = {each.request.key: each.request for each in members}
         trial = GangTrial(
             profile,
-            tuple(asks.values()),
+            tuple(requests.values()),
             self._table,
-            least=muster.needed - muster.bound,
-            consulted={each.ask.key: each.consulted for each in members if each.consulted is not None},
+            least=gang_members.needed - gang_members.bound,
+            consulted={each.request.key: each.consulted for each in members if each.consulted is not None},
             watch=self._watchdog,
             guard=self._watchdog.run,
             moment=self._steps.moment(*members),
@@ -117,19 +119,19 @@ class GangCycle:
         decision = await self._decided(trial, entry, most, aside=len(members) > TAKEN)
         for each in members:
             each.consulted = None
-        still = [each for each in members if self._queue.place(each.ask.key) is Place.DECIDED_ON]
-        if len(still) < len(members) or any(each.ask != asks[each.ask.key] for each in still):
+        still = [each for each in members if self._queue.place(each.request.key) is Place.DECIDED_ON]
+        if len(still) < len(members) or any(each.request != requests[each.request.key] for each in still):
             self._again(still)  # Somebody has left, or is not what it was.
         elif any(unasked(profile, each.state) for each in decision.placed):
             self._again(still)
         elif decision.fault:
             self._fault(self._out(members), decision.message)
         elif decision.placed:
-            await self._placed(members, profile, muster, decision)
+            await self._placed(members, profile, gang_members, decision)
         elif decision.nominated:
-            self._nominated(members, profile, muster, decision)
+            self._nominated(members, profile, gang_members, decision)
         else:
-            self._refused(members, profile, muster, decision)
+            self._refused(members, profile, gang_members, decision)
 
     async def _decided(self, trial: GangTrial, entry: Entry, most: int, *, aside: bool) -> GangDecision:
         """`aside`: what follows takes a while, and others have their turn before it."""
@@ -145,7 +147,7 @@ class GangCycle:
     def _asked(self, members: Sequence[Entry], profile: Profile) -> bool:
         """False: answers about some of them have to come first; the last of them brings all together again."""
         unasked = [each for each in members if each.consulted is None]
-        member = members[0].ask.member
+        member = members[0].request.member
         assert member is not None
         asking = any(each.place is Place.ASKED_ABOUT for each in self._queue.fellows(member.gang))
         if not unasked and not asking:
@@ -157,11 +159,13 @@ class GangCycle:
                 self._queue.park(each)
         return False
 
-    async def _placed(self, members: Sequence[Entry], profile: Profile, muster: Muster, decision: GangDecision) -> None:
-        by_key = {each.ask.key: each for each in members}
+    async def _placed(
+        self, members: Sequence[Entry], profile: Profile, gang_members: GangMembers, decision: GangDecision
+    ) -> None:
+        by_key = {each.request.key: each for each in members}
         placed = [(by_key.pop(each.key), each) for each in decision.placed]
-        first = muster.needed - muster.bound
-        together = Together(first)
+        first = gang_members.needed - gang_members.bound
+        together = GangBinding(first)
         for _, each in placed[:first]:
             for plugin in profile.gangs:
                 each.state.write(plugin.name, together)
@@ -173,7 +177,7 @@ class GangCycle:
         a time: each is in the queue until its room is counted, so that nobody else decides about it."""
         steps, parties = self._steps, self._parties
         promises: list[Promise] = []
-        seen = {entry.ask.key: self._facts(entry, each) for entry, each in (*first, *others)}
+        seen = {entry.request.key: self._facts(entry, each) for entry, each in (*first, *others)}
         for number, (entry, decision) in enumerate(first, 1):
             made = None
             if self._facts(entry, decision) == seen[decision.key] and self._queue.drop_held(entry):
@@ -208,24 +212,28 @@ class GangCycle:
     def _facts(self, entry: Entry, decision: Decision) -> tuple[object, ...]:
         """What has to be as it was when it was decided."""
         node = self._table.node(decision.node)
-        return entry.ask, None if node is None else node.meta.version
+        return entry.request, None if node is None else node.meta.version
 
-    def _refused(self, members: Sequence[Entry], profile: Profile, muster: Muster, decision: GangDecision) -> None:
+    def _refused(
+        self, members: Sequence[Entry], profile: Profile, gang_members: GangMembers, decision: GangDecision
+    ) -> None:
         worst = decision.refused
         assert worst is not None, "each that did not fit was refused by somebody"
-        message = refusal(decision, muster.needed, muster.bound)
+        message = refusal(decision, gang_members.needed, gang_members.bound)
         told = Decision(worst.key, message=message, retry_on=worst.retry_on, blamed=worst.blamed)
-        self._steps.note(next(each for each in members if each.ask.key == worst.key), profile, told)
+        self._steps.note(next(each for each in members if each.request.key == worst.key), profile, told)
         self._put_back(members, told)
 
-    def _nominated(self, members: Sequence[Entry], profile: Profile, muster: Muster, decision: GangDecision) -> None:
+    def _nominated(
+        self, members: Sequence[Entry], profile: Profile, gang_members: GangMembers, decision: GangDecision
+    ) -> None:
         """Room is held for all of them; one speaks for all."""
-        message = nomination(decision, muster.needed, muster.bound)
+        message = nomination(decision, gang_members.needed, gang_members.bound)
         first, worst = members[0], decision.refused
         again = decision.nominated[0].again
         told = structs.replace(
             decision.nominated[0],
-            key=first.ask.key,
+            key=first.request.key,
             message=message,
             victims=tuple(key for each in decision.nominated for key in each.victims),
         )
@@ -238,21 +246,21 @@ class GangCycle:
             self._queue.put_back(
                 each,
                 now=now,
-                retry_on=worst.retry_on | {Happening.ROOM_FREED} if worst is not None else ANYTHING,
+                retry_on=worst.retry_on | {ClusterEvent.ROOM_FREED} if worst is not None else ANYTHING,
                 blamed=worst.blamed if worst is not None else (),
                 wake_at=None if again is None else now + again,
             )
         nominated = {each.key: structs.replace(each, message=message) for each in decision.nominated}
-        held = [(each, nominated.get(each.ask.key) or Decision(each.ask.key)) for each in members]
+        held = [(each, nominated.get(each.request.key) or Decision(each.request.key)) for each in members]
         held.sort(key=lambda each: not each[1].nominated)
         written = self._steps.hold(*held)
         for each, made in held:
             if not written or not made.nominated:
-                self._steps.tell(each.ask.key, each.uid, NOMINATED, message, made.nominated)
+                self._steps.tell(each.request.key, each.uid, NOMINATED, message, made.nominated)
 
     def _put_back(self, members: Sequence[Entry], decision: Decision) -> None:
         """`decision` is about the one that speaks for all."""
-        first = next(each for each in members if each.ask.key == decision.key)
+        first = next(each for each in members if each.request.key == decision.key)
         others = [each for each in self._out(members) if each is not first]
         self._steps.wait(first, decision)
         self._steps.hold(*((each, decision) for each in others))
@@ -266,7 +274,7 @@ class GangCycle:
         """Another one speaks for them: what wakes it wakes them."""
         for each in members:
             self._queue.park(each)
-            self._steps.tell(each.ask.key, each.uid, reason, message, "")
+            self._steps.tell(each.request.key, each.uid, reason, message, "")
 
     def _again(self, members: Sequence[Entry]) -> None:
         for each in self._out(members):

@@ -13,8 +13,8 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload
-from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.handle import Muster
+from mandor.placement.framework.handle import GangMembers
+from mandor.placement.framework.request import PlacementRequest
 from mandor.scheduler.queue import Gang
 from mandor.store.base import WRITES_MOST, Change, Put, Store
 from mandor.store.mirror import Mirror
@@ -144,34 +144,34 @@ class Gangs:
 
     # What the scheduler asks and tells.
 
-    def muster(self, ask: Ask) -> Muster | None:
-        if ask.member is None:
+    def gang_members(self, request: PlacementRequest) -> GangMembers | None:
+        if request.member is None:
             return None
         at_once(self.count_new())
-        roll = self._rolls.get(ask.member.gang)
+        roll = self._rolls.get(request.member.gang)
         if roll is None:
             return None
-        return Muster(self._needed(ask.member.gang, roll), len(roll.bound), len(roll.coming - roll.bound))
+        return GangMembers(self._needed(request.member.gang, roll), len(roll.bound), len(roll.coming - roll.bound))
 
-    def promised(self, ask: Ask) -> None:
-        if ask.member is not None and ask.member.gang in self._rolls:
-            self._rolls[ask.member.gang].coming.add(ask.key)
+    def promised(self, request: PlacementRequest) -> None:
+        if request.member is not None and request.member.gang in self._rolls:
+            self._rolls[request.member.gang].coming.add(request.key)
 
-    def given_up(self, ask: Ask) -> None:
-        if ask.member is not None and ask.member.gang in self._rolls:
-            self._rolls[ask.member.gang].coming.discard(ask.key)
+    def given_up(self, request: PlacementRequest) -> None:
+        if request.member is not None and request.member.gang in self._rolls:
+            self._rolls[request.member.gang].coming.discard(request.key)
 
-    def written(self, ask: Ask, uid: str) -> None:
+    def written(self, request: PlacementRequest, uid: str) -> None:
         """It is bound; the mirror may show that later."""
-        self.given_up(ask)
-        now = self._instances.get(ask.key)
-        roll = self._rolls.get(ask.member.gang) if ask.member is not None else None
+        self.given_up(request)
+        now = self._instances.get(request.key)
+        roll = self._rolls.get(request.member.gang) if request.member is not None else None
         if roll is None or not isinstance(now, Instance) or now.meta.uid != uid:
             return
         if not now.phase.over and now.spec.stop is None:
-            roll.bound.add(ask.key)
-            assert ask.member is not None
-            self._look(ask.member.gang, roll)
+            roll.bound.add(request.key)
+            assert request.member is not None
+            self._look(request.member.gang, roll)
 
     async def restless(self) -> None:
         """Wait until a gang is in pieces, or may be."""

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.handle import Muster, Waiting
+from mandor.placement.framework.handle import GangMembers, Waiting
 from mandor.placement.framework.points import Question, Reply
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.scheduler.permits import PermitWaits
 
@@ -15,9 +15,9 @@ class ClusterHandle:
         self,
         snapshot: Callable[[], Snapshot],
         room: PermitWaits,
-        bind: Callable[[Ask, str], Awaitable[None]],
-        place_volumes: Callable[[Ask, str], Awaitable[None]],
-        muster: Callable[[Ask], Muster | None],
+        bind: Callable[[PlacementRequest, str], Awaitable[None]],
+        place_volumes: Callable[[PlacementRequest, str], Awaitable[None]],
+        gang_members: Callable[[PlacementRequest], GangMembers | None],
         inquire: Callable[[Question], Awaitable[Reply]],
     ) -> None:
         self._inquire = inquire
@@ -25,7 +25,7 @@ class ClusterHandle:
         self._room = room
         self._bind = bind
         self._place_volumes = place_volumes
-        self._muster = muster
+        self._muster = gang_members
 
     def snapshot(self) -> Snapshot:
         return self._snapshot()
@@ -39,14 +39,14 @@ class ClusterHandle:
     def reject(self, key: Key, plugin: str, why: str = "") -> bool:
         return self._room.reject(key, plugin, why)
 
-    def muster(self, ask: Ask) -> Muster | None:
-        return self._muster(ask)
+    def gang_members(self, request: PlacementRequest) -> GangMembers | None:
+        return self._muster(request)
 
-    async def bind(self, ask: Ask, node: str) -> None:
-        await self._bind(ask, node)
+    async def bind(self, request: PlacementRequest, node: str) -> None:
+        await self._bind(request, node)
 
     async def inquire(self, question: Question) -> Reply:
         return await self._inquire(question)
 
-    async def place_volumes(self, ask: Ask, node: str) -> None:
-        await self._place_volumes(ask, node)
+    async def place_volumes(self, request: PlacementRequest, node: str) -> None:
+        await self._place_volumes(request, node)

@@ -23,11 +23,11 @@ from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.consult import unasked
 from mandor.placement.cycle import Decision
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.context import Context, run_permits, run_reserve
-from mandor.placement.framework.handle import Handle, Muster
+from mandor.placement.framework.handle import GangMembers, Handle
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.framework.profile import DEFAULT_BINDER, Profile, check_together
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Overrun
 from mandor.placement.profiles import made_with
@@ -114,9 +114,9 @@ class Scheduler:
         self.handle: Handle = ClusterHandle(
             lambda: self.view.table.snapshot(),  # noqa: PLW0108 - the view is made later
             self._room,
-            lambda ask, node: self._outcomes.bind(ask, node),  # noqa: PLW0108 - these are made later, too
+            lambda request, node: self._outcomes.bind(request, node),  # noqa: PLW0108 - these are made later, too
             VolumeWriter(store, clock).write,
-            self._gangs.muster,
+            self._gangs.gang_members,
             inquire,
         )
         self._profiles = made_with(profiles, self.handle)
@@ -124,8 +124,12 @@ class Scheduler:
         self._queue = SchedulingQueue(
             self._profiles["default"].queue_sort,
             pause=pause,
-            gates=lambda ask: self._profiles[ask.profile].pre_enqueues if ask.profile in self._profiles else (),
-            outright=lambda ask: self._profiles[ask.profile].outright if ask.profile in self._profiles else (),
+            gates=lambda request: (
+                self._profiles[request.profile].pre_enqueues if request.profile in self._profiles else ()
+            ),
+            outright=lambda request: (
+                self._profiles[request.profile].outright if request.profile in self._profiles else ()
+            ),
             call=self.watchdog.call if self._tracing is None else self._tracing.call,
             told=self._kept_out,
         )
@@ -187,7 +191,7 @@ class Scheduler:
             ),
             self._outcomes.parties,
         )
-        self._gang: tuple[Entry, Profile, Muster] | None = None
+        self._gang: tuple[Entry, Profile, GangMembers] | None = None
         """The next cycle is a gang's."""
         self._begun: Begun | None = None
         """The cycle that goes on is not over."""
@@ -322,7 +326,7 @@ class Scheduler:
         for promise, seat in self._to_start:
             tasks.start(self._binding_cycle(promise, seat), f"binding cycle of {promise.key.name}")
         for entry, profile in self._to_ask:
-            tasks.start(self._ask_about(entry, profile), f"questions about {entry.ask.key.name}")
+            tasks.start(self._ask_about(entry, profile), f"questions about {entry.request.key.name}")
         for order in self._nominations.take_orders():
             tasks.start(self._preempting.carry_out(order), f"preemption for {order.name}")
         self._to_start.clear()
@@ -337,7 +341,7 @@ class Scheduler:
     async def _bind(self, tasks: Background, promises: Sequence[Promise]) -> None:
         current = []
         for each in promises:
-            if self.view.promised(each.entry.ask.key) is each:
+            if self.view.promised(each.entry.request.key) is each:
                 current.append(each)
             else:  # it is gone, and another may have its name
                 self._outcomes.not_written(each)
@@ -365,22 +369,22 @@ class Scheduler:
         each = SLICE_MICROSECONDS // self._slice
         left, tried = SLICE_MICROSECONDS, 0
         while left >= each and (entry := self._queue.pop()) is not None:
-            left -= each * PINNED if entry.ask.pin else each
+            left -= each * PINNED if entry.request.pin else each
             tried += 1
             made = self._one_cycle(entry)
             if made is not None:
                 promises.append(made)
                 if made.context is None and self._tracing is None:
-                    alike = self._decide_alike(entry.ask, left // ALIKE_MICROSECONDS, promises)
+                    alike = self._decide_alike(entry.request, left // ALIKE_MICROSECONDS, promises)
                     left -= alike * ALIKE_MICROSECONDS
                     tried += alike
             elif self._gang is not None or self._begun is not None:
                 break
         return tried
 
-    def _decide_alike(self, ask: Ask, most: int, promises: list[Promise]) -> int:
+    def _decide_alike(self, request: PlacementRequest, most: int, promises: list[Promise]) -> int:
         """How many of its like were decided."""
-        made, others = self._streak.follow(ask, self._profiles[ask.profile], most, self.timed)
+        made, others = self._streak.follow(request, self._profiles[request.profile], most, self.timed)
         promises += made
         for number, entry in enumerate(others, 1):
             promise = self._one_cycle(entry)
@@ -415,18 +419,18 @@ class Scheduler:
 
     def _cycle(self, entry: Entry) -> Promise | None:
         """A promise that is to be written; None: there is none, or its plugins see to it."""
-        profile = self._profiles.get(entry.ask.profile)
+        profile = self._profiles.get(entry.request.profile)
         if profile is None:
-            missing = f"there is no profile {entry.ask.profile}"
-            self._wait(entry, Decision(entry.ask.key, message=missing, retry_on=ANYTHING))
+            missing = f"there is no profile {entry.request.profile}"
+            self._wait(entry, Decision(entry.request.key, message=missing, retry_on=ANYTHING))
             return None
-        if self._busy >= CYCLES_MOST and (profile.consults or profile.permits or not profile.batches(entry.ask)):
+        if self._busy >= CYCLES_MOST and (profile.consults or profile.permits or not profile.batches(entry.request)):
             self._queue.back_off(entry, now=self._clock.monotonic())
             return None
-        if entry.ask.member is not None:
-            muster = self._gang_cycle.muster(entry, profile)
-            if muster is not None:
-                self._gang = entry, profile, muster
+        if entry.request.member is not None:
+            gang_members = self._gang_cycle.gang_members(entry, profile)
+            if gang_members is not None:
+                self._gang = entry, profile, gang_members
                 return None
         if profile.consults and entry.consulted is None:
             self._inquire_first(entry, profile)
@@ -480,17 +484,17 @@ class Scheduler:
         return promise if promise is None or promise.context is None else self._admit(promise, promise.context)
 
     def _promise(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
-        if entry.ask.member is not None:
+        if entry.request.member is not None:
             self._journal.note(entry, profile, decision, self.view.table)
         context = None
-        if not (profile.plain and profile.batches(entry.ask)) or entry.ask.member is not None:
-            context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
-        chosen = decision.ask.shape if decision.ask is not None and decision.ask.shape.variant else None
+        if not (profile.plain and profile.batches(entry.request)) or entry.request.member is not None:
+            context = Context(profile, decision.request or entry.request, decision.node, decision.state)
+        chosen = decision.request.shape if decision.request is not None and decision.request.shape.variant else None
         promise = self.view.promise(entry, decision.node, decision.relaxed, context, chosen)
         if promise is not None and decision.displaces:
-            self._nominations.displace(decision.node, entry.ask.priority)
+            self._nominations.displace(decision.node, entry.request.priority)
         if promise is not None and context is not None:
-            self._gangs.promised(entry.ask)
+            self._gangs.promised(entry.request)
         return promise
 
     def _admit(self, promise: Promise, context: Context) -> Promise | None:
@@ -504,8 +508,8 @@ class Scheduler:
         if permission.denied_by is not None:
             self._outcomes.deny(promise, permission.denied_by.name, permission.why)
             return None
-        if permission.waits or not context.profile.batches(promise.entry.ask):
-            seat = self._room.enter(context.ask, context.node, permission.waits) if permission.waits else None
+        if permission.waits or not context.profile.batches(promise.entry.request):
+            seat = self._room.enter(context.request, context.node, permission.waits) if permission.waits else None
             self._busy += 1
             self._outcomes.parties.begin(promise)
             self._to_start.append((promise, seat))
@@ -531,26 +535,28 @@ class Scheduler:
         )
         if not self._nominations.hold((entry, decision)):
             told = decision.reason, decision.message, decision.nominated
-            self._reasons.tell(entry.ask.key, entry.uid, *told)
+            self._reasons.tell(entry.request.key, entry.uid, *told)
 
     def _fault(self, entry: Entry, message: str) -> None:
         if self._tracing is not None:
             self._tracing.refused(entry, "PluginFault", message)
         self._queue.back_off(entry, now=self._clock.monotonic())
-        self._reasons.tell(entry.ask.key, entry.uid, "PluginFault", message)
+        self._reasons.tell(entry.request.key, entry.uid, "PluginFault", message)
 
     def _kept_out(self, entry: Entry, why: str | PluginFault) -> None:
         reason = "PluginFault" if isinstance(why, PluginFault) else "Gated"
         if self._tracing is not None:
             self._tracing.refused(entry, reason, str(why))
-        self._reasons.tell(entry.ask.key, entry.uid, reason, str(why))
+        self._reasons.tell(entry.request.key, entry.uid, reason, str(why))
         if isinstance(why, PluginFault):
             self._wake.set()  # It pauses, and the pause has an end.
 
     async def _ask_about(self, entry: Entry, profile: Profile) -> None:
         try:
             with self._step(entry)("Consult", ", ".join(each.name for each in profile.consults)):
-                answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot(), self._clock.now())
+                answers = await self._consulting.request(
+                    profile, entry.request, self.view.table.snapshot(), self._clock.now()
+                )
         except (PluginFault, Overrun) as fault:
             if self._queue.drop_held(entry):
                 self._fault(entry, self.watchdog.told(fault))

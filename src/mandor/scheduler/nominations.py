@@ -29,7 +29,7 @@ class Nominations:
         """Now, and how many seconds they may still wait for others to go: the least patient counts for all."""
         now = self._clock.monotonic()
         waited = [0.0 if each.patient_from is None else now - each.patient_from for each in entries]
-        left = min(each.ask.shape.patience - long for each, long in zip(entries, waited, strict=True))
+        left = min(each.request.shape.patience - long for each, long in zip(entries, waited, strict=True))
         return Moment(self._clock.now(), max(0.0, left))
 
     def hold(self, *held: tuple[Entry, Decision]) -> bool:
@@ -38,17 +38,17 @@ class Nominations:
         for entry, decision in held:
             if decision.nominated and entry.patient_from is None:
                 entry.patient_from = self._clock.monotonic()
-            self._view.nominate(entry, decision.nominated, decision.ask)
+            self._view.nominate(entry, decision.nominated, decision.request)
         if not any(decision.victims for _, decision in held):
             return False
         order = self._order(held)
         if order is None:
             for entry, _ in held:
-                self._withdraw(entry.ask.key)
+                self._withdraw(entry.request.key)
             return False
         for entry, decision in held:
             if decision.nominated:
-                self.displace(decision.nominated, entry.ask.priority)
+                self.displace(decision.nominated, entry.request.priority)
         self._view.evict(order.victims, self._clock.now())
         self._orders.append(order)
         return True
@@ -77,7 +77,7 @@ class Nominations:
         for entry, decision in held:
             if not decision.nominated:
                 continue
-            instance, node = self._instances.get(entry.ask.key), self._view.table.node(decision.nominated)
+            instance, node = self._instances.get(entry.request.key), self._view.table.node(decision.nominated)
             if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or node is None:
                 return None
             found = [self._instances.get(key) for key in decision.victims]
@@ -95,7 +95,7 @@ class Nominations:
         if entry is None:
             return
         self._view.nominate(entry, "")
-        member = entry.ask.member
+        member = entry.request.member
         for each in self._queue.fellows(member.gang) if member is not None else [entry]:
-            self._queue.wake(each.ask.key, now=self._clock.monotonic())
+            self._queue.wake(each.request.key, now=self._clock.monotonic())
         self._wake()

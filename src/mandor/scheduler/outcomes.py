@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from mandor.lib.clock import Clock
 from mandor.placement.cycle import Decision
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.context import Context, run_post_binds, run_unreserve
 from mandor.placement.framework.points import ANYTHING
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.plugins.gang import Gang
 from mandor.scheduler.bind_batch import BindBatches
 from mandor.scheduler.binding import NotBound
@@ -77,12 +77,12 @@ class Outcomes:
         """Its plugins hear how it ends."""
         self._reserved[id(promise)] = promise
 
-    async def bind(self, ask: Ask, node: str) -> None:
-        promise = self._view.promised(ask.key)
-        ours = promise is not None and promise.context is not None and promise.context.ask is ask
+    async def bind(self, request: PlacementRequest, node: str) -> None:
+        promise = self._view.promised(request.key)
+        ours = promise is not None and promise.context is not None and promise.context.request is request
         known = id(promise) in self._writing or id(promise) in self._broken
         if promise is None or not ours or promise.node != node or known:
-            raise NotBound(f"{ask.key.name} is not to be bound to {node}")
+            raise NotBound(f"{request.key.name} is not to be bound to {node}")
         written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._writing[id(promise)] = written
         if promise in self.parties:
@@ -91,7 +91,7 @@ class Outcomes:
             self._ways.write(promise)
             self._ways.wake()
         if not await written:
-            raise NotBound(f"{ask.key.name} or {node} has changed")
+            raise NotBound(f"{request.key.name} or {node} has changed")
 
     def written(self, promise: Promise) -> None:
         written = self._writing.pop(id(promise), None) if self._writing else None
@@ -129,7 +129,7 @@ class Outcomes:
             return
         self._reserved.pop(id(promise), None)
         self.parties.arrive(promise, written=True)
-        self._gangs.written(promise.entry.ask, promise.instance.meta.uid)
+        self._gangs.written(promise.entry.request, promise.instance.meta.uid)
         if context.profile.post_binds:
             for fault in self._watchdog.run(lambda: run_post_binds(context, self._watchdog)):
                 log.warning("%s is bound; %s", promise.key, fault, extra={"facts": _facts(promise)})
@@ -169,7 +169,7 @@ class Outcomes:
     def _give_up(self, promise: Promise) -> bool:
         """True: the instance still waits for a node."""
         self.parties.fail(promise)
-        self._gangs.given_up(promise.entry.ask)
+        self._gangs.given_up(promise.entry.request)
         self._broken.discard(id(promise))
         self._unreserve(promise)
         return self._view.take_back(promise)

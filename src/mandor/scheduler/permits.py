@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.handle import Waiting
+from mandor.placement.framework.request import PlacementRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Denied:
 class PermitSlot:
     """One who waits."""
 
-    ask: Ask
+    request: PlacementRequest
     node: str
     until: dict[str, float]
     """Who has told it to wait, and when that turns into a no."""
@@ -39,7 +39,7 @@ class PermitWaits:
         return len(self._seats)
 
     def waiting(self) -> Sequence[Waiting]:
-        return [Waiting(seat.ask, seat.node, tuple(seat.until)) for seat in self._seats.values() if not seat.denied]
+        return [Waiting(seat.request, seat.node, tuple(seat.until)) for seat in self._seats.values() if not seat.denied]
 
     def approve(self, key: Key, plugin: str) -> bool:
         seat = self._seats.get(key)
@@ -57,11 +57,11 @@ class PermitWaits:
         seat.changed.set()
         return True
 
-    def enter(self, ask: Ask, node: str, waits: Sequence[tuple[str, float]]) -> PermitSlot:
+    def enter(self, request: PlacementRequest, node: str, waits: Sequence[tuple[str, float]]) -> PermitSlot:
         """It is in the list from now on; `leave` waits for the end of it."""
         now = self._clock.monotonic()
-        seat = PermitSlot(ask, node, {plugin: now + seconds for plugin, seconds in waits})
-        self._seats[ask.key] = seat
+        seat = PermitSlot(request, node, {plugin: now + seconds for plugin, seconds in waits})
+        self._seats[request.key] = seat
         return seat
 
     async def leave(self, seat: PermitSlot) -> Denied | None:
@@ -76,8 +76,8 @@ class PermitWaits:
                 await self._pause(seat, pause)
             return seat.denied
         finally:
-            if self._seats.get(seat.ask.key) is seat:  # else another of its name sits there
-                del self._seats[seat.ask.key]
+            if self._seats.get(seat.request.key) is seat:  # else another of its name sits there
+                del self._seats[seat.request.key]
 
     async def _pause(self, seat: PermitSlot, seconds: float) -> None:
         waits = {asyncio.ensure_future(seat.changed.wait()), asyncio.ensure_future(self._clock.sleep(seconds))}

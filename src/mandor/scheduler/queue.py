@@ -12,16 +12,16 @@ from mandor.lib.line import Line
 from mandor.lib.steps import WRITTEN, Steps, pieces
 from mandor.model.meta import Key
 from mandor.model.node import Node
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import (
+    ClusterChange,
+    ClusterEvent,
     FilterPlugin,
-    Happened,
-    Happening,
     Hint,
     Plugin,
     PreEnqueuePlugin,
     QueueSortPlugin,
 )
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, blamed
 
 T = TypeVar("T")
@@ -49,13 +49,13 @@ class Place(Enum):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    ask: Ask
+    request: PlacementRequest
     uid: str
     queued_at: float
     """Wall time: how old it is."""
     attempts: int = 0
     failed_at: float = 0.0
-    retry_on: frozenset[Happening] = frozenset()
+    retry_on: frozenset[ClusterEvent] = frozenset()
     blamed: tuple[Plugin, ...] = ()
     """Who refused it last."""
     by_node: bool = False
@@ -97,9 +97,9 @@ def plainly(plugin: Plugin, work: Callable[..., T], *given: object) -> T:
         return work(*given)
 
 
-Gates = Callable[[Ask], Iterable[PreEnqueuePlugin]]
+Gates = Callable[[PlacementRequest], Iterable[PreEnqueuePlugin]]
 """The PreEnqueue plugins of its profile."""
-Outright = Callable[[Ask], Sequence[FilterPlugin]]
+Outright = Callable[[PlacementRequest], Sequence[FilterPlugin]]
 """The Filter plugins of its profile that can rule a node out."""
 
 
@@ -115,8 +115,8 @@ class SchedulingQueue:
         *,
         pause: Backoff = PAUSE,
         flush_seconds: float = FLUSH_SECONDS,
-        gates: Gates = lambda ask: (),
-        outright: Outright = lambda ask: (),
+        gates: Gates = lambda request: (),
+        outright: Outright = lambda request: (),
         call: Caller = plainly,
         told: Callable[[Entry, str | PluginFault], None] = lambda entry, why: None,
     ) -> None:
@@ -134,7 +134,7 @@ class SchedulingQueue:
         self._unschedulable: dict[Key, Entry] = {}
         self._alarms: list[_Seat] = []
         """Of those who wait for a change, the ones who do not wait for ever."""
-        self._hopes: frozenset[Happening] = frozenset()
+        self._hopes: frozenset[ClusterEvent] = frozenset()
         """What those wait for who wait, and those who waited together with them."""
         self._gangs: dict[Gang, dict[Key, Entry]] = {}
         self._tickets = 0
@@ -162,32 +162,32 @@ class SchedulingQueue:
         """Somebody waits for something to happen."""
         return bool(self._unschedulable or self._gated)
 
-    def hopes(self, happenings: Set[Happening]) -> bool:
+    def hopes(self, events: Set[ClusterEvent]) -> bool:
         """Somebody may wait for one of these."""
-        return self.waiting and not self._hopes.isdisjoint(happenings)
+        return self.waiting and not self._hopes.isdisjoint(events)
 
     def place(self, key: Key) -> Place | None:
         """Where it is; None: not in the queue."""
         entry = self._entries.get(key)
         return entry.place if entry else None
 
-    def add(self, ask: Ask, uid: str, queued_at: float) -> None:
+    def add(self, request: PlacementRequest, uid: str, queued_at: float) -> None:
         """A new one is active; one that is known keeps its place."""
-        known = self._entries.get(ask.key)
+        known = self._entries.get(request.key)
         if known is not None:
             if known.uid == uid:
-                self._change(known, ask)
+                self._change(known, request)
                 return
-            self.remove(ask.key)
-        entry = Entry(ask, uid, queued_at)
+            self.remove(request.key)
+        entry = Entry(request, uid, queued_at)
         self._keep(entry)
         self._let_in(entry)
 
-    def _change(self, entry: Entry, ask: Ask) -> None:
-        changed, moved = entry.ask != ask, entry.ask.member != ask.member
+    def _change(self, entry: Entry, request: PlacementRequest) -> None:
+        changed, moved = entry.request != request, entry.request.member != request.member
         if moved:
             self._leave_gang(entry)
-        entry.ask = ask
+        entry.request = request
         if moved:
             self._keep(entry)
         if (changed and entry.place is Place.GATED) or (moved and entry.place is Place.PARKED):
@@ -195,13 +195,13 @@ class SchedulingQueue:
 
     def remove(self, key: Key) -> None:
         entry = self._take(key)
-        if entry is not None and entry.ask.member is not None:
-            self._let_one_in(entry.ask.member.gang)
+        if entry is not None and entry.request.member is not None:
+            self._let_one_in(entry.request.member.gang)
 
     def _keep(self, entry: Entry) -> None:
-        self._entries[entry.ask.key] = entry
-        if entry.ask.member is not None:
-            self._gangs.setdefault(entry.ask.member.gang, {})[entry.ask.key] = entry
+        self._entries[entry.request.key] = entry
+        if entry.request.member is not None:
+            self._gangs.setdefault(entry.request.member.gang, {})[entry.request.key] = entry
 
     def _take(self, key: Key) -> Entry | None:
         entry = self._entries.pop(key, None)
@@ -213,11 +213,11 @@ class SchedulingQueue:
         return entry
 
     def _leave_gang(self, entry: Entry) -> None:
-        if entry.ask.member is not None:
-            gang = self._gangs[entry.ask.member.gang]
-            del gang[entry.ask.key]
+        if entry.request.member is not None:
+            gang = self._gangs[entry.request.member.gang]
+            del gang[entry.request.key]
             if not gang:
-                del self._gangs[entry.ask.member.gang]
+                del self._gangs[entry.request.member.gang]
 
     # Gangs.
 
@@ -228,11 +228,11 @@ class SchedulingQueue:
     def gather(self, entry: Entry) -> list[Entry]:
         """This one, which is out of the queue, and all of its gang that can be decided: they are in a cycle from now on
         until each is taken out (`drop_held`) and put back."""
-        assert entry.ask.member is not None
+        assert entry.request.member is not None
         self._keep(entry)
-        found = [entry, *(each for each in self.fellows(entry.ask.member.gang) if each.place in _FREE)]
+        found = [entry, *(each for each in self.fellows(entry.request.member.gang) if each.place in _FREE)]
         for each in found:
-            self._unschedulable.pop(each.ask.key, None)
+            self._unschedulable.pop(each.request.key, None)
             each.place, each.ticket = Place.DECIDED_ON, 0
         return found
 
@@ -267,9 +267,9 @@ class SchedulingQueue:
         return None
 
     def _leave(self, entry: Entry) -> None:
-        del self._entries[entry.ask.key]
+        del self._entries[entry.request.key]
         entry.place, entry.ticket = _NOWHERE, 0
-        if entry.ask.member is not None:
+        if entry.request.member is not None:
             self._leave_gang(entry)
 
     def pop_while(self, wanted: Callable[[Entry], bool], most: int) -> list[Entry]:
@@ -313,15 +313,15 @@ class SchedulingQueue:
 
     def release(self, entry: Entry, consulted: Mapping[str, object]) -> None:
         """With the answers, to its next cycle; unless it is gone, or another has taken its name."""
-        if self._entries.get(entry.ask.key) is entry:
+        if self._entries.get(entry.request.key) is entry:
             entry.consulted = consulted
             self._activate(entry)
 
     def drop_held(self, entry: Entry) -> bool:
         """Take it out again, to be put back otherwise. False: it is gone already."""
-        if self._entries.get(entry.ask.key) is not entry:
+        if self._entries.get(entry.request.key) is not entry:
             return False
-        self._take(entry.ask.key)
+        self._take(entry.request.key)
         return True
 
     def entry(self, key: Key) -> Entry | None:
@@ -337,7 +337,7 @@ class SchedulingQueue:
         entry: Entry,
         *,
         now: float,
-        retry_on: frozenset[Happening],
+        retry_on: frozenset[ClusterEvent],
         blamed: tuple[Plugin, ...] = (),
         by_node: bool = False,
         wake_at: float | None = None,
@@ -352,9 +352,9 @@ class SchedulingQueue:
         entry.failed_at, entry.retry_on, entry.place = now, retry_on, Place.UNSCHEDULABLE
         self._keep(entry)
         self._hope(retry_on)
-        self._unschedulable[entry.ask.key] = entry
+        self._unschedulable[entry.request.key] = entry
 
-    def _hope(self, retry_on: frozenset[Happening]) -> None:
+    def _hope(self, retry_on: frozenset[ClusterEvent]) -> None:
         """One more is about to wait."""
         self._hopes = self._hopes | retry_on if self.waiting else retry_on
 
@@ -371,58 +371,60 @@ class SchedulingQueue:
         self._keep(entry)
         self._let_in(entry)
 
-    def happened(self, happenings: Set[Happening], *, now: float, details: Sequence[Happened] = ()) -> Steps[None]:
+    def happened(self, events: Set[ClusterEvent], *, now: float, details: Sequence[ClusterChange] = ()) -> Steps[None]:
         """Those whose refusal this can change are tried again, after their pause; in steps, for tens of thousands may
         wait.
 
         `details`: everything that happened, one by one; without them, nobody is asked for a hint.
         """
-        if not self.hopes(happenings):
+        if not self.hopes(events):
             return
         self._now = now
         hints = 1 + len(details)
         for piece in pieces((*self._unschedulable.values(), *self._gated.values()), WOKEN):
             for entry in piece:
-                if entry.place in _WAITING and self._worthwhile(entry, happenings, details):
+                if entry.place in _WAITING and self._worthwhile(entry, events, details):
                     if entry.place is Place.GATED:
                         self._let_in(entry)
                     else:
                         self._wake(entry, now)
             yield hints * WRITTEN * len(piece)
 
-    def _worthwhile(self, entry: Entry, happenings: Set[Happening], details: Sequence[Happened]) -> bool:
-        if entry.retry_on.isdisjoint(happenings):
+    def _worthwhile(self, entry: Entry, events: Set[ClusterEvent], details: Sequence[ClusterChange]) -> bool:
+        if entry.retry_on.isdisjoint(events):
             return False
         if not details:
             return True
-        outright = self._outright(entry.ask) if entry.by_node and len(details) <= CLOSELY_MOST else ()
+        outright = self._outright(entry.request) if entry.by_node and len(details) <= CLOSELY_MOST else ()
         if not outright and all(type(plugin).hint is Plugin.hint for plugin in entry.blamed):
             return True
-        concerning = (each for each in details if each.happening in entry.retry_on)
+        concerning = (each for each in details if each.event in entry.retry_on)
         return any(not self._ruled_out(entry, each, outright) and self._hinted(entry, each) for each in concerning)
 
-    def _ruled_out(self, entry: Entry, happened: Happened, outright: Sequence[FilterPlugin]) -> bool:
+    def _ruled_out(self, entry: Entry, happened: ClusterChange, outright: Sequence[FilterPlugin]) -> bool:
         """It happened on a node that is out of the question, in every form, and for the same reason as before. (That
         there is a new node is told by a try.)"""
         node, before = happened.node, happened.before
-        if node is None or not outright or happened.happening is Happening.NODE_ADDED:
+        if node is None or not outright or happened.event is ClusterEvent.NODE_ADDED:
             return False
-        for form in entry.ask.forms:
+        for form in entry.request.forms:
             why = self._who_rules_out(form, node, outright)
             if why is None or (before is not None and self._who_rules_out(form, before, outright) is not why):
                 return False
         return True
 
-    def _who_rules_out(self, ask: Ask, node: Node, outright: Sequence[FilterPlugin]) -> FilterPlugin | None:
+    def _who_rules_out(
+        self, request: PlacementRequest, node: Node, outright: Sequence[FilterPlugin]
+    ) -> FilterPlugin | None:
         try:
-            return next((each for each in outright if self._call(each, each.rules_out, ask, node)), None)
+            return next((each for each in outright if self._call(each, each.rules_out, request, node)), None)
         except PluginFault:
             return None
 
-    def _hinted(self, entry: Entry, happened: Happened) -> bool:
+    def _hinted(self, entry: Entry, happened: ClusterChange) -> bool:
         """One of those who refused it thinks so; when nobody of them has an opinion, yes."""
-        asked = [plugin for plugin in entry.blamed if happened.happening in plugin.retry_on]
-        for form in entry.ask.forms:
+        asked = [plugin for plugin in entry.blamed if happened.event in plugin.retry_on]
+        for form in entry.request.forms:
             for plugin in asked:
                 try:
                     hint = self._call(plugin, plugin.hint, form, happened)
@@ -486,7 +488,7 @@ class SchedulingQueue:
         return min(times, default=None)
 
     def _wake(self, entry: Entry, now: float) -> None:
-        del self._unschedulable[entry.ask.key]
+        del self._unschedulable[entry.request.key]
         if self._rested_at(entry) <= now:
             self._let_in(entry)
         else:
@@ -498,10 +500,10 @@ class SchedulingQueue:
     def _let_in(self, entry: Entry) -> None:
         """Into the queue, unless a PreEnqueue plugin keeps it out."""
         if self._gated:
-            self._gated.pop(entry.ask.key, None)
-        for plugin in self._gates(entry.ask):
+            self._gated.pop(entry.request.key, None)
+        for plugin in self._gates(entry.request):
             try:
-                why = self._call(plugin, gate_of, plugin, entry.ask)
+                why = self._call(plugin, gate_of, plugin, entry.request)
             except PluginFault as fault:
                 self._fail(entry, fault)
                 return
@@ -509,7 +511,7 @@ class SchedulingQueue:
                 entry.place, entry.ticket = Place.GATED, 0
                 entry.retry_on, entry.blamed = plugin.retry_on, (plugin,)
                 self._hope(plugin.retry_on)
-                self._gated[entry.ask.key] = entry
+                self._gated[entry.request.key] = entry
                 self._told(entry, why)
                 return
         self._activate(entry)
@@ -517,7 +519,7 @@ class SchedulingQueue:
     def _activate(self, entry: Entry, ticket: int | None = None) -> None:
         entry.place = _ACTIVE
         try:
-            rank: Hashable = self._call(self._sort, self._sort.sort_key, entry.ask, entry.queued_at)
+            rank: Hashable = self._call(self._sort, self._sort.sort_key, entry.request, entry.queued_at)
         except PluginFault as fault:
             self._fail(entry, fault)
             return
@@ -554,8 +556,8 @@ def _rings(entry: Entry, at: float) -> bool:
     return entry.place is Place.UNSCHEDULABLE and entry.wake_at == at
 
 
-def gate_of(plugin: PreEnqueuePlugin, ask: Ask) -> str | None:
-    why = plugin.pre_enqueue(ask)
+def gate_of(plugin: PreEnqueuePlugin, request: PlacementRequest) -> str | None:
+    why = plugin.pre_enqueue(request)
     if why is not None and not isinstance(why, str):
         raise TypeError(f"pre_enqueue answered {why!r}, not None or a text")
     return why

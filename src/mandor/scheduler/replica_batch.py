@@ -8,8 +8,8 @@ from collections.abc import Callable
 from time import perf_counter
 
 from mandor.model.instance import Instance
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.score_row import foreseeable, next_slots
 from mandor.scheduler.decision_log import DecisionLog
 from mandor.scheduler.metrics import SchedulerMetrics
@@ -28,7 +28,7 @@ class ReplicaBatch:
         self._journal, self._measures, self._watchdog = journal, measures, watchdog
 
     def follow(
-        self, first: Ask, profile: Profile, most: int, told: Told | None = None
+        self, first: PlacementRequest, profile: Profile, most: int, told: Told | None = None
     ) -> tuple[list[Promise], list[Entry]]:
         """Those of its like that are next, at most so many: what is promised to them, and who of them has found no
         node, and is out of the queue. `first` has just been decided on. `told`: what each took, in seconds."""
@@ -51,34 +51,34 @@ class ReplicaBatch:
         placed = len(slots)
         return self._view.promise_all(entries[:placed], found[:placed], slots), entries[placed:]
 
-    def _possible(self, ask: Ask, profile: Profile) -> bool:
+    def _possible(self, request: PlacementRequest, profile: Profile) -> bool:
         """Nothing happens between two decisions about it that would have to be done for each."""
         table = self._view.table
         return (
             profile.plain
             and not profile.consults
-            and ask.member is None
-            and ask.shape.takes_room_alone(ask.who)
+            and request.member is None
+            and request.shape.takes_room_alone(request.identity)
             and self._journal.full
             and table.lodgings.lowest_held() is None
-            and foreseeable(profile, ask, table.snapshot())
+            and foreseeable(profile, request, table.snapshot())
         )
 
-    def _like(self, first: Ask, entry: Entry, profile: Profile) -> Instance | None:
+    def _like(self, first: PlacementRequest, entry: Entry, profile: Profile) -> Instance | None:
         """The instance, if nothing but its name distinguishes it; and if it is what it was when it was queued."""
-        ask = entry.ask
+        request = entry.request
         same = (
-            ask.shape is first.shape
-            and ask.who is first.who
-            and ask.priority == first.priority
-            and ask.profile == first.profile
-            and ask.avoid == first.avoid
-            and ask.pin == first.pin
-            and ask.key.namespace == first.key.namespace
+            request.shape is first.shape
+            and request.identity is first.identity
+            and request.priority == first.priority
+            and request.profile == first.profile
+            and request.avoid == first.avoid
+            and request.pin == first.pin
+            and request.key.namespace == first.key.namespace
         )
-        fresh = not entry.attempts and entry.consulted is None and ask.member is None
-        given_up = ask.dropped or ask.lenient or first.dropped or first.lenient
-        if not same or not fresh or given_up or not profile.batches(ask):
+        fresh = not entry.attempts and entry.consulted is None and request.member is None
+        given_up = request.dropped or request.lenient or first.dropped or first.lenient
+        if not same or not fresh or given_up or not profile.batches(request):
             return None
         return self._view.waiting(entry)
 

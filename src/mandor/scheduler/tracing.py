@@ -12,8 +12,8 @@ from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.cycle import FEW_NODES, Decision
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import Plugin
+from mandor.placement.framework.request import PlacementRequest
 from mandor.scheduler.queue import Entry, gate_of
 from mandor.scheduler.view import Promise
 from mandor.scheduler.watchdog import Call, Watchdog
@@ -77,7 +77,7 @@ class Tracing:
 
     def call(self, plugin: Plugin, work: Callable[..., T], *given: object) -> T:
         """As the watchdog's, which the queue calls plugins by: PreEnqueue is noted."""
-        if work is not gate_of or not isinstance(given[-1], Ask):
+        if work is not gate_of or not isinstance(given[-1], PlacementRequest):
             return self._watchdog.call(plugin, work, *given)
         began = perf_counter()
         try:
@@ -121,7 +121,7 @@ class Tracing:
         if nodes > FEW_NODES:
             self._nodes_left -= nodes + 1
         affords = nodes <= FEW_NODES or self._nodes_left >= 0
-        found = self._attempts.get(entry.ask.key)
+        found = self._attempts.get(entry.request.key)
         if found is not None:
             found.span.attributes["mandor.step_by_step"] = affords
         return affords
@@ -154,7 +154,7 @@ class Tracing:
         attempt = self._attempt(entry)
         if attempt is None:
             return
-        del self._attempts[entry.ask.key]
+        del self._attempts[entry.request.key]
         if attempt.bind is not None:
             attempt.bind.fail(message, reason)
             self._tracer.end(attempt.bind)
@@ -163,7 +163,7 @@ class Tracing:
             self._tracer.drop(attempt.span)
         else:
             self._tracer.end(attempt.span)
-        self._waits[entry.ask.key] = Wait(entry.uid, time_ns())
+        self._waits[entry.request.key] = Wait(entry.uid, time_ns())
         _forget_oldest(self._waits)
 
     def binding(self, promise: Promise, bound: Instance) -> Instance:
@@ -203,7 +203,7 @@ class Tracing:
 
     def _attempt(self, entry: Entry) -> Attempt | None:
         """The one that goes on, or a new one; None: the instance is in no trace."""
-        key = entry.ask.key
+        key = entry.request.key
         found = self._attempts.get(key)
         if found is not None and found.uid == entry.uid:
             return found
@@ -219,17 +219,17 @@ class Tracing:
         return made
 
     def _begun(self, entry: Entry, parent: SpanContext, wait: Wait) -> Attempt:
-        key, number = entry.ask.key, entry.attempts + 1
+        key, number = entry.request.key, entry.attempts + 1
         span = self._tracer.begin("schedule", parent, Kind.CONSUMER, start=wait.since)
         span.pending = []
         span.attributes |= {
             "mandor.namespace": key.namespace,
             "mandor.instance": key.name,
-            "mandor.workload": entry.ask.who.workload,
+            "mandor.workload": entry.request.identity.workload,
             "mandor.decision": f"{entry.uid}.{number}",
             "mandor.attempt": number,
-            "mandor.profile": entry.ask.profile,
-            "mandor.priority": entry.ask.priority,
+            "mandor.profile": entry.request.profile,
+            "mandor.priority": entry.request.priority,
         }
         attempt = Attempt(entry.uid, span, number, wait.offset)
         if wait.gates:

@@ -31,12 +31,12 @@ from mandor.placement.conversion import (
     tenure_of,
     workload_key,
 )
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.lodging import Rank, Tenure
-from mandor.placement.framework.points import Happened, Happening
+from mandor.placement.framework.occupancy import AllocationTerms, Rank
+from mandor.placement.framework.points import ClusterChange, ClusterEvent
 from mandor.placement.framework.ports import recorded
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.group_attributes import GroupAttributes
 from mandor.placement.table import Table
@@ -50,7 +50,7 @@ DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
 NOWHERE: frozenset[str] = frozenset()
-_ONE_PLACED = frozenset({Happening.PLACED})
+_ONE_PLACED = frozenset({ClusterEvent.PLACED})
 _NEITHER, _PLACED, _RESERVED = PlacementState.NEITHER, PlacementState.PLACED, Phase.RESERVED
 
 
@@ -71,7 +71,7 @@ class Promise(Struct, frozen=True, eq=False, gc=False):
 
     @property
     def key(self) -> Key:
-        return self.entry.ask.key
+        return self.entry.request.key
 
     @property
     def uid(self) -> str:
@@ -79,8 +79,8 @@ class Promise(Struct, frozen=True, eq=False, gc=False):
 
     def bound(self, *, at: float, now: Instance | None = None) -> Instance:
         """`now`: the instance as it is stored now, if that is newer."""
-        ask = self.entry.ask
-        volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
+        request = self.entry.request
+        volumes = tuple(sorted(wanted.key.name for wanted in request.local_volumes)) if request.shape.volumes else ()
         variant = self.shape.variant if self.shape is not None else 0
         return (now or self.instance).bound(
             self.node, at=at, relaxed=self.relaxed, volumes=volumes, variant=variant, ports=self.ports
@@ -104,9 +104,9 @@ class View:
         nodes of others, and the instances that wait for those, are another scheduler's; None: all are ours."""
         self.table = Table(seed)
         self.queue = queue
-        self.happened: set[Happening] = set()
+        self.happened: set[ClusterEvent] = set()
         """Since the queue was last told."""
-        self._details: list[Happened] = []
+        self._details: list[ClusterChange] = []
         self._gone = gone
         self._pools = pools
         self._instances = instances
@@ -114,7 +114,7 @@ class View:
         self._shapes: dict[Key, Mapping[str, Shape]] = {}
         self._roster = GroupAttributes(workloads.get)
         self._budgets = Budgets(self.table.lodgings)
-        self._kin: dict[tuple[str, str, str, str], Ask] = {}
+        self._kin: dict[tuple[str, str, str, str], PlacementRequest] = {}
         """What all instances of a group of a release ask for, by namespace, workload, release and group: as long as
         no object changes that it was made of."""
         self._promises: dict[Key, Promise] = {}
@@ -153,7 +153,7 @@ class View:
         elif isinstance(value, Volume):
             known = KnownVolume.of(value) if change.after is not None else None
             if self.table.set_volume(change.key, known):
-                self._happen(Happening.VOLUME, None)
+                self._happen(ClusterEvent.VOLUME, None)
         elif isinstance(value, PriorityClass):
             self._apply_class(value, gone=change.after is None)
         elif isinstance(value, Reservation):
@@ -181,25 +181,25 @@ class View:
         new = self.table.node(node.meta.name) is None
         claims.set_node(self.table, node)
         if new or not isinstance(before, Node):
-            self._happen(Happening.NODE_ADDED, node)
+            self._happen(ClusterEvent.NODE_ADDED, node)
             self._look_again(node.key)
             return
         if _matters(before) != _matters(node):
-            self._happen(Happening.NODE_CHANGED, node, before=before)
+            self._happen(ClusterEvent.NODE_CHANGED, node, before=before)
         if before.status.usage != node.status.usage:
-            self._happen(Happening.LOAD_CHANGED, node)
+            self._happen(ClusterEvent.LOAD_CHANGED, node)
 
     def owns(self, pool: str) -> bool:
         return self._pools is None or pool in self._pools
 
     def _happen(
-        self, happening: Happening, node: Node | None, instance: Key | None = None, *, before: Node | None = None
+        self, event: ClusterEvent, node: Node | None, instance: Key | None = None, *, before: Node | None = None
     ) -> None:
-        self.happened.add(happening)
+        self.happened.add(event)
         if len(self._details) <= DETAILS_MOST:
-            self._details.append(Happened(happening, node, instance, before))
+            self._details.append(ClusterChange(event, node, instance, before))
 
-    def take_happened(self) -> tuple[set[Happening], list[Happened]]:
+    def take_happened(self) -> tuple[set[ClusterEvent], list[ClusterChange]]:
         """What happened since the last time; details of all of it, or of nothing when it was too much."""
         happened, details = self.happened, self._details
         self.happened, self._details = set(), []
@@ -250,14 +250,14 @@ class View:
             return
         else:
             self.table.set_quota(quota.meta.namespace, limit_of(quota))
-        self._happen(Happening.QUOTA_CHANGED, None, quota.key)
+        self._happen(ClusterEvent.QUOTA_CHANGED, None, quota.key)
 
     def _apply_reservation(self, value: Reservation, *, gone: bool) -> None:
         held = None if gone else held_of(value)
         if held is not None:
             self.table.reservations.set(held)
         elif self.table.reservations.drop(str(value.key)):
-            self._happen(Happening.ROOM_FREED, None)
+            self._happen(ClusterEvent.ROOM_FREED, None)
 
     def _all(self) -> list[Object]:
         return list(self._instances.items())
@@ -272,13 +272,13 @@ class View:
                 if isinstance(now, Instance):
                     self._rank_one(key, now)
             yield len(piece) + 3 * WRITTEN * len(theirs)
-        self._happen(Happening.ROOM_FREED, None)
+        self._happen(ClusterEvent.ROOM_FREED, None)
 
     def _rank_one(self, key: Key, instance: Instance) -> None:
         allocation = self.table.allocation(key)
         if allocation is not None:
-            tenure = replace(allocation.tenure, rank=self._roster.rank(instance))
-            self.table.set_allocation(key, allocation.node, allocation.shape, allocation.who, tenure)
+            terms = replace(allocation.terms, rank=self._roster.rank(instance))
+            self.table.set_allocation(key, allocation.node, allocation.shape, allocation.identity, terms)
         if self.queue.place(key):
             self.queue.remove(key)
             self._enqueue(key, instance)
@@ -287,14 +287,14 @@ class View:
         """Instances are to others what their labels say now."""
         placed = yield from self.table.relabel(before, after)
         if placed:
-            self._happen(Happening.PLACED, None)
-            self._happen(Happening.ROOM_FREED, None)
+            self._happen(ClusterEvent.PLACED, None)
+            self._happen(ClusterEvent.ROOM_FREED, None)
 
     def _who(self, instance: Instance) -> Identity:
         allocation = self.table.allocation(instance.key)
         if allocation is not None and self._workloads.get(workload_key(instance)) is None:
-            return allocation.who
-        return self._roster.who(instance)
+            return allocation.identity
+        return self._roster.identity(instance)
 
     def _look_again(self, arrived: Key) -> None:
         waiting = self._waiting_for.pop(arrived, None)
@@ -328,7 +328,7 @@ class View:
             self._count(key, after)
         elif not self._promised(key, after.meta.uid):
             allocation = self.table.allocation(key)
-            if key in self._promises or (allocation is not None and not allocation.tenure.held):
+            if key in self._promises or (allocation is not None and not allocation.terms.held):
                 self._uncount(key)
             self._enqueue(key, after)
 
@@ -341,7 +341,7 @@ class View:
         allocation = self.table.allocation(key)
         if allocation is not None:
             self.table.drop_allocation(key)
-            self._happen(Happening.ROOM_FREED, self.table.node(allocation.node), key)
+            self._happen(ClusterEvent.ROOM_FREED, self.table.node(allocation.node), key)
         if promise is not None:
             self._gone(promise)
 
@@ -362,11 +362,11 @@ class View:
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
             new = self.table.allocation(key) is None or bool(self.nominated(key))
-            tenure = tenure_of(instance, shape, self._roster.rank(instance))
+            terms = tenure_of(instance, shape, self._roster.rank(instance))
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
-            self.table.set_allocation(key, instance.spec.node, shape, self._who(instance), tenure, ports)
+            self.table.set_allocation(key, instance.spec.node, shape, self._who(instance), terms, ports)
             if new:
-                self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
+                self._happen(ClusterEvent.PLACED, self.table.node(instance.spec.node), key)
 
     def _enqueue(self, key: Key, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
@@ -383,13 +383,13 @@ class View:
                 return
             self._kin[name] = kin
         avoid = frozenset(spec.avoid) if spec.avoid else NOWHERE
-        ask = Ask(
+        request = PlacementRequest(
             key,
             kin.shape,
             kin.priority,
             kin.profile,
             avoid,
-            who=kin.who,
+            identity=kin.identity,
             pin=spec.pin,
             daemon=daemon,
             gates=kin.gates + spec.waits if spec.waits else kin.gates,
@@ -397,11 +397,11 @@ class View:
             member=kin.member,
         )
         held = instance.status.nominated
-        if held and self.queue.place(ask.key) is None and not self.nominated(ask.key):
-            self._hold(ask, held, meta.created_at)  # as an earlier scheduler decided
-        self.queue.add(ask, meta.uid, meta.created_at)
+        if held and self.queue.place(request.key) is None and not self.nominated(request.key):
+            self._hold(request, held, meta.created_at)  # as an earlier scheduler decided
+        self.queue.add(request, meta.uid, meta.created_at)
 
-    def _kin_of(self, instance: Instance) -> Ask | None:
+    def _kin_of(self, instance: Instance) -> PlacementRequest | None:
         """What it and its like ask for; None: not all of that is here yet."""
         if instance.spec.claim is not None:
             made = claims.claim_ask(instance, instance.spec.claim)
@@ -449,23 +449,23 @@ class View:
     ) -> Promise | None:
         """Count it at once, before it is written; None: the instance is not what it was any more. `shape`: the form
         that was chosen, if it is not the main one."""
-        ask = entry.ask
-        key = ask.key
+        request = entry.request
+        key = request.key
         instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
-        tenure, form = Tenure(self._roster.rank(instance), instance.meta.created_at), shape or ask.shape
-        self.table.set_allocation(key, node, form, ask.who, tenure)
+        terms, form = AllocationTerms(self._roster.rank(instance), instance.meta.created_at), shape or request.shape
+        self.table.set_allocation(key, node, form, request.identity, terms)
         ports = self._chosen(key) if form.any_ports else None
         made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, shape, ports)
         self._promises[key] = made
         if self.queue.hopes(_ONE_PLACED):  # Whoever is decided later sees it in the table.
-            self._happen(Happening.PLACED, chosen, key)
+            self._happen(ClusterEvent.PLACED, chosen, key)
         return made
 
     def waiting(self, entry: Entry) -> Instance | None:
         """The instance, if it is what it was when it was queued, and counted nowhere."""
-        key = entry.ask.key
+        key = entry.request.key
         instance = self._instances.get(key)
         if (
             not isinstance(instance, Instance)
@@ -481,17 +481,19 @@ class View:
         """As `promise` of each, one after another: of a class that takes room alone, whose instances are `waiting`."""
         if not slots:
             return []
-        ask, rank = entries[0].ask, self._roster.rank(instances[0])
-        tenures = [Tenure(rank, each.meta.created_at) for each in instances]
-        self.table.set_allocations(slots, [each.ask.key for each in entries], ask.shape, ask.who, tenures)
+        request, rank = entries[0].request, self._roster.rank(instances[0])
+        all_terms = [AllocationTerms(rank, each.meta.created_at) for each in instances]
+        self.table.set_allocations(
+            slots, [each.request.key for each in entries], request.shape, request.identity, all_terms
+        )
         nodes, promises = self.table.nodes, self._promises
         made: list[Promise] = []
         for entry, instance, slot in zip(entries, instances, slots, strict=True):
-            node, key = nodes[slot], entry.ask.key
+            node, key = nodes[slot], entry.request.key
             promises[key] = promise = Promise(entry, instance, node.meta.name, node.meta.version)
             made.append(promise)
             if self.queue.hopes(_ONE_PLACED):
-                self._happen(Happening.PLACED, node, key)
+                self._happen(ClusterEvent.PLACED, node, key)
         return made
 
     def _chosen(self, key: Key) -> dict[str, int]:
@@ -503,18 +505,20 @@ class View:
     def nominated(self, key: Key) -> str:
         """The node where room is held for it; empty: nowhere."""
         allocation = self.table.allocation(key)
-        return allocation.node if allocation is not None and allocation.tenure.held else ""
+        return allocation.node if allocation is not None and allocation.terms.held else ""
 
-    def nominate(self, entry: Entry, node: str, ask: Ask | None = None) -> None:
-        """Hold room for it there, and nowhere else; nowhere at all, if that is empty. `ask`: in another form."""
+    def nominate(self, entry: Entry, node: str, request: PlacementRequest | None = None) -> None:
+        """Hold room for it there, and nowhere else; nowhere at all, if that is empty. `request`: in another form."""
         if node:
-            self._hold(ask or entry.ask, node, entry.queued_at)
-        elif self.nominated(entry.ask.key):
-            self._uncount(entry.ask.key)
+            self._hold(request or entry.request, node, entry.queued_at)
+        elif self.nominated(entry.request.key):
+            self._uncount(entry.request.key)
 
-    def _hold(self, ask: Ask, node: str, born: float) -> None:
-        rank = Rank(ask.priority, ask.preempts, profile=ask.profile)
-        self.table.set_allocation(ask.key, node, ask.shape, ask.who, Tenure(rank, born, held=True))
+    def _hold(self, request: PlacementRequest, node: str, born: float) -> None:
+        rank = Rank(request.priority, request.preempts, profile=request.profile)
+        self.table.set_allocation(
+            request.key, node, request.shape, request.identity, AllocationTerms(rank, born, held=True)
+        )
 
     def displaced(self, node: str, priority: int) -> list[Key]:
         """Those of lower priority for whom room is held there."""
@@ -528,8 +532,8 @@ class View:
         for each in instances:
             allocation = self.table.allocation(each.key)
             if allocation is not None:
-                tenure = replace(allocation.tenure, until=now + allocation.shape.grace)
-                self.table.set_allocation(each.key, allocation.node, allocation.shape, allocation.who, tenure)
+                terms = replace(allocation.terms, until=now + allocation.shape.grace)
+                self.table.set_allocation(each.key, allocation.node, allocation.shape, allocation.identity, terms)
                 self._budgets.see(each, None)
 
     def look_again(self, keys: Iterable[Key]) -> None:

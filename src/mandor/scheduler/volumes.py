@@ -8,7 +8,7 @@ from mandor.errors import Conflict, Unavailable
 from mandor.lib.clock import Clock
 from mandor.model.meta import Meta
 from mandor.model.volume import Volume, VolumeSpec
-from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.volumes import WantedVolume
 from mandor.scheduler.binding import NotBound
 from mandor.scheduler.store_retry import AFTER_OUTAGE
@@ -26,12 +26,12 @@ class VolumeWriter:
         self._store = store
         self._clock = clock
 
-    async def write(self, ask: Ask, node: str) -> None:
+    async def write(self, request: PlacementRequest, node: str) -> None:
         """`NotBound` when one is elsewhere by now, or gone."""
         conflicts = outages = 0
         while True:
             try:
-                writes = [await self._written(wanted, ask, node) for wanted in ask.local_volumes]
+                writes = [await self._written(wanted, request, node) for wanted in request.local_volumes]
                 changed = [each for each in writes if each is not None]
                 if changed:
                     await self._store.commit(*(Put(each) for each in changed))
@@ -39,13 +39,13 @@ class VolumeWriter:
             except Conflict as error:
                 conflicts += 1
                 if conflicts == TRIES_MOST:
-                    raise NotBound(f"the volumes of {ask.key.name} change all the time: {error}") from error
+                    raise NotBound(f"the volumes of {request.key.name} change all the time: {error}") from error
             except Unavailable as error:
                 outages += 1
-                log.warning("the volumes of %s wait: %s", ask.key.name, error)
+                log.warning("the volumes of %s wait: %s", request.key.name, error)
                 await self._clock.sleep(AFTER_OUTAGE.pause(outages))
 
-    async def _written(self, wanted: WantedVolume, ask: Ask, node: str) -> Volume | None:
+    async def _written(self, wanted: WantedVolume, request: PlacementRequest, node: str) -> Volume | None:
         """The volume on that node; None: it is there already."""
         stored = await self._store.get(wanted.key)
         if not isinstance(stored, Volume):
@@ -55,7 +55,7 @@ class VolumeWriter:
         status = stored.status
         if status.path and status.node != node:
             raise NotBound(f"the volume {wanted.key.name} is on {status.node} by now")
-        owner = status.workload or ask.who.workload
+        owner = status.workload or request.identity.workload
         placed = stored.changed(status=msgspec.structs.replace(status, node=node, workload=owner))
         return placed if placed != stored or not stored.meta.version else None
 

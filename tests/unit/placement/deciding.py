@@ -7,14 +7,14 @@ from typing import Any
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.cycle import Decision, decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.points import Plugin
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.placement.table import Table
 from tests.scenarios.make import make_node, make_template
 
-ASK = Ask(Key(Instance.kind, "default", "web-0"), Shape.of(make_template(cpu="1")))
+ASK = PlacementRequest(Key(Instance.kind, "default", "web-0"), Shape.of(make_template(cpu="1")))
 
 
 def make_table(count: int = 3) -> Table:

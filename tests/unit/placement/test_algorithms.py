@@ -14,11 +14,11 @@ from mandor.model.node import Node
 from mandor.model.resources import Resources
 from mandor.placement.built_in import BUILT_IN, DEFAULTS
 from mandor.placement.cycle import Decision, decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import FilterPlugin, Plugin, ScorePlugin
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugins.best_fit import BestFit, BestFitArgs
 from mandor.placement.plugins.bin_pack import BinPack
 from mandor.placement.plugins.control_plane import ControlPlane, ControlPlaneArgs
@@ -53,10 +53,10 @@ class Cluster:
         self.count += 1
         key = Key(Instance.kind, fields.pop("namespace", "default"), f"{workload}-{self.count}")
         shape = shape or Shape.of(make_template(**fields))
-        ask = Ask(key, shape, who=Identity(key.namespace, workload, "main"))
-        decision = decide(self.profile, ask, self.table.snapshot())
+        request = PlacementRequest(key, shape, identity=Identity(key.namespace, workload, "main"))
+        decision = decide(self.profile, request, self.table.snapshot())
         if decision.node:
-            self.table.set_allocation(key, decision.node, shape, ask.who)
+            self.table.set_allocation(key, decision.node, shape, request.identity)
         return decision
 
     def used(self, resource: str = "memory") -> dict[str, int]:
@@ -126,8 +126,8 @@ def room_score(plugin: ScorePlugin, node: Node, taken: tuple[int, int], asked: t
     table.set_node(node)
     if any(taken):
         table.set_allocation(Key(Instance.kind, "default", "old"), node.meta.name, sized(*taken))
-    ask = Ask(Key(Instance.kind, "default", "new"), sized(*asked))
-    return int(plugin.score(STATE, ask, table.snapshot(), np.ones(1, dtype=bool))[0])
+    request = PlacementRequest(Key(Instance.kind, "default", "new"), sized(*asked))
+    return int(plugin.score(STATE, request, table.snapshot(), np.ones(1, dtype=bool))[0])
 
 
 def sized(cpu: int, memory: int) -> Shape:
@@ -334,8 +334,8 @@ def test_image_locality_gives_kubernetes_numbers() -> None:
     both = Shape(
         **{**{name: getattr(shape, name) for name in Shape.__slots__}, "image_names": ("gcr.io/40", "gcr.io/250")}
     )
-    ask = Ask(Key(Instance.kind, "default", "new"), both)
-    assert ImageLocality().score(STATE, ask, table.snapshot(), np.ones(2, dtype=bool)).tolist() == [5, 0]
+    request = PlacementRequest(Key(Instance.kind, "default", "new"), both)
+    assert ImageLocality().score(STATE, request, table.snapshot(), np.ones(2, dtype=bool)).tolist() == [5, 0]
 
 
 def test_every_plugin_has_a_name_of_its_own_and_the_defaults_are_kubernetes_with_their_weights() -> None:

@@ -55,9 +55,9 @@ def task(name: str, cpu: int = 4, memory_mib: int = 8192, **more: object) -> VmT
 def place(board: ClusterModel, wanted: VmTask, profile: Profile = PROFILE) -> str:
     """Where it goes; it is counted there. Empty: nowhere."""
     claim = wanted.claim
-    ask = board.ask(claim)
-    assert ask is not None
-    node = decide(profile, ask, board.table.snapshot()).node
+    request = board.request(claim)
+    assert request is not None
+    node = decide(profile, request, board.table.snapshot()).node
     if node:
         board.put(claim.bound(node, at=1.0))
     return node or ""
@@ -170,16 +170,16 @@ machines = st.lists(st.tuples(sizes, st.integers(0, 100), st.integers(1, 6)), mi
 
 @given(machines, st.lists(sizes, min_size=1, max_size=40), st.randoms(use_true_random=False))
 def test_nothing_is_ever_sold_twice(
-    wanted: list[tuple[tuple[int, int], int, int]], asks: list[tuple[int, int]], chance: random.Random
+    wanted: list[tuple[tuple[int, int], int, int]], requests: list[tuple[int, int]], chance: random.Random
 ) -> None:
     nodes = {}
     for index, ((cpu, memory), percent, quota) in enumerate(wanted):
         used = (cpu * percent // 100, memory * percent // 100, min(quota, percent // 30))
         nodes[f"m{index}"] = machine(f"m{index}", cpu=cpu, memory=memory, used=used, quota=quota)
     board = ClusterModel(nodes.values())
-    chance.shuffle(asks)
+    chance.shuffle(requests)
     placed: dict[str, list[VmTask]] = {name: [] for name in nodes}
-    for index, (cpu, memory) in enumerate(asks):
+    for index, (cpu, memory) in enumerate(requests):
         each = task(f"t{index}", cpu=cpu, memory_mib=memory * 1024)
         where = place(board, each)
         if where:

@@ -19,10 +19,10 @@ def test_whose_release_is_gone_asks_for_nothing_and_counts_for_what_it_did() -> 
     placed, waits = make_instance(0), make_instance(1, Phase.PENDING)
     board = ClusterModel([make_node("n1", cpu=4), workload, release, placed, waits])
     free = board.table.free("n1")["cpu"]
-    assert board.ask(waits) is not None
+    assert board.request(waits) is not None
 
     board.remove(release.key)
-    assert board.ask(waits) is None
+    assert board.request(waits) is None
     board.put(make_instance(0, Phase.STOPPING))
     assert board.table.free("n1")["cpu"] == free
     board.remove(placed.key)

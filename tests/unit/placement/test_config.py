@@ -15,13 +15,13 @@ from mandor.model.meta import Key
 from mandor.placement.built_in import DEFAULTS
 from mandor.placement.config import SchedulerConfig, default_config, read_config
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.making import Registered
+from mandor.placement.framework.plugin_factory import Registered
 from mandor.placement.framework.points import POINTS, FilterPlugin, ScorePlugin
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import NodeView
 from mandor.placement.plugin_source import find_plugins
 from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
@@ -33,10 +33,10 @@ from tests.scenarios.make import make_node, make_template
 
 
 class Custom(FilterPlugin, ScorePlugin):
-    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
         return True
 
-    def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
+    def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
         return 0
 
 
@@ -371,10 +371,10 @@ def test_a_profile_says_which_of_several_equals_is_taken() -> None:
     spread, first = (make(f"profiles: [{{{ties}}}]")["default"] for ties in ("", "ties: first"))
 
     def chosen(profile: Profile, workload: str) -> str:
-        ask = Ask(
-            Key("instance", "default", workload), Shape.of(make_template()), who=Identity("default", workload, "")
+        request = PlacementRequest(
+            Key("instance", "default", workload), Shape.of(make_template()), identity=Identity("default", workload, "")
         )
-        return decide(profile, ask, table.snapshot()).node
+        return decide(profile, request, table.snapshot()).node
 
     workloads = [f"w{number}" for number in range(20)]
     assert {chosen(first, each) for each in workloads} == {"a"}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from mandor.model.node import Capabilities, Drain, Node, NodePhase, Taint
 from mandor.placement.daemon_nodes import DaemonNodes, Eligibility, assess_node
-from mandor.placement.framework.ask import Shape
+from mandor.placement.framework.request import Shape
 from tests.scenarios.make import DOCKER, make_node, make_template
 
 DOWN = {"docker": Capabilities(version="27", images=True, up=False)}

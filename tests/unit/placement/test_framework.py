@@ -10,14 +10,14 @@ from mandor.errors import Invalid
 from mandor.lib.steps import at_once
 from mandor.model.node import Capabilities
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Column, Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import (
     SKIP,
+    ClusterEvent,
     FilterPlugin,
-    Happening,
     Only,
     Plugin,
     PostFilterPlugin,
@@ -28,7 +28,7 @@ from mandor.placement.framework.points import (
     scaled,
 )
 from mandor.placement.framework.profile import Enabled, Profile
-from mandor.placement.framework.rehearsal import Rehearsal
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import NodeView, Snapshot, node_fact, node_facts
 from mandor.placement.framework.watch import Unwatched
 from mandor.placement.plugins.default_preemption import DefaultPreemption
@@ -48,7 +48,7 @@ class OddOnly(FilterPlugin):
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
         self.asked.append(view.name)
         return int(view.name[1:]) % 2 == 1
 
@@ -56,10 +56,10 @@ class OddOnly(FilterPlugin):
 class Longest(ScorePlugin):
     name = "Longest"
 
-    def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
+    def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
         return view.free["cpu"]
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         return scaled(scores)
 
 
@@ -82,9 +82,9 @@ def test_a_plugin_that_defines_neither_form_is_refused_when_it_is_written() -> N
 
 class Nobody(FilterPlugin):
     name = "Nobody"
-    retry_on = frozenset({Happening.ROOM_FREED})
+    retry_on = frozenset({ClusterEvent.ROOM_FREED})
 
-    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
         return False
 
 
@@ -100,7 +100,7 @@ def test_when_no_node_is_left_nobody_else_is_asked() -> None:
 
 
 def test_a_refusal_says_what_makes_another_try_worthwhile() -> None:
-    assert run(Nobody()).retry_on == {Happening.ROOM_FREED, Happening.NODE_ADDED}
+    assert run(Nobody()).retry_on == {ClusterEvent.ROOM_FREED, ClusterEvent.NODE_ADDED}
 
 
 class Narrow(PreFilterPlugin):
@@ -109,7 +109,7 @@ class Narrow(PreFilterPlugin):
     def __init__(self, *names: str) -> None:
         self.names = frozenset(names)
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Only | Skip | None:
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None:
         return Only(self.names)
 
 
@@ -121,18 +121,18 @@ def test_a_pre_filter_narrows_the_nodes() -> None:
 class SkipsItself(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
     name = "SkipsItself"
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Only | Skip | None:
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None:
         state.write(self.name, 7)
         return SKIP
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         raise AssertionError("skipped")
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         assert state.read(self.name, int) == 7, "the state lives for the whole cycle"
         return SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         raise AssertionError("skipped")
 
 
@@ -155,7 +155,7 @@ class Fixed(ScorePlugin):
         self.name = name  # type: ignore[misc]
         self.answer = answer
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         return self.answer  # type: ignore[return-value]
 
 
@@ -187,14 +187,14 @@ def test_an_answer_that_is_none_fails_the_cycle_by_the_plugins_name(answer: obje
 class Raises(FilterPlugin):
     name = "Raises"
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         raise RuntimeError("oops")
 
 
 class Scribbles(FilterPlugin):
     name = "Scribbles"
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         nodes.free[0, 0] = 1_000_000
         return np.ones(len(nodes), dtype=np.bool_)
 
@@ -250,8 +250,8 @@ def test_ties_are_broken_by_the_seed_and_not_by_the_order_of_nodes() -> None:
         table = Table(seed)
         for name in names:
             table.set_node(make_node(name))
-        asks = [replace(ASK, who=Identity("default", f"web{index}", "main")) for index in range(20)]
-        return [decide(default_profile(), each, table.snapshot()).node for each in asks]
+        requests = [replace(ASK, identity=Identity("default", f"web{index}", "main")) for index in range(20)]
+        return [decide(default_profile(), each, table.snapshot()).node for each in requests]
 
     names = [f"n{index}" for index in range(8)]
     assert placed("a", names) == placed("a", names[::-1])
@@ -302,15 +302,15 @@ def test_whoever_builds_on_the_preemption_has_his_own_word_in_whatever_form() ->
     class Own(DefaultPreemption):
         name = "Own"
 
-        def make_room(self, state: CycleState, rehearsal: Rehearsal) -> str:
+        def make_room(self, state: CycleState, dry_run: DryRun) -> str:
             return "n1"
 
     class Older(DefaultPreemption):
         name = "Older"
 
-        def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> str:
+        def post_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> str:
             return "n2"
 
-    rehearsal = Rehearsal(default_profile(), ASK, make_table(2).snapshot(), Unwatched())
+    dry_run = DryRun(default_profile(), ASK, make_table(2).snapshot(), Unwatched())
     plugins: list[PostFilterPlugin] = [Own(), Older()]
-    assert [at_once(each.making_room(CycleState(), rehearsal)) for each in plugins] == ["n1", "n2"]
+    assert [at_once(each.making_room(CycleState(), dry_run)) for each in plugins] == ["n1", "n2"]

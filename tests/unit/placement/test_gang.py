@@ -8,11 +8,11 @@ import pytest
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import FilterPlugin
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import NodeView
 from mandor.placement.gang import GangDecision, GangTrial, membership
 from mandor.placement.profiles import default_profile
@@ -29,9 +29,11 @@ def table(*nodes: Any) -> Table:
     return made
 
 
-def asks(count: int, **fields: Any) -> list[Ask]:
+def requests(count: int, **fields: Any) -> list[PlacementRequest]:
     shape = Shape.of(make_template(**{"cpu": 1, **fields}))
-    return [Ask(Key(Instance.kind, "default", f"mpi-{index}"), shape, who=WHO) for index in range(count)]
+    return [
+        PlacementRequest(Key(Instance.kind, "default", f"mpi-{index}"), shape, identity=WHO) for index in range(count)
+    ]
 
 
 def decide(trial: GangTrial, most: int = 1000) -> GangDecision:
@@ -49,7 +51,7 @@ def nodes_of(decision: GangDecision) -> dict[str, str]:
 def test_all_fit_and_the_table_is_untouched() -> None:
     room = table(make_node("a", cpu=2), make_node("b", cpu=2))
     version = room.version
-    found = decide(GangTrial(default_profile(), asks(4), room, least=4))
+    found = decide(GangTrial(default_profile(), requests(4), room, least=4))
     assert sorted(nodes_of(found).values()) == ["a", "a", "b", "b"]
     assert not room.allocations
     assert room.version == version
@@ -57,7 +59,7 @@ def test_all_fit_and_the_table_is_untouched() -> None:
 
 def test_too_few_fit_and_the_first_that_did_not_says_why() -> None:
     room = table(make_node("a", cpu=2), make_node("b", cpu=1))
-    found = decide(GangTrial(default_profile(), asks(5), room, least=4))
+    found = decide(GangTrial(default_profile(), requests(5), room, least=4))
     assert found.placed == ()
     assert found.fitted == 3
     assert found.refused is not None
@@ -66,7 +68,7 @@ def test_too_few_fit_and_the_first_that_did_not_says_why() -> None:
 
 
 def test_more_than_the_least_are_placed_as_far_as_they_fit() -> None:
-    found = decide(GangTrial(default_profile(), asks(5), table(make_node("a", cpu=3)), least=2))
+    found = decide(GangTrial(default_profile(), requests(5), table(make_node("a", cpu=3)), least=2))
     assert sorted(nodes_of(found)) == ["mpi-0", "mpi-1", "mpi-2"]
 
 
@@ -78,7 +80,7 @@ def test_steps_lead_to_the_same_end_as_one_go(most: int, least: int) -> None:
         "where": [{"rule": "disk == ssd", "strength": "should"}],
     }
     room = table(*(make_node(f"n{index}", cpu=2, labels={"disk": "ssd"} if index < 2 else {}) for index in range(5)))
-    members = asks(9, placement=rules)
+    members = requests(9, placement=rules)
     profile = default_profile()
     at_once = decide(GangTrial(profile, members, room, least=least))
     in_steps = decide(GangTrial(profile, members, room, least=least), most)
@@ -89,32 +91,32 @@ def test_steps_lead_to_the_same_end_as_one_go(most: int, least: int) -> None:
 def test_rules_are_given_up_for_all_or_for_none() -> None:
     room = table(make_node("fast", cpu=2, labels={"disk": "ssd"}), make_node("slow", cpu=4))
     wish = {"where": [{"rule": "disk == ssd", "strength": "should"}]}
-    kept = decide(GangTrial(default_profile(), asks(2, placement=wish), room, least=2))
+    kept = decide(GangTrial(default_profile(), requests(2, placement=wish), room, least=2))
     assert {each.relaxed for each in kept.placed} == {()}
     assert set(nodes_of(kept).values()) == {"fast"}
-    dropped = decide(GangTrial(default_profile(), asks(4, placement=wish), room, least=4))
+    dropped = decide(GangTrial(default_profile(), requests(4, placement=wish), room, least=4))
     assert {each.relaxed for each in dropped.placed} == {("disk == ssd",)}
 
 
 def test_members_that_would_rather_be_apart_share_a_node_when_they_must() -> None:
     apart = {"apart": [{"workload": "self", "over": "node", "strength": "should"}]}
     room = table(make_node("a", cpu=4), make_node("b", cpu=4))
-    kept = decide(GangTrial(default_profile(), asks(2, placement=apart), room, least=2))
+    kept = decide(GangTrial(default_profile(), requests(2, placement=apart), room, least=2))
     assert sorted(nodes_of(kept).values()) == ["a", "b"]
-    shared = decide(GangTrial(default_profile(), asks(3, placement=apart), room, least=3))
+    shared = decide(GangTrial(default_profile(), requests(3, placement=apart), room, least=3))
     assert len(shared.placed) == 3
     assert all("apart" in " ".join(each.relaxed) for each in shared.placed)
     hard = {"apart": [{"workload": "self", "over": "node"}]}
-    assert not decide(GangTrial(default_profile(), asks(3, placement=hard), room, least=3)).placed
+    assert not decide(GangTrial(default_profile(), requests(3, placement=hard), room, least=3)).placed
 
 
 def test_what_changes_between_two_steps_is_seen() -> None:
     room = table(make_node("a", cpu=2), make_node("b", cpu=2))
-    trial = GangTrial(default_profile(), asks(4), room, least=4)
+    trial = GangTrial(default_profile(), requests(4), room, least=4)
     assert trial.step(2) is None
     room.set_node(make_node("b", cpu=2, cordoned=True))
     assert not decide(trial, 2).placed
-    again = GangTrial(default_profile(), asks(4), room, least=4)
+    again = GangTrial(default_profile(), requests(4), room, least=4)
     assert again.step(2) is None
     room.set_node(make_node("b", cpu=2))
     assert len(decide(again, 2).placed) == 4
@@ -122,7 +124,7 @@ def test_what_changes_between_two_steps_is_seen() -> None:
 
 def test_a_table_that_never_rests_does_not_hold_a_gang_up_for_ever() -> None:
     room = table(make_node("a", cpu=8))
-    trial = GangTrial(default_profile(), asks(8), room, least=8)
+    trial = GangTrial(default_profile(), requests(8), room, least=8)
     found, steps = None, 0
     while found is None:
         found = trial.step(1)
@@ -135,8 +137,8 @@ def test_a_table_that_never_rests_does_not_hold_a_gang_up_for_ever() -> None:
 class Broken(FilterPlugin):
     name = "Broken"
 
-    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
-        if ask.key.name == "mpi-1":
+    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
+        if request.key.name == "mpi-1":
             raise RuntimeError("no idea")
         return True
 
@@ -144,7 +146,7 @@ class Broken(FilterPlugin):
 def test_a_plugin_that_fails_for_one_member_fails_the_gang_and_leaves_no_trace() -> None:
     profile = Profile("default", [*default_profile().enabled, Enabled(Broken())])
     room = table(make_node("a", cpu=8))
-    found = decide(GangTrial(profile, asks(3), room, least=3))
+    found = decide(GangTrial(profile, requests(3), room, least=3))
     assert found.fault == "Broken"
     assert "no idea" in found.message
     assert not room.allocations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.meta import Key, Meta
 from mandor.model.workload import Workload
-from mandor.placement.framework.lodging import ORDINARY
+from mandor.placement.framework.occupancy import ORDINARY
 from mandor.placement.group_attributes import GroupAttributes
 from tests.scenarios.make import make_workload
 
@@ -33,17 +33,17 @@ def test_only_groups_that_were_asked_for_and_are_somebody_else_now_are_told_of()
     known = {WEB.key: labelled(app="a")}
     roster = GroupAttributes(known.get)
     assert roster.relabel(WEB.key, labelled(app="a")) == [], "nobody has asked who they are"
-    before = roster.who(INSTANCE)
+    before = roster.identity(INSTANCE)
     assert roster.relabel(WEB.key, labelled(app="a")) == []
     ((old, new),) = roster.relabel(WEB.key, labelled(app="b"))
     assert (old, new.labels) == (before, frozenset({("app", "b")}))
-    assert roster.who(INSTANCE) == new, "without looking for its workload again"
+    assert roster.identity(INSTANCE) == new, "without looking for its workload again"
 
 
 def test_who_has_no_workload_any_more_has_no_labels() -> None:
     known = {WEB.key: labelled(app="a")}
     roster = GroupAttributes(known.get)
-    assert roster.who(INSTANCE).labels
+    assert roster.identity(INSTANCE).labels
     del known[WEB.key]
     assert roster.relabel(WEB.key, None) == []
-    assert not roster.who(INSTANCE).labels
+    assert not roster.identity(INSTANCE).labels

@@ -17,7 +17,7 @@ from mandor.placement.framework.points import FilterPlugin
 class {name}(FilterPlugin):
     name = "{name}"
 
-    def filter_node(self, state, ask, view):
+    def filter_node(self, state, request, view):
         return {answer}
 """
 

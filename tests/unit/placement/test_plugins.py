@@ -13,8 +13,8 @@ from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.model.resources import Resources
 from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import Decision, decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugins.engine_fit import EngineFit
 from mandor.placement.plugins.node_affinity import NodeAffinity
 from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
@@ -38,7 +38,7 @@ def make_table(*nodes: Node) -> Table:
 
 
 def place(table: Table, template: GroupTemplate, name: str = "web-0", **fields: Any) -> Decision:
-    return decide(PROFILE, Ask(key(name), Shape.of(template), **fields), table.snapshot())
+    return decide(PROFILE, PlacementRequest(key(name), Shape.of(template), **fields), table.snapshot())
 
 
 def test_an_empty_cluster_says_so() -> None:
@@ -73,7 +73,7 @@ def test_one_that_asks_for_nothing_fits_on_a_full_node() -> None:
 
 def test_a_device_no_node_has_is_a_shortage() -> None:
     shape = Shape.of(make_template())
-    wanted = Ask(
+    wanted = PlacementRequest(
         key("ai-0"), Shape(**{**{name: getattr(shape, name) for name in Shape.__slots__}, "wanted": (("gpu", 1),)})
     )
     assert "short of 1 gpu" in decide(PROFILE, wanted, make_table(make_node("n1")).snapshot()).message
@@ -101,7 +101,9 @@ def test_least_allocated_gives_kubernetes_numbers(
         table.set_allocation(key("old"), "n1", sized(*taken))
     snapshot = table.snapshot()
     everyone = snapshot.free[0] == snapshot.free[0]
-    assert NodeResourcesFit().score(STATE, Ask(key("new"), sized(*asked)), snapshot, everyone).tolist() == [score]
+    assert NodeResourcesFit().score(
+        STATE, PlacementRequest(key("new"), sized(*asked)), snapshot, everyone
+    ).tolist() == [score]
 
 
 def sized(cpu: int, memory: int) -> Shape:
@@ -144,10 +146,10 @@ def test_an_engine_that_is_down_or_missing_is_told() -> None:
 def test_the_engine_named_first_is_preferred() -> None:
     podman = {"podman": Capabilities(images=True)}
     table = make_table(make_node("n1", engines=podman), make_node("n2", engines=DOCKER))
-    ask = Ask(key("web-0"), Shape.of(make_template(image="web:1", engine=["docker", "podman"])))
+    request = PlacementRequest(key("web-0"), Shape.of(make_template(image="web:1", engine=["docker", "podman"])))
     snapshot = table.snapshot()
-    everyone = EngineFit().filter(STATE, ask, snapshot)
-    assert EngineFit().score(STATE, ask, snapshot, everyone).tolist() == [50, 100]
+    everyone = EngineFit().filter(STATE, request, snapshot)
+    assert EngineFit().score(STATE, request, snapshot, everyone).tolist() == [50, 100]
     assert place(table, make_template(image="web:1", engine=["docker", "podman"])).node == "n2"
     assert place(table, make_template(image="web:1", engine=["podman", "docker"])).node == "n1"
 
@@ -242,11 +244,11 @@ def test_preferences_are_weighed() -> None:
         {"rule": "zone == a", "strength": "prefer", "weight": 30},
         {"rule": "disk == ssd", "strength": "prefer", "weight": 60},
     ]
-    ask = Ask(key("web-0"), Shape.of(make_template(where=rules)))
+    request = PlacementRequest(key("web-0"), Shape.of(make_template(where=rules)))
     snapshot = table.snapshot()
     everyone = snapshot.free[0] > 0
-    raw = NodeAffinity().score(STATE, ask, snapshot, everyone)
-    assert NodeAffinity().normalize(STATE, ask, raw).tolist() == [50, 100]
+    raw = NodeAffinity().score(STATE, request, snapshot, everyone)
+    assert NodeAffinity().normalize(STATE, request, raw).tolist() == [50, 100]
     assert place(table, make_template(where=rules)).node == "n2"
 
 

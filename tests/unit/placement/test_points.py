@@ -14,13 +14,12 @@ from msgspec.structs import replace
 from mandor.errors import Invalid
 from mandor.placement.built_in import BUILT_IN, DEFAULTS
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.context import Context, run_permits, run_post_binds, run_reserve, run_unreserve
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Detached, Handle
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.making import Registered, make_plugin
+from mandor.placement.framework.plugin_factory import Registered, make_plugin
 from mandor.placement.framework.points import (
     POINTS,
     SKIP,
@@ -37,6 +36,7 @@ from mandor.placement.framework.points import (
     scaled,
 )
 from mandor.placement.framework.profile import Enabled, Profile, check_together
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import NodeView, Snapshot
 from mandor.placement.plugins.priority_sort import PrioritySort
@@ -52,10 +52,10 @@ def test_every_built_in_feature_is_a_plugin_and_the_core_decides_nothing_without
     table.set_node(make_node("closed", cordoned=True))
     nodes = table.snapshot()
     bare = Profile("bare", [Enabled(PrioritySort())])
-    asks = [replace(ASK, who=Identity("default", f"web{index}", "main")) for index in range(50)]
-    chosen = {decide(bare, each, nodes).node for each in asks}
+    requests = [replace(ASK, identity=Identity("default", f"web{index}", "main")) for index in range(50)]
+    chosen = {decide(bare, each, nodes).node for each in requests}
     assert {"full", "closed"} <= chosen, "no plugin, no rule"
-    usual = {decide(default_profile(), each, nodes).node for each in asks}
+    usual = {decide(default_profile(), each, nodes).node for each in requests}
     assert not usual & {"full", "closed"}
     served = {point for point, kind in POINTS.items() for cls in BUILT_IN.values() if issubclass(cls, kind)}
     assert {"preEnqueue", "queueSort", "preFilter", "filter", "preScore", "score", "bind"} <= served
@@ -73,7 +73,7 @@ class Calls(FilterPlugin):
         self.answer = answer
         self.asked: list[str] = []
 
-    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
         self.asked.append(view.name)
         return self.answer(view.name)
 
@@ -99,27 +99,27 @@ class Raising(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, PostFi
         if point == self.where:
             raise ValueError(f"in {point}")
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
         self._at("pre_filter")
         return None
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         self._at("filter")
         return np.full(len(nodes), self.where != "post_filter")
 
-    def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> str | None:
+    def post_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> str | None:
         self._at("post_filter")
         return None
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         self._at("pre_score")
         return None
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         self._at("score")
         return np.zeros(len(nodes), dtype=np.int64)
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         self._at("normalize")
         return scores
 
@@ -140,14 +140,14 @@ class OncePerCycle(PreScorePlugin, ScorePlugin):
     def __init__(self) -> None:
         self.normalized: list[list[int]] = []
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         state.write(self.name, [7, 5, 3])
         return None
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         return np.array(state.read(self.name, list), dtype=np.int64)
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         self.normalized.append(scores.tolist())
         return scaled(scores)
 
@@ -169,7 +169,7 @@ def test_a_score_of_one_node_is_a_whole_number(answer: Any, problem: str) -> Non
     class Odd(ScorePlugin):
         name = "Odd"
 
-        def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
+        def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
             return answer  # type: ignore[no-any-return]
 
     decision = run(Odd())
@@ -191,12 +191,12 @@ class Vandal(PreFilterPlugin, PreScorePlugin):
         self.deed = deed
         self.late = late
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
         if not self.late:
             self.deed(nodes, None)
         return None
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         if self.late:
             self.deed(nodes, feasible)
         return None
@@ -231,7 +231,7 @@ def test_what_a_plugin_looks_at_cannot_be_changed(deed: Callable[[Snapshot, Mask
 class OddAnswer(PreFilterPlugin):
     name = "OddAnswer"
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Any:
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Any:
         return ["n1"]
 
 
@@ -245,7 +245,7 @@ class Nominates(PostFilterPlugin):
     def __init__(self, node: Any) -> None:
         self.node = node
 
-    def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Any:
+    def post_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Any:
         return self.node
 
 
@@ -277,7 +277,7 @@ class Fancy(ScorePlugin):
     def __init__(self, args: Args, handle: Handle) -> None:
         self.args, self.handle = args, handle
 
-    def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
+    def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
         return 0
 
 
@@ -328,17 +328,17 @@ class Books(ReservePlugin, PermitPlugin):
         self.name = name  # type: ignore[misc]
         self.log, self.refuses, self.answer = log, refuses, answer
 
-    def reserve(self, state: CycleState, ask: Ask, node: str) -> None:
+    def reserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         self.log.append(f"+{self.name}")
         if self.refuses:
             raise RuntimeError("full")
 
-    def unreserve(self, state: CycleState, ask: Ask, node: str) -> None:
+    def unreserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         self.log.append(f"-{self.name}")
         if self.refuses:
             raise RuntimeError("lost it")
 
-    def permit(self, state: CycleState, ask: Ask, node: str) -> Any:
+    def permit(self, state: CycleState, request: PlacementRequest, node: str) -> Any:
         self.log.append(f"?{self.name}")
         return self.answer
 
@@ -395,17 +395,17 @@ def test_what_a_plugin_works_out_before_reserve_is_there_at_reserve() -> None:
     class Prepares(ScorePlugin, ReservePlugin):
         name = "Prepares"
 
-        def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
             return np.zeros(len(nodes), dtype=np.int64)
 
-        def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+        def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
             state.write(self.name, len(scores))
             return scores
 
-        def reserve(self, state: CycleState, ask: Ask, node: str) -> None:
+        def reserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
             assert state.read(self.name, int) == 3
 
-        def unreserve(self, state: CycleState, ask: Ask, node: str) -> None: ...
+        def unreserve(self, state: CycleState, request: PlacementRequest, node: str) -> None: ...
 
     plugin = Prepares()
     profile = Profile("test", [Enabled(PrioritySort()), Enabled(plugin)])
@@ -419,10 +419,10 @@ def test_a_plugin_need_not_be_hashable() -> None:
         name = "Data"
         node: str = "n1"
 
-        def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+        def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
             return None
 
-        def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+        def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
             return view.name == self.node
 
     assert run(Data()).node == "n1"

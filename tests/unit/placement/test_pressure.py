@@ -9,7 +9,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.placement.cycle import Decision, decide
-from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from tests.scenarios.make import make_node, make_template
@@ -24,8 +24,8 @@ def placed(*nodes: Node, priority: int = 0) -> Decision:
     table = Table()
     for node in nodes:
         table.set_node(node)
-    ask = Ask(Key(Instance.kind, "default", "web-0"), Shape.of(make_template()), priority=priority)
-    return decide(default_profile(), ask, table.snapshot())
+    request = PlacementRequest(Key(Instance.kind, "default", "web-0"), Shape.of(make_template()), priority=priority)
+    return decide(default_profile(), request, table.snapshot())
 
 
 @pytest.mark.req("S3-7")
@@ -44,7 +44,7 @@ def test_it_takes_what_matters() -> None:
 def test_what_has_enough_again_takes_everything() -> None:
     table = Table()
     table.set_node(pressed("n1", "memory"))
-    ask = Ask(Key(Instance.kind, "default", "web-0"), Shape.of(make_template()))
-    assert not decide(default_profile(), ask, table.snapshot()).node
+    request = PlacementRequest(Key(Instance.kind, "default", "web-0"), Shape.of(make_template()))
+    assert not decide(default_profile(), request, table.snapshot()).node
     table.set_node(make_node("n1"))
-    assert decide(default_profile(), ask, table.snapshot()).node == "n1"
+    assert decide(default_profile(), request, table.snapshot()).node == "n1"

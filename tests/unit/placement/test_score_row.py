@@ -11,9 +11,9 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Capabilities
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.watch import Unwatched
 from mandor.placement.plugin_reach import plan
 from mandor.placement.profiles import default_profile
@@ -33,13 +33,13 @@ def make_table(count: int) -> Table:
     return table
 
 
-def ask(index: int, shape: Shape) -> Ask:
-    return Ask(Key(Instance.kind, "default", f"web-{index}"), shape, who=WHO)
+def request(index: int, shape: Shape) -> PlacementRequest:
+    return PlacementRequest(Key(Instance.kind, "default", f"web-{index}"), shape, identity=WHO)
 
 
 def wide_plugins(shape: Shape, table: Table) -> list[str]:
     """Who is asked about all nodes each time."""
-    wide = plan(QUICK, CycleState(), ask(0, shape), table.snapshot(), Unwatched()).wide
+    wide = plan(QUICK, CycleState(), request(0, shape), table.snapshot(), Unwatched()).wide
     return [] if wide is None else [each.name for each in (*wide.filters, *(plugin for plugin, _ in wide.scores))]
 
 
@@ -49,9 +49,9 @@ def test_classes_that_take_turns_in_blocks_see_what_the_others_took(block: int) 
     table = make_table(60)
     shapes = [Shape.of(make_template(cpu="600m")), Shape.of(make_template(cpu="300m", memory="1Gi"))]
     for shape in shapes:
-        decide(QUICK, ask(999, shape), table.snapshot())
+        decide(QUICK, request(999, shape), table.snapshot())
     for index in range(130):
-        asked = ask(index, shapes[index // block % 2])
+        asked = request(index, shapes[index // block % 2])
         found, expected = decide(QUICK, asked, table.snapshot()), decide(LONG, asked, table.snapshot())
         assert (found.node, found.message) == (expected.node, expected.message)
         if found.node:
@@ -83,25 +83,25 @@ def test_a_node_that_has_everything_but_room_is_not_taken(changes: int) -> None:
     full = make_node("full", cpu=1, engines={"docker": Capabilities(images=True)})
     table.set_node(full.changed(status=structs.replace(full.status, images=images)))
     shape = Shape.of(make_template(cpu="600m", image="web:1"))
-    assert decide(QUICK, ask(0, shape), table.snapshot()).node == "full"
-    table.set_allocation(ask(0, shape).key, "full", shape, WHO)
+    assert decide(QUICK, request(0, shape), table.snapshot()).node == "full"
+    table.set_allocation(request(0, shape).key, "full", shape, WHO)
     for index in range(changes):  # so that the row is brought up to date in each of the ways there are
-        table.set_allocation(ask(1000 + index, shape).key, "full", shape, WHO)
-        table.drop_allocation(ask(1000 + index, shape).key)
+        table.set_allocation(request(1000 + index, shape).key, "full", shape, WHO)
+        table.drop_allocation(request(1000 + index, shape).key)
     for profile in (QUICK, LONG):
-        assert not decide(profile, ask(1, shape), table.snapshot()).node
+        assert not decide(profile, request(1, shape), table.snapshot()).node
 
 
 def test_somebody_who_is_placed_and_speaks_of_a_class_is_heard_at_once() -> None:
     table, shape = make_table(4), Shape.of(make_template())
-    assert decide(QUICK, ask(0, shape), table.snapshot()).node
+    assert decide(QUICK, request(0, shape), table.snapshot()).node
     assert not wide_plugins(shape, table)
     quiet = Shape.of(make_template(placement={"apart": [{"workload": "web"}]}))
     table.set_allocation(Key(Instance.kind, "default", "quiet-0"), "n0", quiet, Identity("default", "quiet", "main"))
     assert wide_plugins(shape, table) == ["InterPodAffinity"]
     placed = set()
     for index in range(20):
-        found = decide(QUICK, ask(index, shape), table.snapshot()).node
-        table.set_allocation(ask(index, shape).key, found, shape, WHO)
+        found = decide(QUICK, request(index, shape), table.snapshot()).node
+        table.set_allocation(request(index, shape).key, found, shape, WHO)
         placed.add(found)
     assert placed == {"n1", "n2", "n3"}

@@ -12,9 +12,9 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.placement.cycle import Decision, decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugins.inter_pod_affinity import InterPodAffinity
 from mandor.placement.plugins.pod_topology_spread import PodTopologySpread, PodTopologySpreadArgs
 from mandor.placement.profiles import default_profile
@@ -34,24 +34,24 @@ class Board:
         for node in nodes:
             self.table.set_node(node)
 
-    def ask(self, workload: str, placement: dict[str, Any] | None = None, **fields: Any) -> Ask:
+    def request(self, workload: str, placement: dict[str, Any] | None = None, **fields: Any) -> PlacementRequest:
         self.count += 1
         namespace = fields.pop("namespace", "default")
-        who = Identity(namespace, workload, fields.pop("group", "main"), fields.pop("labels", {}))
+        identity = Identity(namespace, workload, fields.pop("group", "main"), fields.pop("labels", {}))
         shape = Shape.of(make_template(placement=placement or {}, **fields))
-        return Ask(Key(Instance.kind, namespace, f"{workload}-{self.count}"), shape, who=who)
+        return PlacementRequest(Key(Instance.kind, namespace, f"{workload}-{self.count}"), shape, identity=identity)
 
     def decide(self, workload: str, placement: dict[str, Any] | None = None, **fields: Any) -> Decision:
-        ask = self.ask(workload, placement, **fields)
-        decision = decide(PROFILE, ask, self.table.snapshot())
+        request = self.request(workload, placement, **fields)
+        decision = decide(PROFILE, request, self.table.snapshot())
         if decision.node:
-            self.table.set_allocation(ask.key, decision.node, ask.shape, ask.who)
+            self.table.set_allocation(request.key, decision.node, request.shape, request.identity)
         return decision
 
     def put(self, node: str, workload: str, placement: dict[str, Any] | None = None, **fields: Any) -> Key:
-        ask = self.ask(workload, placement, **fields)
-        self.table.set_allocation(ask.key, node, ask.shape, ask.who)
-        return ask.key
+        request = self.request(workload, placement, **fields)
+        self.table.set_allocation(request.key, node, request.shape, request.identity)
+        return request.key
 
 
 def zones(**names: int) -> list[Node]:
@@ -234,14 +234,14 @@ def test_labels_that_change_change_who_matches() -> None:
 
 
 def spread_scores(
-    board: Board, ask: Ask, plugin: PodTopologySpread | None = None, among: str | None = None
+    board: Board, request: PlacementRequest, plugin: PodTopologySpread | None = None, among: str | None = None
 ) -> dict[str, int]:
     plugin = plugin or PodTopologySpread()
     nodes = board.table.snapshot()
     names = [node.meta.name for node in nodes.nodes]
     feasible = np.array([among is None or name in among for name in names])
-    raw = plugin.score(STATE, ask, nodes, feasible)
-    final = plugin.normalize(STATE, ask, raw[feasible])
+    raw = plugin.score(STATE, request, nodes, feasible)
+    final = plugin.normalize(STATE, request, raw[feasible])
     return dict(zip([name for name in names if among is None or name in among], final.tolist(), strict=True))
 
 
@@ -276,14 +276,14 @@ def test_spread_scores_are_kubernetes_published_numbers(
     counts: dict[str, int], rules: list[dict[str, Any]], among: str | None, scores: list[int]
 ) -> None:
     board = crowd(ZONES, **counts)
-    assert list(spread_scores(board, board.ask("foo", {"spread": rules}), among=among).values()) == scores
+    assert list(spread_scores(board, board.request("foo", {"spread": rules}), among=among).values()) == scores
 
 
 @pytest.mark.req("S0-10")
 def test_kubernetes_own_default_spreads_over_nodes_where_there_are_no_zones() -> None:
     board = crowd({}, a=4, b=3, c=2, d=1)
     system = PodTopologySpread(PodTopologySpreadArgs(defaulting_type="System"))
-    assert list(spread_scores(board, board.ask("foo"), system).values()) == [44, 66, 77, 100]
+    assert list(spread_scores(board, board.request("foo"), system).values()) == [44, 66, 77, 100]
 
 
 @pytest.mark.req("S0-10")
@@ -291,10 +291,10 @@ def test_spread_by_default_is_kubernetes_own_when_a_profile_asks_for_it() -> Non
     board = Board(*zones(a=1, b=1))
     board.put("a0", "web")
     plain, system = PodTopologySpread(), PodTopologySpread(PodTopologySpreadArgs(defaulting_type="System"))
-    ask = board.ask("web")
+    request = board.request("web")
     nodes = board.table.snapshot()
-    assert plain.pre_score(STATE, ask, nodes, np.ones(2, dtype=bool)) is not None
-    assert spread_scores(board, ask, system)["b0"] > spread_scores(board, ask, system)["a0"]
+    assert plain.pre_score(STATE, request, nodes, np.ones(2, dtype=bool)) is not None
+    assert spread_scores(board, request, system)["b0"] > spread_scores(board, request, system)["a0"]
 
 
 @pytest.mark.req("S0-10")
@@ -303,12 +303,12 @@ def test_affinity_scores_run_from_the_worst_0_to_the_best_100() -> None:
     for name, count in {"a0": 2, "b0": 1}.items():
         for _ in range(count):
             board.put(name, "cache")
-    ask = board.ask("web", {"near": [{"workload": "cache", "strength": "prefer", "weight": 5}]})
+    request = board.request("web", {"near": [{"workload": "cache", "strength": "prefer", "weight": 5}]})
     nodes = board.table.snapshot()
     plugin = InterPodAffinity()
-    raw = plugin.score(STATE, ask, nodes, np.ones(3, dtype=bool))
+    raw = plugin.score(STATE, request, nodes, np.ones(3, dtype=bool))
     assert raw.tolist() == [10, 5, 0]
-    assert plugin.normalize(STATE, ask, raw).tolist() == [100, 50, 0]
+    assert plugin.normalize(STATE, request, raw).tolist() == [100, 50, 0]
 
 
 def test_what_placed_instances_prefer_counts_for_who_comes() -> None:
@@ -317,5 +317,5 @@ def test_what_placed_instances_prefer_counts_for_who_comes() -> None:
     board.put("b0", "cache", {"near": [{"workload": "web", "strength": "must", "over": "zone"}]})
     board.put("c0", "cache", {"apart": [{"workload": "web", "strength": "prefer", "weight": 3}]})
     nodes = board.table.snapshot()
-    raw = InterPodAffinity().score(STATE, board.ask("web"), nodes, np.ones(3, dtype=bool))
+    raw = InterPodAffinity().score(STATE, board.request("web"), nodes, np.ones(3, dtype=bool))
     assert raw.tolist() == [7, 1, -3]

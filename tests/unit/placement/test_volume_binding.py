@@ -8,10 +8,10 @@ import pytest
 
 from mandor.model.meta import Key
 from mandor.placement.cycle import Decision, decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import SKIP
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.plugins.volume_binding import VolumeBinding
 from mandor.placement.profiles import default_profile
@@ -21,10 +21,10 @@ from tests.scenarios.make import GI, make_node, make_template
 OWN = {"data": {"size": "10Gi", "per_instance": True}}
 
 
-def make_ask(name: str = "web-0", **fields: Any) -> Ask:
+def make_ask(name: str = "web-0", **fields: Any) -> PlacementRequest:
     workload = name.rpartition("-")[0]
     shape = Shape.of(make_template(**{"volumes": OWN} | fields))
-    return Ask(Key("instance", "default", name), shape, who=Identity("default", workload, "main"))
+    return PlacementRequest(Key("instance", "default", name), shape, identity=Identity("default", workload, "main"))
 
 
 def make_table(*names: str, **fields: Any) -> Table:
@@ -43,8 +43,8 @@ def known(**fields: Any) -> KnownVolume:
     return KnownVolume(**usual | fields)
 
 
-def placed(table: Table, ask: Ask) -> Decision:
-    return decide(default_profile(), ask, table.snapshot())
+def placed(table: Table, request: PlacementRequest) -> Decision:
+    return decide(default_profile(), request, table.snapshot())
 
 
 def free_disk(table: Table, node: str) -> int:
@@ -70,12 +70,12 @@ def test_a_volume_that_was_only_meant_for_a_node_is_preferred_there_and_no_more(
 def test_disk_is_counted_once_for_all_who_share_and_given_back_by_the_last() -> None:
     table = make_table("n1")
     before = free_disk(table, "n1")
-    asks = [make_ask(f"web-{index}", volumes={"data": {"size": "10Gi"}}) for index in range(3)]
-    for ask in asks:
-        table.set_allocation(ask.key, "n1", ask.shape, ask.who)
+    requests = [make_ask(f"web-{index}", volumes={"data": {"size": "10Gi"}}) for index in range(3)]
+    for request in requests:
+        table.set_allocation(request.key, "n1", request.shape, request.identity)
     assert free_disk(table, "n1") == before - 10 * GI
-    for ask in asks:
-        table.drop_allocation(ask.key)
+    for request in requests:
+        table.drop_allocation(request.key)
     assert free_disk(table, "n1") == before
 
 
@@ -100,9 +100,9 @@ def test_a_node_that_comes_later_has_its_volumes_counted() -> None:
 
 def test_a_trial_leaves_volumes_as_they_were() -> None:
     table = make_table("n1", "n2")
-    ask = make_ask()
+    request = make_ask()
     with table.trial():
-        table.set_allocation(ask.key, "n1", ask.shape, ask.who)
+        table.set_allocation(request.key, "n1", request.shape, request.identity)
         assert table.snapshot().volumes.node_of(key("data-web-0")) == "n1"
     assert table.snapshot().volumes.node_of(key("data-web-0")) == ""
     assert free_disk(table, "n1") == free_disk(table, "n2")
@@ -155,7 +155,9 @@ def test_engines_that_cannot_mount_are_not_chosen() -> None:
     shape = Shape.of(make_template(volumes=OWN, tasks=tasks))
     assert shape.needs == {"mounts"}
     assert Shape.of(template).needs == set()
-    decision = placed(table, Ask(Key("instance", "default", "web-0"), shape, who=Identity("default", "web", "main")))
+    decision = placed(
+        table, PlacementRequest(Key("instance", "default", "web-0"), shape, identity=Identity("default", "web", "main"))
+    )
     assert "no engine is up that runs commands and has mounts" in decision.message
 
 

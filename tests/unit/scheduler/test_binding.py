@@ -12,7 +12,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
-from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.scheduler.binding import Binder, chunks
 from mandor.scheduler.queue import Entry
 from mandor.scheduler.view import Promise
@@ -26,7 +26,7 @@ SHAPE = Shape.of(make_template())
 
 
 def make_promise(instance: Instance, node: str, node_version: int) -> Promise:
-    return Promise(Entry(Ask(instance.key, SHAPE), instance.meta.uid, 0.0), instance, node, node_version)
+    return Promise(Entry(PlacementRequest(instance.key, SHAPE), instance.meta.uid, 0.0), instance, node, node_version)
 
 
 def fake_promises(count: int, nodes: int, version: int = 1) -> list[Promise]:

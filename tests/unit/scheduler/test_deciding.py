@@ -13,9 +13,9 @@ from msgspec import structs
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.cycle import Decision, Moment, decide
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.lodging import Rank, Tenure
+from mandor.placement.framework.occupancy import AllocationTerms, Rank
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugins import default_preemption
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.placement.profiles import default_profile
@@ -50,12 +50,12 @@ class Scene:
         for number in range(NODES):
             self.table.set_node(make_node(f"n{number}", cpu=8))
         for number in range(8 * NODES):
-            who = Identity("default", f"w{number % 3}", "main")
-            tenure = Tenure(Rank(number % 2), born=float(number))
-            self.table.set_allocation(key(f"i{number}"), f"n{number % NODES}", SMALL, who, tenure)
+            identity = Identity("default", f"w{number % 3}", "main")
+            terms = AllocationTerms(Rank(number % 2), born=float(number))
+            self.table.set_allocation(key(f"i{number}"), f"n{number % NODES}", SMALL, identity, terms)
         self.queue = SchedulingQueue(PrioritySort())
-        self.ask = Ask(key("high"), LARGE, 10, who=Identity("default", "high", "main"))
-        self.queue.add(self.ask, "u1", 0.0)
+        self.request = PlacementRequest(key("high"), LARGE, 10, identity=Identity("default", "high", "main"))
+        self.queue.add(self.request, "u1", 0.0)
         view = SimpleNamespace(table=self.table, nominated=lambda _: "")
         nominations = SimpleNamespace(moment=lambda _: Moment())
         self.watchdog = Watchdog()
@@ -70,7 +70,7 @@ class Scene:
         return entry, begun
 
     def expected(self) -> Decision:
-        return decide(PROFILE, self.ask, self.table.snapshot())
+        return decide(PROFILE, self.request, self.table.snapshot())
 
     async def finish(self, begun: Begun, meanwhile: Callable[[int], None]) -> Decision | None:
         """`meanwhile`: what others do between two steps, which it gets the number of."""
@@ -95,12 +95,12 @@ async def test_others_have_their_turn_and_see_nothing_of_what_is_tried_out(scene
 
     def look(_: int) -> None:
         assert {node.meta.name: scene.table.free(node.meta.name) for node in scene.table.nodes} == free
-        assert scene.queue.place(entry.ask.key) in {None, Place.DECIDED_ON}
+        assert scene.queue.place(entry.request.key) in {None, Place.DECIDED_ON}
 
     assert await scene.finish(begun, look) == expected
     assert expected.nominated
     assert scene.steps > 5
-    assert scene.queue.place(entry.ask.key) is None
+    assert scene.queue.place(entry.request.key) is None
 
 
 async def test_when_the_table_has_changed_it_begins_anew(scene: Scene) -> None:
@@ -137,7 +137,7 @@ async def test_one_that_goes_meanwhile_is_not_decided_on(scene: Scene) -> None:
 
     def remove(number: int) -> None:
         if number == 3:
-            scene.queue.remove(entry.ask.key)
+            scene.queue.remove(entry.request.key)
 
     assert await scene.finish(begun, remove) is None
     assert len(scene.queue) == 0
@@ -145,7 +145,7 @@ async def test_one_that_goes_meanwhile_is_not_decided_on(scene: Scene) -> None:
 
 async def test_one_that_is_not_what_it_was_is_queued_again(scene: Scene) -> None:
     entry, begun = scene.begin()
-    other = structs.replace(entry.ask, priority=20)
+    other = structs.replace(entry.request, priority=20)
 
     def change(number: int) -> None:
         if number == 3:
@@ -153,18 +153,21 @@ async def test_one_that_is_not_what_it_was_is_queued_again(scene: Scene) -> None
 
     assert await scene.finish(begun, change) is None
     again = scene.queue.pop()
-    assert cast("Entry", again).ask == other
+    assert cast("Entry", again).request == other
 
 
 async def test_a_traced_decision_does_not_keep_an_outdated_refusal() -> None:
     """Neither the first instance nor its replica fits; then a node comes, and a traced instance is decided first."""
     scene = Scene()
     huge = Shape.of(make_template(cpu=64))
-    asks = [Ask(key(f"huge-{number}"), huge, 0, who=Identity("default", "huge", "main")) for number in range(2)]
-    for ask in asks:
-        scene.queue.add(ask, ask.key.name, 0.0)
-    entries = {each.ask.key: each for each in iter(scene.queue.pop, None)}
-    first = scene.deciding.begin(entries[asks[0].key], PROFILE)
+    requests = [
+        PlacementRequest(key(f"huge-{number}"), huge, 0, identity=Identity("default", "huge", "main"))
+        for number in range(2)
+    ]
+    for request in requests:
+        scene.queue.add(request, request.key.name, 0.0)
+    entries = {each.request.key: each for each in iter(scene.queue.pop, None)}
+    first = scene.deciding.begin(entries[requests[0].key], PROFILE)
     assert isinstance(first, Decision)
     assert not first.node
 
@@ -173,6 +176,6 @@ async def test_a_traced_decision_does_not_keep_an_outdated_refusal() -> None:
     traced = scene.deciding.begin(entries[key("high")], PROFILE)
     assert isinstance(traced, Decision)
     scene.watchdog.trail = None
-    found = scene.deciding.begin(entries[asks[1].key], PROFILE)
+    found = scene.deciding.begin(entries[requests[1].key], PROFILE)
     assert isinstance(found, Decision)
     assert found.node == "wide"

@@ -9,12 +9,12 @@ import pytest
 from mandor.lib.clock import ManualClock, settle
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.scheduler.permits import Denied, PermitWaits
 from tests.scenarios.make import make_template
 
 SHAPE = Shape.of(make_template())
-ASK = Ask(Key(Instance.kind, "default", "web-0"), SHAPE)
+ASK = PlacementRequest(Key(Instance.kind, "default", "web-0"), SHAPE)
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from mandor.lib.backoff import Backoff
 from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask, Membership, Shape
-from mandor.placement.framework.points import NODES, Happening
+from mandor.placement.framework.points import NODES, ClusterEvent
+from mandor.placement.framework.request import GangMembership, PlacementRequest, Shape
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.scheduler.queue import FLUSHED_MOST, WOKEN, Entry, Place, SchedulingQueue
 from tests.scenarios.make import make_template
 
 SHAPE = Shape.of(make_template())
-ROOM = frozenset({Happening.ROOM_FREED})
+ROOM = frozenset({ClusterEvent.ROOM_FREED})
 
 
 def key(name: str) -> Key:
@@ -30,7 +30,7 @@ def make_queue(*names: str) -> SchedulingQueue:
 
 
 def add(queue: SchedulingQueue, name: str, *, priority: int = 0, at: float = 0.0, uid: str = "u1") -> None:
-    queue.add(Ask(key(name), SHAPE, priority=priority), uid, at)
+    queue.add(PlacementRequest(key(name), SHAPE, priority=priority), uid, at)
 
 
 def pop(queue: SchedulingQueue) -> Entry:
@@ -42,7 +42,7 @@ def pop(queue: SchedulingQueue) -> Entry:
 def drain(queue: SchedulingQueue) -> list[str]:
     names = []
     while (entry := queue.pop()) is not None:
-        names.append(entry.ask.key.name)
+        names.append(entry.request.key.name)
     return names
 
 
@@ -59,12 +59,12 @@ def test_higher_priority_goes_first_then_the_older_then_who_came_first() -> None
 def test_who_was_taken_out_for_nothing_is_next_again() -> None:
     queue = make_queue("a", "b", "c", "d")
     add(queue, "old", at=-1)
-    assert pop(queue).ask.key.name == "old"
+    assert pop(queue).request.key.name == "old"
     first, *others = queue.pop_while(lambda _: True, 3)
     add(queue, "older", at=-2)
     queue.put_first(others)
     assert [each.place for each in others] == [Place.ACTIVE] * 2
-    assert first.ask.key.name == "a"
+    assert first.request.key.name == "a"
     assert drain(queue) == ["older", "b", "c", "d"]
 
 
@@ -123,9 +123,9 @@ def test_who_does_not_fit_waits_for_what_can_change_that() -> None:
     queue = make_queue("room", "node")
     queue.put_back(pop(queue), now=0, retry_on=ROOM)
     queue.put_back(pop(queue), now=0, retry_on=NODES)
-    at_once(queue.happened({Happening.ROOM_FREED}, now=50))
+    at_once(queue.happened({ClusterEvent.ROOM_FREED}, now=50))
     assert (queue.place(key("room")), queue.place(key("node"))) == (Place.ACTIVE, Place.UNSCHEDULABLE)
-    at_once(queue.happened({Happening.NODE_ADDED}, now=50))
+    at_once(queue.happened({ClusterEvent.NODE_ADDED}, now=50))
     assert queue.place(key("node")) is Place.ACTIVE
     at_once(queue.happened(set(), now=60))
 
@@ -174,10 +174,10 @@ GANG = ("default", "mpi", "main")
 
 def add_members(queue: SchedulingQueue, *names: str) -> None:
     for name in names:
-        queue.add(Ask(key(name), SHAPE, member=Membership(GANG, 3, 60.0)), "u1", 0.0)
+        queue.add(PlacementRequest(key(name), SHAPE, member=GangMembership(GANG, 3, 60.0)), "u1", 0.0)
 
 
-def put_back_together(queue: SchedulingQueue, retry_on: frozenset[Happening] = ROOM) -> list[str]:
+def put_back_together(queue: SchedulingQueue, retry_on: frozenset[ClusterEvent] = ROOM) -> list[str]:
     """As after a decision that found too little; who was in it."""
     members = queue.gather(pop(queue))
     for each in members:
@@ -185,7 +185,7 @@ def put_back_together(queue: SchedulingQueue, retry_on: frozenset[Happening] = R
     queue.put_back(members[0], now=0.0, retry_on=retry_on)
     for each in members[1:]:
         queue.park(each)
-    return sorted(each.ask.key.name for each in members)
+    return sorted(each.request.key.name for each in members)
 
 
 def test_a_gang_is_gathered_from_wherever_its_members_are() -> None:
@@ -194,7 +194,7 @@ def test_a_gang_is_gathered_from_wherever_its_members_are() -> None:
     pop(queue)  # other
     queue.put_back(pop(queue), now=0.0, retry_on=ROOM)
     queue.back_off(pop(queue), now=0.0)
-    gathered = [each.ask.key.name for each in queue.gather(pop(queue))]
+    gathered = [each.request.key.name for each in queue.gather(pop(queue))]
     assert gathered[0] == "c"
     assert sorted(gathered) == ["a", "b", "c", "d"]
     assert queue.pop() is None
@@ -206,7 +206,7 @@ def test_one_event_wakes_a_gang_once() -> None:
     add_members(queue, "a", "b", "c")
     assert put_back_together(queue) == ["a", "b", "c"]
     at_once(queue.happened(ROOM, now=60.0))
-    assert pop(queue).ask.key.name == "a"
+    assert pop(queue).request.key.name == "a"
     assert queue.pop() is None
 
 
@@ -227,7 +227,7 @@ def test_when_the_one_that_speaks_for_a_gang_goes_another_does() -> None:
     queue.remove(key("c"))  # parked: nobody else has to know
     assert queue.pop() is None
     at_once(queue.happened(ROOM, now=60.0))
-    assert pop(queue).ask.key.name == "b"
+    assert pop(queue).request.key.name == "b"
     assert len(queue) == 0
 
 
@@ -236,7 +236,7 @@ def test_a_member_that_leaves_the_gang_is_parked_no_more() -> None:
     add_members(queue, "a", "b")
     put_back_together(queue)
     add(queue, "b")
-    assert pop(queue).ask.key.name == "b"
+    assert pop(queue).request.key.name == "b"
     assert queue.pop() is None
 
 
@@ -277,16 +277,16 @@ def test_of_very_many_whose_pause_is_over_some_are_let_in_and_the_next_time_is_n
 
 def test_whoever_waits_hopes_for_what_can_change_its_refusal_and_for_nothing_once_it_is_gone() -> None:
     queue = make_queue("a", "b")
-    assert not queue.hopes(frozenset(Happening))
-    for retry_on in (ROOM, frozenset({Happening.VOLUME})):
+    assert not queue.hopes(frozenset(ClusterEvent))
+    for retry_on in (ROOM, frozenset({ClusterEvent.VOLUME})):
         queue.put_back(pop(queue), now=0.0, retry_on=retry_on)
-    assert queue.hopes({Happening.ROOM_FREED, Happening.PLACED})
-    assert queue.hopes({Happening.VOLUME})
-    assert not queue.hopes({Happening.PLACED})
+    assert queue.hopes({ClusterEvent.ROOM_FREED, ClusterEvent.PLACED})
+    assert queue.hopes({ClusterEvent.VOLUME})
+    assert not queue.hopes({ClusterEvent.PLACED})
     for name in ("a", "b"):
         queue.remove(key(name))
-    assert not queue.hopes({Happening.VOLUME})
+    assert not queue.hopes({ClusterEvent.VOLUME})
     add(queue, "c")
     queue.put_back(pop(queue), now=0.0, retry_on=ROOM)
     assert queue.hopes(ROOM)
-    assert not queue.hopes({Happening.VOLUME})
+    assert not queue.hopes({ClusterEvent.VOLUME})

@@ -11,18 +11,18 @@ from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import (
     NODES,
+    ClusterChange,
+    ClusterEvent,
     FilterPlugin,
-    Happened,
-    Happening,
     Hint,
     PreEnqueuePlugin,
     QueueSortPlugin,
 )
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.plugins.priority_sort import PrioritySort
@@ -37,13 +37,13 @@ def key(name: str) -> Key:
 
 
 class Gate(PreEnqueuePlugin):
-    retry_on = frozenset({Happening.NODE_ADDED})
+    retry_on = frozenset({ClusterEvent.NODE_ADDED})
 
     def __init__(self, name: str = "Gate") -> None:
         self.name = name  # type: ignore[misc]
         self.answer: Any = "closed"
 
-    def pre_enqueue(self, ask: Ask) -> str | None:
+    def pre_enqueue(self, request: PlacementRequest) -> str | None:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer  # type: ignore[no-any-return]
@@ -58,14 +58,14 @@ class Desk:
     ) -> None:
         self.told: list[tuple[str, str]] = []
         self.queue = SchedulingQueue(
-            sort or PrioritySort(), gates=lambda ask: gates, outright=lambda ask: outright, told=self._tell
+            sort or PrioritySort(), gates=lambda request: gates, outright=lambda request: outright, told=self._tell
         )
 
     def _tell(self, entry: Entry, why: str | PluginFault) -> None:
-        self.told.append((entry.ask.key.name, str(why)))
+        self.told.append((entry.request.key.name, str(why)))
 
     def add(self, name: str, **fields: Any) -> None:
-        self.queue.add(Ask(key(name), SHAPE, **fields), "u1", 0.0)
+        self.queue.add(PlacementRequest(key(name), SHAPE, **fields), "u1", 0.0)
 
     def place(self, name: str) -> Place | None:
         return self.queue.place(key(name))
@@ -73,7 +73,7 @@ class Desk:
     def names(self) -> list[str]:
         names = []
         while (entry := self.queue.pop()) is not None:
-            names.append(entry.ask.key.name)
+            names.append(entry.request.key.name)
         return names
 
 
@@ -87,9 +87,9 @@ def test_the_first_gate_that_is_closed_keeps_it_out() -> None:
     desk.queue.flush(now=10_000)
     assert desk.place("a") is Place.GATED, "time opens no gate"
     second.answer = None
-    at_once(desk.queue.happened({Happening.ROOM_FREED}, now=1))
+    at_once(desk.queue.happened({ClusterEvent.ROOM_FREED}, now=1))
     assert desk.place("a") is Place.GATED, "not what it waits for"
-    at_once(desk.queue.happened({Happening.NODE_ADDED}, now=2))
+    at_once(desk.queue.happened({ClusterEvent.NODE_ADDED}, now=2))
     assert desk.place("a") is Place.ACTIVE
 
 
@@ -104,7 +104,7 @@ def test_a_gated_one_that_changes_is_looked_at_again_and_one_that_is_gone_is_for
     assert desk.place("a") is Place.GATED, "nothing has changed about it"
     desk.add("a", priority=5)
     desk.queue.remove(key("b"))
-    at_once(desk.queue.happened({Happening.NODE_ADDED}, now=1))
+    at_once(desk.queue.happened({ClusterEvent.NODE_ADDED}, now=1))
     assert desk.names() == ["a"]
 
 
@@ -127,8 +127,8 @@ class Sorts(QueueSortPlugin):
     def __init__(self, keys: dict[str, Any]) -> None:
         self.keys = keys
 
-    def sort_key(self, ask: Ask, queued_at: float) -> Hashable:
-        found: Hashable = self.keys[ask.key.name]
+    def sort_key(self, request: PlacementRequest, queued_at: float) -> Hashable:
+        found: Hashable = self.keys[request.key.name]
         return found
 
 
@@ -175,10 +175,10 @@ class Refuses(FilterPlugin):
     def __init__(self, hint: Any) -> None:
         self.answer = hint
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         raise NotImplementedError
 
-    def hint(self, ask: Ask, happened: Happened) -> Hint:
+    def hint(self, request: PlacementRequest, change: ClusterChange) -> Hint:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer  # type: ignore[no-any-return]
@@ -186,34 +186,34 @@ class Refuses(FilterPlugin):
 
 class Silent(Refuses):
     name = "Silent"
-    retry_on = frozenset({Happening.ROOM_FREED})
+    retry_on = frozenset({ClusterEvent.ROOM_FREED})
     hint = FilterPlugin.hint
 
 
 @pytest.mark.req("S1-33", "S1-34")
 @pytest.mark.parametrize(
-    ("blamed", "happening", "woken"),
+    ("blamed", "event", "woken"),
     [
-        ([Refuses(Hint.SKIP)], Happening.NODE_ADDED, False),
-        ([Refuses(Hint.QUEUE)], Happening.NODE_ADDED, True),
-        ([Refuses(Hint.SKIP), Refuses(Hint.QUEUE)], Happening.NODE_CHANGED, True),
-        ([Refuses(Hint.SKIP), Silent(None)], Happening.ROOM_FREED, True),
-        ([Refuses(Hint.QUEUE)], Happening.ROOM_FREED, False),
-        ([Refuses(RuntimeError("oops"))], Happening.NODE_ADDED, True),
-        ([Refuses("perhaps")], Happening.NODE_ADDED, True),
-        ([], Happening.NODE_ADDED, True),
+        ([Refuses(Hint.SKIP)], ClusterEvent.NODE_ADDED, False),
+        ([Refuses(Hint.QUEUE)], ClusterEvent.NODE_ADDED, True),
+        ([Refuses(Hint.SKIP), Refuses(Hint.QUEUE)], ClusterEvent.NODE_CHANGED, True),
+        ([Refuses(Hint.SKIP), Silent(None)], ClusterEvent.ROOM_FREED, True),
+        ([Refuses(Hint.QUEUE)], ClusterEvent.ROOM_FREED, False),
+        ([Refuses(RuntimeError("oops"))], ClusterEvent.NODE_ADDED, True),
+        ([Refuses("perhaps")], ClusterEvent.NODE_ADDED, True),
+        ([], ClusterEvent.NODE_ADDED, True),
     ],
 )
 def test_a_hint_decides_whether_something_is_worth_a_try(
-    blamed: list[FilterPlugin], happening: Happening, woken: bool
+    blamed: list[FilterPlugin], event: ClusterEvent, woken: bool
 ) -> None:
     desk = Desk()
     desk.add("a")
     entry = desk.queue.pop()
     assert entry is not None
-    retry_on = frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in blamed))
+    retry_on = frozenset({ClusterEvent.NODE_ADDED}).union(*(plugin.retry_on for plugin in blamed))
     desk.queue.put_back(entry, now=0, retry_on=retry_on, blamed=tuple(blamed))
-    at_once(desk.queue.happened({happening}, now=50, details=[Happened(happening, make_node("n9"))]))
+    at_once(desk.queue.happened({event}, now=50, details=[ClusterChange(event, make_node("n9"))]))
     assert (desk.place("a") is Place.ACTIVE) is woken
 
 
@@ -221,8 +221,8 @@ def test_whoever_is_kept_out_hopes_for_what_its_gate_waits_for() -> None:
     desk = Desk(Gate())
     desk.add("a")
     assert desk.place("a") is Place.GATED
-    assert desk.queue.hopes({Happening.NODE_ADDED})
-    assert not desk.queue.hopes({Happening.ROOM_FREED})
+    assert desk.queue.hopes({ClusterEvent.NODE_ADDED})
+    assert not desk.queue.hopes({ClusterEvent.ROOM_FREED})
 
 
 class Bars(FilterPlugin):
@@ -233,22 +233,22 @@ class Bars(FilterPlugin):
     def __init__(self, name: str = "") -> None:
         self._name = name
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         raise NotImplementedError
 
-    def rules_out(self, ask: Ask, node: Node) -> bool:
+    def rules_out(self, request: PlacementRequest, node: Node) -> bool:
         if node.meta.name == "broken":
             raise RuntimeError("oops")
         return node.meta.name == self._name if self._name else node.spec.cordoned
 
 
-def changed(name: str, *, cordoned: bool, was_cordoned: bool) -> Happened:
+def changed(name: str, *, cordoned: bool, was_cordoned: bool) -> ClusterChange:
     before, after = (make_node(name, cordoned=each) for each in (was_cordoned, cordoned))
-    return Happened(Happening.ROOM_FREED, after, before=before)
+    return ClusterChange(ClusterEvent.ROOM_FREED, after, before=before)
 
 
-def freed(name: str, *, cordoned: bool = False) -> Happened:
-    return Happened(Happening.ROOM_FREED, make_node(name, cordoned=cordoned))
+def freed(name: str, *, cordoned: bool = False) -> ClusterChange:
+    return ClusterChange(ClusterEvent.ROOM_FREED, make_node(name, cordoned=cordoned))
 
 
 @pytest.mark.req("S1-33", "S1-34")
@@ -258,7 +258,7 @@ def freed(name: str, *, cordoned: bool = False) -> Happened:
         (True, [freed("n1", cordoned=True)], False),
         (True, [freed("n1", cordoned=True), freed("n2", cordoned=True)], False),
         (True, [freed("n1", cordoned=True), freed("n2")], True),
-        (True, [Happened(Happening.ROOM_FREED)], True),
+        (True, [ClusterChange(ClusterEvent.ROOM_FREED)], True),
         (True, [freed("broken")], True),
         (True, [freed("barred")], False),
         (True, [changed("n1", cordoned=True, was_cordoned=True)], False),
@@ -271,15 +271,15 @@ def freed(name: str, *, cordoned: bool = False) -> Happened:
     ],
 )
 def test_what_happens_on_a_node_that_is_out_of_the_question_wakes_nobody_whom_nodes_refused(
-    by_node: bool, details: list[Happened], woken: bool
+    by_node: bool, details: list[ClusterChange], woken: bool
 ) -> None:
     desk = Desk(outright=[Bars(), Bars("barred")])
     desk.add("a")
     entry = desk.queue.pop()
     assert entry is not None
-    retry_on = frozenset({Happening.ROOM_FREED})
+    retry_on = frozenset({ClusterEvent.ROOM_FREED})
     desk.queue.put_back(entry, now=0, retry_on=retry_on, blamed=(Silent(None),), by_node=by_node)
-    at_once(desk.queue.happened({Happening.ROOM_FREED}, now=50, details=details))
+    at_once(desk.queue.happened({ClusterEvent.ROOM_FREED}, now=50, details=details))
     assert (desk.place("a") is Place.ACTIVE) is woken
 
 
@@ -289,7 +289,7 @@ def test_when_too_much_happens_to_tell_nobody_is_asked_for_hints() -> None:
     entry = desk.queue.pop()
     assert entry is not None
     desk.queue.put_back(entry, now=0, retry_on=NODES, blamed=(Refuses(Hint.SKIP),))
-    at_once(desk.queue.happened({Happening.NODE_ADDED}, now=50))
+    at_once(desk.queue.happened({ClusterEvent.NODE_ADDED}, now=50))
     assert desk.place("a") is Place.ACTIVE
 
 
@@ -304,7 +304,7 @@ def test_one_that_is_asked_about_keeps_its_name_and_can_vanish() -> None:
     desk.queue.release(entry, {"x": 1})
     again = desk.queue.pop()
     assert again is entry
-    assert (again.consulted, again.ask.priority) == ({"x": 1}, 3)
+    assert (again.consulted, again.request.priority) == ({"x": 1}, 3)
 
     desk.queue.hold(entry)
     desk.queue.remove(key("a"))

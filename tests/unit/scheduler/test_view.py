@@ -15,7 +15,7 @@ from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.resources import Resources
 from mandor.model.workload import Disruption, Release, Workload, make_release
-from mandor.placement.framework.points import Happening
+from mandor.placement.framework.points import ClusterEvent
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.scheduler.queue import Place, SchedulingQueue
 from mandor.scheduler.view import Promise, View
@@ -132,7 +132,7 @@ async def test_a_promise_taken_back_frees_its_room(desk: Desk) -> None:
     desk.view.happened.clear()
     assert desk.view.take_back(made)
     assert (desk.free_cpu(), desk.place()) == (4000, None)
-    assert desk.view.happened == {Happening.ROOM_FREED}
+    assert desk.view.happened == {ClusterEvent.ROOM_FREED}
 
 
 async def test_a_promise_to_one_that_was_replaced_is_void(desk: Desk) -> None:
@@ -157,7 +157,7 @@ async def test_room_is_free_when_it_is_over_and_not_before(desk: Desk, phase: Ph
     desk.view.happened.clear()
     await desk.put((await desk.instance()).reported(InstanceStatus(phase=phase)))
     assert desk.free_cpu() == 4000
-    assert desk.view.happened == {Happening.ROOM_FREED}
+    assert desk.view.happened == {ClusterEvent.ROOM_FREED}
 
 
 async def test_one_told_to_stop_or_deleted_leaves_the_queue(desk: Desk) -> None:
@@ -181,7 +181,7 @@ async def test_only_what_placement_looks_at_makes_a_retry_worthwhile(desk: Desk)
     node = await desk.store.get(Key(Node.kind, "", "n1"))
     assert isinstance(node, Node)
     await desk.put(node.changed(spec=msgspec.structs.replace(node.spec, cordoned=True)))
-    assert desk.view.happened == {Happening.NODE_CHANGED}
+    assert desk.view.happened == {ClusterEvent.NODE_CHANGED}
 
 
 async def test_a_release_that_goes_takes_no_room_with_it(desk: Desk) -> None:
@@ -196,12 +196,12 @@ async def test_a_release_that_goes_takes_no_room_with_it(desk: Desk) -> None:
 
 async def test_a_busier_node_is_news_only_for_those_who_care_for_load(desk: Desk) -> None:
     desk.view.take_happened()
-    attributes = desk.view.table.snapshot().kept.attributes
+    attributes = desk.view.table.snapshot().cached.attributes
     stored = await desk.store.get(Key(Node.kind, "", "n1"))
     assert isinstance(stored, Node)
     await desk.put(stored.changed(status=msgspec.structs.replace(stored.status, usage=Resources(500, 0, 0))))
-    assert desk.view.take_happened()[0] == {Happening.LOAD_CHANGED}
-    assert desk.view.table.snapshot().kept.attributes == attributes, "what is known about the nodes stays known"
+    assert desk.view.take_happened()[0] == {ClusterEvent.LOAD_CHANGED}
+    assert desk.view.table.snapshot().cached.attributes == attributes, "what is known about the nodes stays known"
     assert desk.view.table.snapshot().usage[0, 0] == 500
 
 
@@ -214,8 +214,8 @@ async def test_those_that_come_after_a_change_of_their_workload_ask_for_what_it_
     await desk.put(stored.changed(spec=gated, meta=msgspec.structs.replace(stored.meta, labels={"tier": "web"})))
     made = make_instance(1, Phase.PENDING)
     await desk.put(made.changed(meta=Meta(name=made.meta.name, namespace="default")))
-    asks = [entry.ask for entry in iter(desk.view.queue.pop, None)]
-    assert [(ask.key.name, ask.gates, dict(ask.who.labels)) for ask in asks] == [
+    requests = [entry.request for entry in iter(desk.view.queue.pop, None)]
+    assert [(request.key.name, request.gates, dict(request.identity.labels)) for request in requests] == [
         ("web-0", ("later",), {"tier": "web"}),
         ("web-1", ("later",), {"tier": "web"}),
     ]
@@ -274,13 +274,13 @@ async def test_what_concerns_many_is_so_for_all_of_them_whatever_changes_meanwhi
     assert not desk.view.behind
     table = desk.view.table
     assert len(table.allocations) == 1000
-    assert {allocation.tenure.rank.priority for allocation in table.allocations.values()} == {7}
-    assert {allocation.who.labels for allocation in table.allocations.values()} == {frozenset({("app", "new")})}
+    assert {allocation.terms.rank.priority for allocation in table.allocations.values()} == {7}
+    assert {allocation.identity.labels for allocation in table.allocations.values()} == {frozenset({("app", "new")})}
     entries = [desk.view.queue.entry(each.key) for each in waiting[number:]]
-    assert {entry.ask.priority for entry in entries if entry is not None} == {7}
+    assert {entry.request.priority for entry in entries if entry is not None} == {7}
     assert desk.view.queue.lengths()[Place.ACTIVE] == 500 - number
-    who = next(iter(table.allocations.values())).who
-    assert table.lodgings.allowed(who) == 1000 - number - (1000 - 30)
+    identity = next(iter(table.allocations.values())).identity
+    assert table.lodgings.allowed(identity) == 1000 - number - (1000 - 30)
 
 
 async def test_a_placed_instance_of_the_same_name_that_takes_another_place_is_counted_there(desk: Desk) -> None:
@@ -293,6 +293,6 @@ async def test_a_placed_instance_of_the_same_name_that_takes_another_place_is_co
     after = desk.view.table.allocation(WEB0)
     assert before is not None
     assert after is not None
-    assert (before.tenure.born, after.tenure.born) == (first.meta.created_at, 9.0)
+    assert (before.terms.born, after.terms.born) == (first.meta.created_at, 9.0)
     desk.view.apply_all([Change(2, again, again.bound("n2", at=1.0))])
     assert desk.free_cpu() == 4000

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import PreEnqueuePlugin
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
 from mandor.scheduler.watchdog import SAMPLED, Watchdog
 
@@ -17,7 +17,7 @@ from mandor.scheduler.watchdog import SAMPLED, Watchdog
 class Any(PreEnqueuePlugin):
     name = "Any"
 
-    def pre_enqueue(self, ask: Ask) -> str | None:
+    def pre_enqueue(self, request: PlacementRequest) -> str | None:
         return None
 
 

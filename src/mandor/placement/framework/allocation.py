@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
+from mandor.placement.framework.cached_columns import EVERYWHERE, At
 from mandor.placement.framework.column import Scores
-from mandor.placement.framework.kept import EVERYWHERE, At
+from mandor.placement.framework.request import CPU, DISK, MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Amounts, Snapshot
 
 _COUNTED = {CPU: 0, MEMORY: 1}
@@ -29,7 +29,12 @@ CPU_AND_MEMORY = (Weighed(CPU), Weighed(MEMORY))
 
 
 def requested(
-    ask: Ask, nodes: Snapshot, resources: Iterable[Weighed], *, counted: bool = True, at: At = EVERYWHERE
+    request: PlacementRequest,
+    nodes: Snapshot,
+    resources: Iterable[Weighed],
+    *,
+    counted: bool = True,
+    at: At = EVERYWHERE,
 ) -> list[tuple[Amounts, Amounts, int]]:
     """(taken with it, capacity, weight) by resource; a device the ask does not want is left out.
 
@@ -37,7 +42,7 @@ def requested(
     """
     found = []
     for each in resources:
-        row, wanted = nodes.rows.get(each.name), dict(ask.shape.wanted).get(each.name, 0)
+        row, wanted = nodes.rows.get(each.name), dict(request.shape.wanted).get(each.name, 0)
         if not wanted and each.name not in _ALWAYS:
             continue
         if row is None:
@@ -47,7 +52,7 @@ def requested(
         capacity = nodes.allocatable[row, at]
         index = _COUNTED.get(each.name)
         if counted and index is not None:
-            taken = nodes.counted[index, at] + ask.shape.counted[index]
+            taken = nodes.counted[index, at] + request.shape.counted[index]
         else:
             taken = capacity - nodes.free[row, at] + wanted
         found.append((taken, capacity, each.weight or 1))

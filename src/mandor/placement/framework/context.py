@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import Plugin, Wait
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.watch import Unwatched, Watch
 
@@ -19,7 +19,7 @@ class Context:
     """One placement on its way: the plugins that decided it are those that see it end."""
 
     profile: Profile
-    ask: Ask
+    request: PlacementRequest
     node: str
     state: CycleState
 
@@ -41,7 +41,7 @@ def run_reserve(context: Context, watch: Watch | None = None) -> None:
         for plugin in context.profile.reserves:
             watch.begin(plugin.name, "Reserve")
             with blamed(plugin):
-                plugin.reserve(context.state, context.ask, context.node)
+                plugin.reserve(context.state, context.request, context.node)
     finally:
         watch.end()
 
@@ -49,7 +49,9 @@ def run_reserve(context: Context, watch: Watch | None = None) -> None:
 def run_unreserve(context: Context, watch: Watch | None = None) -> list[PluginFault]:
     """In reverse order, each of them, whatever the others do; the faults are for the log."""
     plugins = reversed(context.profile.reserves)
-    return _tell_each(plugins, lambda each: each.unreserve(context.state, context.ask, context.node), "Reserve", watch)
+    return _tell_each(
+        plugins, lambda each: each.unreserve(context.state, context.request, context.node), "Reserve", watch
+    )
 
 
 def run_permits(context: Context, watch: Watch | None = None) -> Permission:
@@ -60,7 +62,7 @@ def run_permits(context: Context, watch: Watch | None = None) -> Permission:
         for plugin in context.profile.permits:
             watch.begin(plugin.name, "Permit")
             with blamed(plugin):
-                answer = plugin.permit(context.state, context.ask, context.node)
+                answer = plugin.permit(context.state, context.request, context.node)
                 if isinstance(answer, str):
                     return Permission(plugin, answer)
                 if isinstance(answer, Wait):
@@ -77,7 +79,9 @@ def run_permits(context: Context, watch: Watch | None = None) -> Permission:
 def run_post_binds(context: Context, watch: Watch | None = None) -> list[PluginFault]:
     """Each is told; it is bound whatever they make of it."""
     plugins = context.profile.post_binds
-    return _tell_each(plugins, lambda each: each.post_bind(context.state, context.ask, context.node), "PostBind", watch)
+    return _tell_each(
+        plugins, lambda each: each.post_bind(context.state, context.request, context.node), "PostBind", watch
+    )
 
 
 def _tell_each(plugins: Iterable[P], tell: Callable[[P], None], point: str, watch: Watch | None) -> list[PluginFault]:

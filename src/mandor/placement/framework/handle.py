@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import Question, Reply
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -14,18 +14,18 @@ from mandor.placement.framework.snapshot import Snapshot
 class Waiting:
     """An instance that has its node reserved and waits for somebody's permit."""
 
-    ask: Ask
+    request: PlacementRequest
     node: str
     plugins: tuple[str, ...]
     """Who has told it to wait and not approved since."""
 
     @property
     def key(self) -> Key:
-        return self.ask.key
+        return self.request.key
 
 
 @dataclass(frozen=True, slots=True)
-class Muster:
+class GangMembers:
     """How much of a gang there is."""
 
     needed: int
@@ -52,16 +52,16 @@ class Handle(Protocol):
     def reject(self, key: Key, plugin: str, why: str = "") -> bool:
         """It gives its node back and is decided anew. False: it does not wait."""
 
-    def muster(self, ask: Ask) -> Muster | None:
+    def gang_members(self, request: PlacementRequest) -> GangMembers | None:
         """Of the gang that an instance is in; None: it is in none."""
 
-    async def bind(self, ask: Ask, node: str) -> None:
+    async def bind(self, request: PlacementRequest, node: str) -> None:
         """Write the placement down, together with others; raises when it could not be."""
 
     async def inquire(self, question: Question) -> Reply:
         """Ask somebody elsewhere, over HTTP; whatever goes wrong is told in the reply."""
 
-    async def place_volumes(self, ask: Ask, node: str) -> None:
+    async def place_volumes(self, request: PlacementRequest, node: str) -> None:
         """Write down that the instance's volumes are on that node; raises when one has come to be elsewhere."""
 
 
@@ -85,16 +85,16 @@ class Detached:
     def reject(self, key: Key, plugin: str, why: str = "") -> bool:
         return False
 
-    def muster(self, ask: Ask) -> Muster | None:
+    def gang_members(self, request: PlacementRequest) -> GangMembers | None:
         return None
 
-    async def bind(self, ask: Ask, node: str) -> None:
+    async def bind(self, request: PlacementRequest, node: str) -> None:
         raise RuntimeError("nothing is bound without a cluster")
 
     async def inquire(self, question: Question) -> Reply:
         return Reply(problem=f"there is no way to {question.url} without a cluster")
 
-    async def place_volumes(self, ask: Ask, node: str) -> None:
+    async def place_volumes(self, request: PlacementRequest, node: str) -> None:
         raise RuntimeError("no volume is placed without a cluster")
 
 

@@ -63,13 +63,13 @@ class Selector(NamedTuple):
     group: str = ""
     labels: frozenset[tuple[str, str]] = frozenset()
 
-    def matches(self, who: Identity) -> bool:
+    def matches(self, identity: Identity) -> bool:
         return (
-            (self.namespaces is None or who.namespace in self.namespaces)
-            and (not self.workload or self.workload == who.workload)
-            and (not self.group or self.group == who.group)
-            and self.labels <= who.labels
-            and who is not NOBODY
+            (self.namespaces is None or identity.namespace in self.namespaces)
+            and (not self.workload or self.workload == identity.workload)
+            and (not self.group or self.group == identity.group)
+            and self.labels <= identity.labels
+            and identity is not NOBODY
         )
 
     @property
@@ -88,22 +88,22 @@ class Tie(NamedTuple):
     over: str
 
 
-def selector_of(rule: Near | Apart | Spread, who: Identity) -> Selector:
+def selector_of(rule: Near | Apart | Spread, identity: Identity) -> Selector:
     """Whom the rule of this identity speaks of."""
-    own = frozenset({who.namespace})
+    own = frozenset({identity.namespace})
     if isinstance(rule, Spread):
         if rule.match:
             return Selector(own, labels=frozenset(rule.match.items()))
-        return Selector(own, who.workload, who.group)
+        return Selector(own, identity.workload, identity.group)
     if rule.workload == SELF:
-        return Selector(own, who.workload, who.group)
+        return Selector(own, identity.workload, identity.group)
     namespaces = None if EVERYWHERE in rule.namespaces else frozenset(rule.namespaces) or own
     return Selector(namespaces, rule.workload or "", rule.group or "", frozenset(rule.match.items()))
 
 
-def tie_of(rule: Near | Apart, who: Identity) -> Tie:
+def tie_of(rule: Near | Apart, identity: Identity) -> Tie:
     kind: Literal["near", "apart"] = "near" if isinstance(rule, Near) else "apart"
-    return Tie(kind, rule.strength, rule.weight or 1, selector_of(rule, who), rule.over)
+    return Tie(kind, rule.strength, rule.weight or 1, selector_of(rule, identity), rule.over)
 
 
 def names_shown(keys: Iterable[Key], namespace: str) -> str:

@@ -33,20 +33,20 @@ from msgspec import Struct
 from mandor.lib.steps import Steps
 from mandor.model.meta import Key
 from mandor.model.node import Node
-from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.cached_columns import FEW, At
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.kept import FEW, At
-from mandor.placement.framework.lodging import Lodger
+from mandor.placement.framework.occupancy import PlacedInstance
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import NodeView, Snapshot, Wanted
 
 if TYPE_CHECKING:
-    from mandor.placement.framework.rehearsal import Rehearsal
+    from mandor.placement.framework.dry_run import DryRun
 
 SCORE_MOST = 100
 
 
-class Happening(Enum):
+class ClusterEvent(Enum):
     """What happens in a cluster that can make a refused instance fit."""
 
     NODE_ADDED = "node added"
@@ -57,20 +57,20 @@ class Happening(Enum):
     LOAD_CHANGED = "load changed"
     """What a node really uses; requests do not ask for it."""
     QUOTA_CHANGED = "quota changed"
-    """What a namespace may take; `Happened.instance` is the quota."""
+    """What a namespace may take; `ClusterChange.instance` is the quota."""
 
 
-EVERYTHING = frozenset(Happening)
-ANYTHING = EVERYTHING - {Happening.PLACED, Happening.LOAD_CHANGED, Happening.QUOTA_CHANGED}
+EVERYTHING = frozenset(ClusterEvent)
+ANYTHING = EVERYTHING - {ClusterEvent.PLACED, ClusterEvent.LOAD_CHANGED, ClusterEvent.QUOTA_CHANGED}
 """What can make room; that somebody else was placed, how busy a node is, and quotas matter to few."""
-NODES = frozenset({Happening.NODE_ADDED, Happening.NODE_CHANGED})
+NODES = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED})
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class ClusterChange:
     """One thing that happened, for a plugin that wants to know more than its kind."""
 
-    happening: Happening
+    event: ClusterEvent
     node: Node | None = None
     """The node that came or changed, or where room was freed or taken; None: it is gone, or not known any more."""
     instance: Key | None = None
@@ -117,13 +117,13 @@ class Plugin(ABC):
     name: ClassVar[str]
     Args: ClassVar[type[Struct] | None] = None
     """Its arguments, typed; None: it takes none."""
-    retry_on: ClassVar[frozenset[Happening]] = EVERYTHING
+    retry_on: ClassVar[frozenset[ClusterEvent]] = EVERYTHING
     """After its refusal, another try is worthwhile when one of these happens."""
     by_class: ClassVar[bool] = False
     """It refuses all instances of equal shape, priority and profile alike, by what the table shows and nothing else:
     then the answer for one is the answer for its like until the table changes."""
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         """What can change its answer about a node; see `Reach`.
 
         Who overrides this is not asked again by PreFilter and PreScore once they said SKIP, until a node changes, or
@@ -131,16 +131,16 @@ class Plugin(ABC):
         """
         return Reach.CLUSTER
 
-    def goes_by(self, ask: Ask) -> Hashable:
+    def goes_by(self, request: PlacementRequest) -> Hashable:
         """What of the ask its reach, its SKIPs and, with the reach `ATTRIBUTES`, its answers go by, beside what nodes
         are: asks with the same share them. Who does not override this is asked for each class."""
-        return ask.class_key
+        return request.class_key
 
     @property
     def declares_reach(self) -> bool:
         return type(self).reach is not Plugin.reach
 
-    def hint(self, ask: Ask, happened: Happened) -> Hint:
+    def hint(self, request: PlacementRequest, change: ClusterChange) -> Hint:
         """Is this very thing worth another try of what this plugin refused?"""
         return Hint.QUEUE
 
@@ -164,19 +164,19 @@ SKIP = Skip.SKIP
 
 class PreEnqueuePlugin(Plugin):
     @abstractmethod
-    def pre_enqueue(self, ask: Ask) -> str | None:
+    def pre_enqueue(self, request: PlacementRequest) -> str | None:
         """None: it may be queued; else the reason why not yet."""
 
 
 class QueueSortPlugin(Plugin):
     @abstractmethod
-    def sort_key(self, ask: Ask, queued_at: float) -> Hashable:
+    def sort_key(self, request: PlacementRequest, queued_at: float) -> Hashable:
         """The smallest key is next; keys of one plugin compare with each other."""
 
 
 class PreFilterPlugin(Plugin):
     @abstractmethod
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Only | Skip | None: ...
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None: ...
 
 
 class FilterPlugin(Plugin):
@@ -191,47 +191,47 @@ class FilterPlugin(Plugin):
         if "rules_out" not in vars(cls) and ("filter" in vars(cls) or "filter_node" in vars(cls)):
             cls.rules_out = FilterPlugin.rules_out  # type: ignore[method-assign] # its own word, not its parent's
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         """True for the nodes that can take it."""
-        return self.filter_left(state, ask, nodes, np.ones(len(nodes), dtype=np.bool_))
+        return self.filter_left(state, request, nodes, np.ones(len(nodes), dtype=np.bool_))
 
-    def filter_left(self, state: CycleState, ask: Ask, nodes: Snapshot, left: Mask) -> Mask:
+    def filter_left(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, left: Mask) -> Mask:
         """The one-node form, for the nodes that nobody has refused yet; the answer for the others does not count."""
         fits = np.zeros(len(nodes), dtype=np.bool_)
         for view in nodes.views(left):
-            answer = self.filter_node(state, ask, view)
+            answer = self.filter_node(state, request, view)
             if not isinstance(answer, bool | np.bool_):
                 raise TypeError(f"filter_node answered {answer!r} for {view.name}, not True or False")
             fits[nodes.slots[view.name]] = answer
         return fits
 
-    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
         raise NotImplementedError
 
-    def filter_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> bool:
+    def filter_slot(self, request: PlacementRequest, nodes: Snapshot, slot: int) -> bool:
         """The same for one node, fast; asked only if the reach is `ROOM`."""
-        return bool(self.filter(CycleState(), ask, nodes)[slot])
+        return bool(self.filter(CycleState(), request, nodes)[slot])
 
-    def filter_at(self, ask: Ask, nodes: Snapshot, at: At) -> Mask:
+    def filter_at(self, request: PlacementRequest, nodes: Snapshot, at: At) -> Mask:
         """The same for some nodes; asked only if the reach is `ROOM`."""
-        return self.filter(CycleState(), ask, nodes)[at]
+        return self.filter(CycleState(), request, nodes)[at]
 
-    def filter_kept(self, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter_cached(self, request: PlacementRequest, nodes: Snapshot) -> Mask:
         """For a Filter of the reach `ROOM` that goes by the shape alone: `filter_at`, kept where that is worth it."""
         if len(nodes) <= FEW:
-            return np.array([self.filter_slot(ask, nodes, slot) for slot in range(len(nodes))], dtype=np.bool_)
-        return nodes.kept.mask((self, ask.shape), lambda at: self.filter_at(ask, nodes, at))
+            return np.array([self.filter_slot(request, nodes, slot) for slot in range(len(nodes))], dtype=np.bool_)
+        return nodes.cached.mask((self, request.shape), lambda at: self.filter_at(request, nodes, at))
 
-    def needs(self, ask: Ask) -> Wanted | None:
+    def needs(self, request: PlacementRequest) -> Wanted | None:
         """It lets an ask go wherever these amounts are free, and nowhere else; None: it goes by other things, too."""
         return None
 
-    def rules_out(self, ask: Ask, node: Node) -> bool:
+    def rules_out(self, request: PlacementRequest, node: Node) -> bool:
         """It refuses this node as long as that stays what it is, whoever comes or goes: what happens there gives the
         ask no place. Who cannot tell by the node alone says False."""
         return False
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         """What the refused nodes lack, for people; asked only when nothing fits."""
         return ""
 
@@ -251,10 +251,10 @@ class Offer:
     """A node, and who would have to leave it for an ask."""
 
     node: str
-    victims: tuple[Lodger, ...]
+    victims: tuple[PlacedInstance, ...]
     violations: int
     """So many of them are more than their budgets allow."""
-    others: tuple[Lodger, ...] = ()
+    others: tuple[PlacedInstance, ...] = ()
     """Who else there may have to go."""
 
 
@@ -276,28 +276,30 @@ class PostFilterPlugin(Plugin):
         if "making_room" not in vars(cls) and ("make_room" in vars(cls) or "post_filter" in vars(cls)):
             cls.making_room = PostFilterPlugin.making_room  # type: ignore[method-assign] # its own word, not its parent's
 
-    def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Nomination | str | None:
+    def post_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Nomination | str | None:
         """The node where there will be room, or None; the instance goes there as soon as it fits."""
         raise NotImplementedError
 
-    def make_room(self, state: CycleState, rehearsal: "Rehearsal") -> Nomination | str | None:
+    def make_room(self, state: CycleState, dry_run: "DryRun") -> Nomination | str | None:
         """The same, for those who want to know what would be if others were gone."""
-        return self.post_filter(state, rehearsal.ask, rehearsal.nodes)
+        return self.post_filter(state, dry_run.request, dry_run.nodes)
 
-    def making_room(self, state: CycleState, rehearsal: "Rehearsal") -> Steps[Nomination | str | None]:
+    def making_room(self, state: CycleState, dry_run: "DryRun") -> Steps[Nomination | str | None]:
         """The same in steps, for those who may take long: each is a trial of its own, and between two of them others
         have their turn."""
         yield from ()
-        return self.make_room(state, rehearsal)
+        return self.make_room(state, dry_run)
 
-    def offers(self, rehearsal: "Rehearsal") -> Iterable[Offer]:
+    def offers(self, dry_run: "DryRun") -> Iterable[Offer]:
         """What it could nominate, for those who have a say in it; they are asked before the cycle. See `Agreed`."""
         return ()
 
 
 class PreScorePlugin(Plugin):
     @abstractmethod
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None: ...
+    def pre_score(
+        self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask
+    ) -> Skip | None: ...
 
 
 class ScorePlugin(Plugin):
@@ -310,42 +312,42 @@ class ScorePlugin(Plugin):
         super().__init_subclass__()
         _has_one_of(cls, ScorePlugin, "score", "score_node")
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         scores = np.zeros(len(nodes), dtype=np.int64)
         for view in nodes.views(feasible):
             # A float would lose its fraction in silence, and NaN everything.
-            scores[nodes.slots[view.name]] = index(self.score_node(state, ask, view))
+            scores[nodes.slots[view.name]] = index(self.score_node(state, request, view))
         return scores
 
-    def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
+    def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
         raise NotImplementedError
 
-    def score_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> int:
+    def score_slot(self, request: PlacementRequest, nodes: Snapshot, slot: int) -> int:
         """The same for one node, fast; asked only if the reach is `ROOM`."""
-        return int(self.score_at(ask, nodes, slice(slot, slot + 1))[0])
+        return int(self.score_at(request, nodes, slice(slot, slot + 1))[0])
 
-    def score_at(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
+    def score_at(self, request: PlacementRequest, nodes: Snapshot, at: At) -> Scores:
         """The same for some nodes; asked only if the reach is `ROOM`."""
-        return self.score(CycleState(), ask, nodes, np.ones(len(nodes), dtype=np.bool_))[at]
+        return self.score(CycleState(), request, nodes, np.ones(len(nodes), dtype=np.bool_))[at]
 
-    def score_kept(self, ask: Ask, nodes: Snapshot) -> Scores:
+    def score_cached(self, request: PlacementRequest, nodes: Snapshot) -> Scores:
         """For a Score of the reach `ROOM` that goes by the shape alone: `score_at`, kept where that is worth it."""
         if len(nodes) <= FEW:
-            return np.array([self.score_slot(ask, nodes, slot) for slot in range(len(nodes))], dtype=np.int64)
-        return nodes.kept.scores((self, ask.shape), lambda at: self.score_at(ask, nodes, at))
+            return np.array([self.score_slot(request, nodes, slot) for slot in range(len(nodes))], dtype=np.int64)
+        return nodes.cached.scores((self, request.shape), lambda at: self.score_at(request, nodes, at))
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         """The scores of the feasible nodes, brought into 0..100; once a cycle."""
         return scores
 
 
 class ReservePlugin(Plugin):
     @abstractmethod
-    def reserve(self, state: CycleState, ask: Ask, node: str) -> None:
+    def reserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         """Raise to refuse: `unreserve` of every Reserve plugin follows, in reverse order."""
 
     @abstractmethod
-    def unreserve(self, state: CycleState, ask: Ask, node: str) -> None:
+    def unreserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         """Undo it; may be called without a `reserve`, and twice."""
 
 
@@ -358,29 +360,29 @@ class Wait:
 
 class PermitPlugin(Plugin):
     @abstractmethod
-    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | str | None:
+    def permit(self, state: CycleState, request: PlacementRequest, node: str) -> Wait | str | None:
         """None approves, a text denies and says why."""
 
 
 class PreBindPlugin(Plugin):
     @abstractmethod
-    async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
+    async def pre_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         """Raise to reject the placement."""
 
-    def concerns(self, ask: Ask) -> bool:
+    def concerns(self, request: PlacementRequest) -> bool:
         """False: it has nothing to do for this one, which is then bound together with many others."""
         return True
 
 
 class BindPlugin(Plugin):
     @abstractmethod
-    async def bind(self, state: CycleState, ask: Ask, node: str) -> bool:
+    async def bind(self, state: CycleState, request: PlacementRequest, node: str) -> bool:
         """False declines, and the next one is asked."""
 
 
 class PostBindPlugin(Plugin):
     @abstractmethod
-    def post_bind(self, state: CycleState, ask: Ask, node: str) -> None: ...
+    def post_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +418,7 @@ class ConsultPlugin(Plugin):
     cycle waits. The answer is found in the cycle's state under the plugin's name."""
 
     @abstractmethod
-    def consult(self, ask: Ask, nodes: Snapshot, feasible: Mask) -> Generator[Question, Reply, object]:
+    def consult(self, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Generator[Question, Reply, object]:
         """Yield questions, one after another; what is returned is kept for the cycle. Raise to fail the try."""
 
     @property
@@ -432,14 +434,16 @@ class ConsultPlugin(Plugin):
         """Its own answer, now that all agree to this: it does not stand in the way of that."""
         return answer
 
-    def consult_victims(self, ask: Ask, offers: tuple[Offer, ...]) -> Generator[Question, Reply, tuple[Offer, ...]]:
+    def consult_victims(
+        self, request: PlacementRequest, offers: tuple[Offer, ...]
+    ) -> Generator[Question, Reply, tuple[Offer, ...]]:
         """As `consult`, when nothing fits; the answer is what it agrees to of that, perhaps with others to go."""
         yield from ()
         return offers
 
 
 @dataclass(slots=True)
-class Together:
+class GangBinding:
     """Found in the state of a member, under the name of its GangPlugin, one for all of them: they are written together
     or not at all."""
 
@@ -449,7 +453,7 @@ class Together:
 
 class GangPlugin(Plugin):
     """Not a point of Kubernetes' framework: where one is enabled, the members of a gang go through one cycle together
-    and are placed all or not at all; see `Together`. Without one, each is placed by itself."""
+    and are placed all or not at all; see `GangBinding`. Without one, each is placed by itself."""
 
 
 POINTS: Mapping[str, type[Plugin]] = {

@@ -6,9 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mandor.errors import Invalid
-from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.kept import EVERYWHERE, At
-from mandor.placement.framework.luck import Lots, Ties, lots
+from mandor.placement.framework.cached_columns import EVERYWHERE, At
 from mandor.placement.framework.points import (
     POINTS,
     BindPlugin,
@@ -27,7 +25,9 @@ from mandor.placement.framework.points import (
     ReservePlugin,
     ScorePlugin,
 )
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.tie_break import TieBreaks, Ties, tie_breaks
 
 DEFAULT_BINDER = "DefaultBinder"
 
@@ -126,18 +126,18 @@ class Profile:
     def _at(self, point: str) -> list[Plugin]:
         return [each.plugin for each in self._points.get(point, ())]
 
-    def batches(self, ask: Ask) -> bool:
+    def batches(self, request: PlacementRequest) -> bool:
         """Whether nothing stands between the decision and the default bind for this one."""
         for each in self._choosy:
-            if each.concerns(ask):
+            if each.concerns(request):
                 return False
         return self.batched
 
-    def lots(self, ask: Ask, nodes: Snapshot, at: At = EVERYWHERE) -> Lots:
+    def tie_breaks(self, request: PlacementRequest, nodes: Snapshot, at: At = EVERYWHERE) -> TieBreaks:
         """Of several nodes that are equally good, the one with the highest lot is taken."""
         if self.ties == "first":
             return nodes.listed()[at]
-        return lots(ask.who, nodes.order()[at], len(nodes))
+        return tie_breaks(request.identity, nodes.order()[at], len(nodes))
 
     def plugin(self, name: str) -> Plugin | None:
         return next((each.plugin for each in self.enabled if each.plugin.name == name), None)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.request import Shape
 
 INSTANCES = "instances"
 """How many there are: counted beside resources."""
@@ -31,12 +31,12 @@ class Quotas:
         self._used: dict[tuple[str, str], dict[str, int]] = {}
         """By namespace and priority class; without a class, of all."""
 
-    def of(self, who: Identity, namespace: str) -> list[Quota]:
+    def of(self, identity: Identity, namespace: str) -> list[Quota]:
         """Those that hold for an instance."""
         found = self._quotas.get(namespace)
         if not found:
             return []
-        return [each for each in found.values() if each.priority_class in {"", who.priority_class}]
+        return [each for each in found.values() if each.priority_class in {"", identity.priority_class}]
 
     def used(self, namespace: str, priority_class: str = "") -> Mapping[str, int]:
         return self._used.get((namespace, priority_class), _NOTHING)
@@ -52,10 +52,10 @@ class Quotas:
         if not left:
             self._quotas.pop(namespace, None)
 
-    def count(self, namespace: str, shape: Shape, who: Identity, sign: int) -> None:
+    def count(self, namespace: str, shape: Shape, identity: Identity, sign: int) -> None:
         self._add((namespace, ""), shape, sign)
-        if who.priority_class:
-            self._add((namespace, who.priority_class), shape, sign)
+        if identity.priority_class:
+            self._add((namespace, identity.priority_class), shape, sign)
 
     def recount(self, namespace: str, shape: Shape, before: Identity, after: Identity) -> None:
         """The same instance, of another class."""

@@ -25,14 +25,14 @@ class Held:
         """The owner as a message in this namespace may name it."""
         return self.whom if self.selector.namespaces == frozenset({namespace}) else "work of another namespace"
 
-    def is_for(self, who: Identity) -> bool:
-        return self.selector.matches(who) and self.priority_class in {"", who.priority_class}
+    def is_for(self, identity: Identity) -> bool:
+        return self.selector.matches(identity) and self.priority_class in {"", identity.priority_class}
 
     def left(self, node: str, lodged: Iterable[tuple[Identity, Mapping[str, int]]]) -> dict[str, int]:
         """What is still held there, beside those who are there: whoever it is for has used up his part."""
         total = {resource: amount * self.places.get(node, 0) for resource, amount in self.each.items()}
-        for who, taken in lodged:
-            if self.is_for(who):
+        for identity, taken in lodged:
+            if self.is_for(identity):
                 total = {resource: max(0, left - taken.get(resource, 0)) for resource, left in total.items()}
         return total
 
@@ -50,8 +50,8 @@ class Reservations:
     def __iter__(self) -> Iterator[Held]:
         return iter(self._held.values())
 
-    def not_for(self, who: Identity) -> list[Held]:
-        return [each for each in self._held.values() if not each.is_for(who)]
+    def not_for(self, identity: Identity) -> list[Held]:
+        return [each for each in self._held.values() if not each.is_for(identity)]
 
     # What only whoever fills the table calls.
 

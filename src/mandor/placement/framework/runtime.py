@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import (
@@ -22,6 +21,7 @@ from mandor.placement.framework.points import (
     PreScorePlugin,
     ScorePlugin,
 )
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 
@@ -57,21 +57,21 @@ class Verdict:
                 left &= passed
         return sorted(found, key=lambda item: -int(item[1].sum()))
 
-    def explain(self, ask: Ask, nodes: Snapshot) -> str:
+    def explain(self, request: PlacementRequest, nodes: Snapshot) -> str:
         """`0/3 nodes fit: 2 NodeResourcesFit (short of 512Mi memory), 1 NodeUnschedulable (1 cordoned)`"""
         if not len(nodes):
             return "0/0 nodes fit: there are no nodes"
         parts = []
         for plugin, refused in self.refusals:
-            why = why_of(plugin, ask, nodes, refused)
+            why = why_of(plugin, request, nodes, refused)
             parts.append(f"{int(refused.sum())} {plugin.name}" + (f" ({why})" if why else ""))
         return f"{int(self.feasible.sum())}/{len(nodes)} nodes fit: {', '.join(parts)}"
 
 
-def why_of(plugin: Plugin, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+def why_of(plugin: Plugin, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
     """What the nodes lack that it refused, in its own words."""
     with blamed(plugin):
-        return plugin.why(ask, nodes, refused) if isinstance(plugin, FilterPlugin) else ""
+        return plugin.why(request, nodes, refused) if isinstance(plugin, FilterPlugin) else ""
 
 
 class Scored(NamedTuple):
@@ -102,7 +102,7 @@ class Judges(Protocol):
 def run_filters(
     judges: Judges,
     state: CycleState,
-    ask: Ask,
+    request: PlacementRequest,
     nodes: Snapshot,
     watch: Watch | None = None,
     left: Mask | None = None,
@@ -120,7 +120,7 @@ def run_filters(
     try:
         for current in judges.pre_filters:
             watch.begin(current.name, "PreFilter")
-            answer = current.pre_filter(state, ask, nodes)
+            answer = current.pre_filter(state, request, nodes)
             if answer is SKIP:
                 skipped.add(id(current))
             elif isinstance(answer, Only):
@@ -134,9 +134,9 @@ def run_filters(
                 continue
             watch.begin(current.name, "Filter")
             if id(current) in judges.one_by_one:
-                passed = current.filter_left(state, ask, nodes, feasible)
+                passed = current.filter_left(state, request, nodes, feasible)
             else:
-                passed = current.filter(state, ask, nodes)
+                passed = current.filter(state, request, nodes)
             check_mask(current, passed, length)
             answers.append((current, passed))
             feasible &= passed
@@ -152,7 +152,7 @@ def run_filters(
 def run_scores(
     judges: Judges,
     state: CycleState,
-    ask: Ask,
+    request: PlacementRequest,
     nodes: Snapshot,
     feasible: Mask,
     among: NDArray[np.intp],
@@ -171,7 +171,7 @@ def run_scores(
     try:
         for current in judges.pre_scores:
             watch.begin(current.name, "PreScore")
-            answer = current.pre_score(state, ask, nodes, feasible)
+            answer = current.pre_score(state, request, nodes, feasible)
             if answer is SKIP:
                 skipped.add(id(current))
             elif answer is not None:
@@ -180,9 +180,9 @@ def run_scores(
             if id(current) in skipped:
                 continue
             watch.begin(current.name, "Score")
-            raw = current.score(state, ask, nodes, feasible)
+            raw = current.score(state, request, nodes, feasible)
             check_numbers(current, raw, len(feasible))
-            scores = current.normalize(state, ask, raw.take(among))
+            scores = current.normalize(state, request, raw.take(among))
             check_scores(current, scores, len(among))
             total += weight * scores
             if parts is not None:

@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mandor.model.node import ENGINE_FACT, Capabilities, Node, NodePhase, Taint, engine_facts
-from mandor.placement.framework.census import Census
+from mandor.placement.framework.cached_columns import CachedColumns
+from mandor.placement.framework.capacity_columns import CapacityColumns
 from mandor.placement.framework.column import Column, Mask
-from mandor.placement.framework.kept import Kept
-from mandor.placement.framework.lodging import Lodging
-from mandor.placement.framework.luck import Lots
+from mandor.placement.framework.occupancy import Occupancy
 from mandor.placement.framework.ports import Ports
 from mandor.placement.framework.quotas import Quotas
 from mandor.placement.framework.reservations import Reservations
-from mandor.placement.framework.room import Room
+from mandor.placement.framework.tie_break import TieBreaks
+from mandor.placement.framework.topology_counts import TopologyCounts
 from mandor.placement.framework.volumes import Volumes
 
 Amounts = NDArray[np.int64]
@@ -119,11 +119,11 @@ class Snapshot:
     allocatable: Amounts
     counted: Amounts
     """`[cpu or memory, node]`: what scores count as taken."""
-    order: Callable[[], Lots]
+    order: Callable[[], TieBreaks]
     """The nodes in an order that was drawn, by their names and a seed: breaks ties, see `luck`."""
-    listed: Callable[[], Lots]
+    listed: Callable[[], TieBreaks]
     """The nodes in the order of their names: the first is the highest."""
-    room: Room
+    capacity_columns: CapacityColumns
     """What the usual scores of room are made of."""
     pools: Column[str]
     health: Column[Health]
@@ -135,9 +135,9 @@ class Snapshot:
     """Which ports of the nodes are taken."""
     ports_left: Numbers
     """How many ports each node has left to choose from."""
-    census: Census
+    topology: TopologyCounts
     """Who stands where."""
-    kept: Kept
+    cached: CachedColumns
     """Answers about each node by itself, which need not be computed again for nodes that did not change."""
     images: Column[Images]
     usage: Amounts
@@ -160,7 +160,7 @@ class Snapshot:
     """Room that is held for certain work."""
     quotas: Quotas
     """What the instances of a namespace take, and what they may take."""
-    lodging: Lodging
+    occupancy: Occupancy
     """Who lodges where; for those who make room."""
     wanted: Mapping[Wanted, int]
     """What has been asked for, and how many that is placed asks for the same."""

@@ -46,9 +46,9 @@ class KnownVolume:
         )
 
 
-def wanted_volumes(volumes: Mapping[str, GroupVolume], instance: Key, who: Identity) -> list[WantedVolume]:
+def wanted_volumes(volumes: Mapping[str, GroupVolume], instance: Key, identity: Identity) -> list[WantedVolume]:
     """The local volumes of an instance: pure names, whether they exist or not."""
-    names = volume_names(volumes, who.workload, who.group, instance.name)
+    names = volume_names(volumes, identity.workload, identity.group, instance.name)
     return [WantedVolume(Key(Volume.kind, instance.namespace, key), volumes[name]) for name, key in names.items()]
 
 

@@ -4,10 +4,10 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import NODES, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -18,19 +18,19 @@ class Avoid(PreFilterPlugin, FilterPlugin):
     retry_on = NODES
     by_class = True
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return ask.avoid
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return request.avoid
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return None if ask.avoid else SKIP
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
+        return None if request.avoid else SKIP
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         fits = np.ones(len(nodes), dtype=np.bool_)
-        fits[[nodes.slots[name] for name in ask.avoid if name in nodes.slots]] = False
+        fits[[nodes.slots[name] for name in request.avoid if name in nodes.slots]] = False
         return fits
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         return "it failed there before"

@@ -3,11 +3,11 @@
 import numpy as np
 from msgspec import Struct
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.machine_quotas import FACT, machine_quotas
 from mandor.placement.framework.points import SCORE_MOST, ScorePlugin
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 WEIGHT_MOST = 1000
@@ -47,14 +47,14 @@ class BestFit(ScorePlugin):
         self._args = args or BestFitArgs()
         self._weights = np.array([self._args.cpu, self._args.memory], dtype=np.float64)
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         args = self._args
         machines = nodes.machines / np.maximum(machine_quotas(nodes, args.fact, _ENDLESS), 1)
         room = nodes.counted / np.maximum(nodes.allocatable[:2], 1)
         full = np.minimum(machines, _SHARE_MOST) * args.machines + self._weights @ np.minimum(room, _SHARE_MOST)
         return np.rint(full * _PARTS).astype(np.int64)
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         low, high = int(scores.min()), int(scores.max())
         if low == high:
             return np.full(len(scores), SCORE_MOST, dtype=np.int64)

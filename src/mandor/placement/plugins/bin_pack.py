@@ -4,10 +4,10 @@ import numpy as np
 from msgspec import Struct
 
 from mandor.placement.framework.allocation import Weighed, requested
-from mandor.placement.framework.ask import MEMORY, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SCORE_MOST, ScorePlugin
+from mandor.placement.framework.request import MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 _HALF = SCORE_MOST // 2
@@ -34,9 +34,9 @@ class BinPack(ScorePlugin):
     def __init__(self, args: BinPackArgs | None = None) -> None:
         self._args = args or BinPackArgs()
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         low, high = self._args.low, self._args.high
-        amounts = requested(ask, nodes, (Weighed(self._args.resource),))
+        amounts = requested(request, nodes, (Weighed(self._args.resource),))
         if not amounts:
             return np.zeros(len(nodes), dtype=np.int64)
         taken, capacity, _ = amounts[0]

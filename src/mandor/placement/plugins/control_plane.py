@@ -5,7 +5,6 @@ from collections.abc import Hashable
 import numpy as np
 from msgspec import Struct
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import (
@@ -19,6 +18,7 @@ from mandor.placement.framework.points import (
     ScorePlugin,
     Skip,
 )
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -40,25 +40,25 @@ class ControlPlane(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
     def __init__(self, args: ControlPlaneArgs | None = None) -> None:
         self._args = args or ControlPlaneArgs()
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return ask.shape.machine
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return request.shape.machine
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return SKIP if self._args.colocated or not ask.shape.machine else None
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
+        return SKIP if self._args.colocated or not request.shape.machine else None
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         return self._others(nodes)
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         return "carries the control plane"
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return None if self._args.colocated and ask.shape.machine else SKIP
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if self._args.colocated and request.shape.machine else SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         scores: Scores = np.where(self._others(nodes), SCORE_MOST, 0)
         return scores
 

@@ -1,9 +1,9 @@
 """DefaultBinder: has the placement written to the store, together with others."""
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Handle
 from mandor.placement.framework.points import BindPlugin
+from mandor.placement.framework.request import PlacementRequest
 
 
 class DefaultBinder(BindPlugin):
@@ -14,6 +14,6 @@ class DefaultBinder(BindPlugin):
     def __init__(self, handle: Handle = DETACHED) -> None:
         self._handle = handle
 
-    async def bind(self, state: CycleState, ask: Ask, node: str) -> bool:
-        await self._handle.bind(ask, node)
+    async def bind(self, state: CycleState, request: PlacementRequest, node: str) -> bool:
+        await self._handle.bind(request, node)
         return True

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from mandor.lib.steps import TURN, WRITTEN, Steps
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.eviction import NOBODY_GOES, Candidate, agreed, candidate, goes_anyway, may_go
-from mandor.placement.framework.lodging import Alike, Level, Lodger, Rank, Tenure
+from mandor.placement.framework.dry_run import DryRun
+from mandor.placement.framework.occupancy import Alike, AllocationTerms, Level, PlacedInstance, Rank
 from mandor.placement.framework.points import ANYTHING, Agreed, Nomination, Offer, PostFilterPlugin
-from mandor.placement.framework.rehearsal import Rehearsal
-from mandor.placement.framework.scratch import Scratch
+from mandor.placement.framework.replayable_steps import ReplayableSteps
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import Amounts
+from mandor.placement.framework.victim_selection import NOBODY_GOES, Candidate, agreed, candidate, goes_anyway, may_go
 
 TIES = 10
 """Of nodes that look equal, so many are looked at closely."""
@@ -61,59 +61,59 @@ class DefaultPreemption(PostFilterPlugin):
     def __init__(self, args: DefaultPreemptionArgs | None = None) -> None:
         self._args = args or DefaultPreemptionArgs()
 
-    def making_room(self, state: CycleState, rehearsal: Rehearsal) -> Steps[Nomination | None]:
-        if not _can(rehearsal):
+    def making_room(self, state: CycleState, dry_run: DryRun) -> Steps[Nomination | None]:
+        if not _can(dry_run):
             return None
         yield 0  # From here on it takes longer than any other decision.
-        known = yield from self._candidates(rehearsal)
+        known = yield from self._candidates(dry_run)
         elsewhere = state.find(self.name, Agreed)
         if elsewhere is not None and known and known[0].victims:
-            wanted = (agreed(rehearsal, each) for each in elsewhere.offers)
+            wanted = (agreed(dry_run, each) for each in elsewhere.offers)
             known = sorted((each for each in wanted if each is not None), key=_cost)
         for found in known[:STARTED_MOST]:
             if len(found.victims) > VICTIMS_MOST:
                 continue
-            ends_well = yield from self._ends_well(rehearsal, found)
+            ends_well = yield from self._ends_well(dry_run, found)
             if ends_well:
                 return Nomination(found.node, tuple(each.key for each in found.victims))
         return None
 
-    def offers(self, rehearsal: Rehearsal) -> Iterator[Offer]:
-        if not _can(rehearsal):
+    def offers(self, dry_run: DryRun) -> Iterator[Offer]:
+        if not _can(dry_run):
             return
-        slots = islice((slot for _, slot in _promising(rehearsal)), self._most(rehearsal))
-        for found in (candidate(rehearsal, slot) for slot in slots):
+        slots = islice((slot for _, slot in _promising(dry_run)), self._most(dry_run))
+        for found in (candidate(dry_run, slot) for slot in slots):
             if found is not None and found.victims:
-                lodgers = rehearsal.lodging.lodgers(found.node)
-                others = tuple(each for each in lodgers if each not in found.victims and may_go(each, rehearsal))
+                placed_instances = dry_run.occupancy.placed_instances(found.node)
+                others = tuple(each for each in placed_instances if each not in found.victims and may_go(each, dry_run))
                 yield Offer(found.node, found.victims, found.violations, others)
 
-    def _most(self, rehearsal: Rehearsal) -> int:
-        share = len(rehearsal.nodes) * self._args.min_candidate_nodes_percentage // 100
+    def _most(self, dry_run: DryRun) -> int:
+        share = len(dry_run.nodes) * self._args.min_candidate_nodes_percentage // 100
         return max(share, self._args.min_candidate_nodes_absolute)
 
-    def _candidates(self, rehearsal: Rehearsal, ties: int = TIES) -> Steps[list[Candidate]]:
+    def _candidates(self, dry_run: DryRun, ties: int = TIES) -> Steps[list[Candidate]]:
         """The cheapest first."""
-        most = self._most(rehearsal)
+        most = self._most(dry_run)
         found: list[Candidate] = []
         best: Bound = (_NEVER, _NEVER)
-        for seen, (bound, slot) in enumerate(_promising(rehearsal)):
+        for seen, (bound, slot) in enumerate(_promising(dry_run)):
             if seen >= most or bound > best or (bound == best and len(found) >= ties):
                 break
-            each = candidate(rehearsal, slot)
+            each = candidate(dry_run, slot)
             if each is not None:
                 found.append(each)
                 best = min(best, each.bound)
-            yield _looks(rehearsal, slot) + (0 if seen else _look_at_all(rehearsal))
+            yield _looks(dry_run, slot) + (0 if seen else _look_at_all(dry_run))
         return sorted(found, key=_cost)
 
-    def _ends_well(self, rehearsal: Rehearsal, first: Candidate) -> Steps[bool]:
+    def _ends_well(self, dry_run: DryRun, first: Candidate) -> Steps[bool]:
         """Play it through, some of it at a time: what was done before is done again then."""
-        scratch = Scratch()
-        steps = self._played(rehearsal, first, scratch)
+        scratch = ReplayableSteps()
+        steps = self._played(dry_run, first, scratch)
         while True:
             looks = 0
-            with rehearsal.trial():
+            with dry_run.trial():
                 scratch.again()
                 try:
                     while looks < PLAYED:
@@ -123,26 +123,26 @@ class DefaultPreemption(PostFilterPlugin):
                     return ended
             yield looks
 
-    def _played(self, rehearsal: Rehearsal, first: Candidate, scratch: Scratch) -> Steps[bool]:
+    def _played(self, dry_run: DryRun, first: Candidate, scratch: ReplayableSteps) -> Steps[bool]:
         """Who has to go finds another place, or takes somebody's, or waits. It must come to an end, and the ask must
         have its place then."""
-        _carry_out(rehearsal, first, scratch)
+        _carry_out(dry_run, first, scratch)
         displaced = deque((each, 1) for each in first.victims)
         count = len(displaced)
-        waiting: list[Lodger] = []
+        waiting: list[PlacedInstance] = []
         while displaced:
-            lodger, depth = displaced.popleft()
-            if any(_alike(lodger, each) for each in waiting):
+            placed_instance, depth = displaced.popleft()
+            if any(_alike(placed_instance, each) for each in waiting):
                 continue
-            theirs = rehearsal.of(_ask(lodger))
+            theirs = dry_run.of(_ask(placed_instance))
             node = theirs.place()
-            yield _look_at_all(rehearsal)
+            yield _look_at_all(dry_run)
             if node:
-                scratch.do(partial(theirs.come, node, lodger))
+                scratch.do(partial(theirs.come, node, placed_instance))
                 continue
             best = yield from self._best(theirs)
             if best is None:
-                waiting.append(lodger)
+                waiting.append(placed_instance)
                 continue
             count += len(best.victims)
             if depth == DEPTH_MOST or count > CASCADE_MOST:
@@ -151,58 +151,58 @@ class DefaultPreemption(PostFilterPlugin):
             displaced.extend((each, depth + 1) for each in best.victims)
         if count == len(first.victims):
             return True
-        rehearsal.lodging.drop_allocation(rehearsal.ask.key)
-        return rehearsal.of(rehearsal.ask).fits(first.slot)
+        dry_run.occupancy.drop_allocation(dry_run.request.key)
+        return dry_run.of(dry_run.request).fits(first.slot)
 
-    def _best(self, rehearsal: Rehearsal) -> Steps[Candidate | None]:
-        if not _can(rehearsal):
+    def _best(self, dry_run: DryRun) -> Steps[Candidate | None]:
+        if not _can(dry_run):
             return None
-        found = yield from self._candidates(rehearsal, ties=1)
+        found = yield from self._candidates(dry_run, ties=1)
         return next(iter(found), None)
 
 
-def _looks(rehearsal: Rehearsal, slot: int) -> int:
+def _looks(dry_run: DryRun, slot: int) -> int:
     """What it takes to find out who must leave a node: each there goes and comes back, where that is really tried with
     everybody asked about it."""
-    there = int(rehearsal.nodes.instances[slot])
-    return there * WRITTEN * (2 if rehearsal.by_amounts else 12)
+    there = int(dry_run.nodes.instances[slot])
+    return there * WRITTEN * (2 if dry_run.by_amounts else 12)
 
 
-def _look_at_all(rehearsal: Rehearsal) -> int:
+def _look_at_all(dry_run: DryRun) -> int:
     """What it takes to look at all nodes, in columns."""
-    return 10 * WRITTEN + len(rehearsal.nodes) // 10
+    return 10 * WRITTEN + len(dry_run.nodes) // 10
 
 
-def _can(rehearsal: Rehearsal) -> bool:
+def _can(dry_run: DryRun) -> bool:
     """There is somebody of lower priority."""
-    lowest = rehearsal.lodging.lowest()
-    return rehearsal.ask.preempts and lowest is not None and lowest < rehearsal.ask.priority
+    lowest = dry_run.occupancy.lowest()
+    return dry_run.request.preempts and lowest is not None and lowest < dry_run.request.priority
 
 
-def _promising(rehearsal: Rehearsal) -> Iterator[tuple[Bound, int]]:
+def _promising(dry_run: DryRun) -> Iterator[tuple[Bound, int]]:
     """The nodes where it could fit by amounts, with the least that it can cost there: the cheapest first."""
-    lodging = rehearsal.lodging
-    if not len(rehearsal.nodes):
+    occupancy = dry_run.occupancy
+    if not len(dry_run.nodes):
         return
-    anyway = _taken(rehearsal)
-    levels = lodging.levels(rehearsal.ask.priority)
-    tight = lodging.tight()
+    anyway = _taken(dry_run)
+    levels = occupancy.levels(dry_run.request.priority)
+    tight = occupancy.tight()
     # The least short first, then by luck.
-    rank = rehearsal.nodes.order() * (2.0**-32 * 1e-6) + _shortage(rehearsal, anyway)
-    left = rehearsal.possible.copy()
-    for broken, of in enumerate((_without(rehearsal, levels, tight), levels) if tight else (levels,)):
-        for value, found in _level_by_level(rehearsal, anyway, of, left):
+    rank = dry_run.nodes.order() * (2.0**-32 * 1e-6) + _shortage(dry_run, anyway)
+    left = dry_run.possible.copy()
+    for broken, of in enumerate((_without(dry_run, levels, tight), levels) if tight else (levels,)):
+        for value, found in _level_by_level(dry_run, anyway, of, left):
             for slot in _in_turn(np.where(found, rank, np.inf)):
                 yield (broken, value), slot
 
 
 def _level_by_level(
-    rehearsal: Rehearsal, anyway: Amounts | None, levels: Sequence[Level], left: Mask
+    dry_run: DryRun, anyway: Amounts | None, levels: Sequence[Level], left: Mask
 ) -> Iterator[tuple[int, Mask]]:
     """The lowest priority such that enough is free if all up to it go, and the nodes where that is so; of those that
     are left, which get fewer."""
-    nodes = rehearsal.nodes
-    needs = [(nodes.rows[name], need) for name, need in rehearsal.needs.items()]
+    nodes = dry_run.nodes
+    needs = [(nodes.rows[name], need) for name, need in dry_run.needs.items()]
     free = [nodes.free[row] + (0 if anyway is None else anyway[row]) for row, _ in needs]
     gone = np.zeros(len(nodes), dtype=np.int64) if anyway is None else anyway[-1].copy()
     steps = levels if anyway is None else (Level(NOBODY_GOES, np.zeros_like(anyway)), *levels)
@@ -216,49 +216,49 @@ def _level_by_level(
         yield value, found
 
 
-def _taken(rehearsal: Rehearsal) -> Amounts | None:
+def _taken(dry_run: DryRun) -> Amounts | None:
     """What those take who go anyway; None: nobody does. Many may be going while many wait: where all of a node go in
     time, nobody is looked at by himself."""
-    nodes, lodging = rehearsal.nodes, rehearsal.lodging
-    going, lowest = lodging.going(), lodging.lowest_held()
-    held = lodging.held() if lowest is not None and lowest < rehearsal.ask.priority else ()
+    nodes, occupancy = dry_run.nodes, dry_run.occupancy
+    going, lowest = occupancy.going(), occupancy.lowest_held()
+    held = occupancy.held() if lowest is not None and lowest < dry_run.request.priority else ()
     if not held and not going.taken[-1].any():
         return None
-    late = going.latest > rehearsal.soon
+    late = going.latest > dry_run.soon
     taken = np.where(late, 0, going.taken)
     where = {nodes.nodes[slot].meta.name for slot in late.nonzero()[0].tolist()}
-    gone = lodging.stopping(by=rehearsal.soon, among=where) if where else ()
-    for node, lodger in (*gone, *held):
-        if node in nodes.slots and goes_anyway(lodger, rehearsal):
-            _add(taken, rehearsal, lodger.shape, [nodes.slots[node]], [1])
+    gone = occupancy.stopping(by=dry_run.soon, among=where) if where else ()
+    for node, placed_instance in (*gone, *held):
+        if node in nodes.slots and goes_anyway(placed_instance, dry_run):
+            _add(taken, dry_run, placed_instance.shape, [nodes.slots[node]], [1])
     return taken
 
 
-def _without(rehearsal: Rehearsal, levels: Sequence[Level], lodgers: Iterable[Alike]) -> list[Level]:
+def _without(dry_run: DryRun, levels: Sequence[Level], placed_instances: Iterable[Alike]) -> list[Level]:
     copies = {level.priority: level.taken.copy() for level in levels}
-    slots = rehearsal.nodes.slots
-    for each in lodgers:
+    slots = dry_run.nodes.slots
+    for each in placed_instances:
         # Where priorities are lumped together, theirs is the highest that is not above it.
         level = max((priority for priority in copies if priority <= each.priority), default=None)
-        if level is not None and each.priority < rehearsal.ask.priority:
+        if level is not None and each.priority < dry_run.request.priority:
             at = [slots[node] for node in each.counts]
-            _add(copies[level], rehearsal, each.shape, at, [-count for count in each.counts.values()])
+            _add(copies[level], dry_run, each.shape, at, [-count for count in each.counts.values()])
     return [Level(priority, taken) for priority, taken in copies.items()]
 
 
-def _add(taken: Amounts, rehearsal: Rehearsal, shape: Shape, slots: Sequence[int], counts: Sequence[int]) -> None:
+def _add(taken: Amounts, dry_run: DryRun, shape: Shape, slots: Sequence[int], counts: Sequence[int]) -> None:
     """To each of these slots, which are all different, so many."""
-    rows, many = rehearsal.nodes.rows, np.array(counts, dtype=np.int64)
+    rows, many = dry_run.nodes.rows, np.array(counts, dtype=np.int64)
     for resource, amount in shape.wanted:
         taken[rows[resource], slots] += amount * many
     taken[-1, slots] += many
 
 
-def _shortage(rehearsal: Rehearsal, anyway: Amounts | None) -> NDArray[np.float64]:
+def _shortage(dry_run: DryRun, anyway: Amounts | None) -> NDArray[np.float64]:
     """How much is missing on each node, in shares of what is asked for: the less, the fewer have to go."""
-    nodes = rehearsal.nodes
+    nodes = dry_run.nodes
     short = np.zeros(len(nodes), dtype=np.float64)
-    for resource, amount in rehearsal.ask.shape.wanted:
+    for resource, amount in dry_run.request.shape.wanted:
         row = nodes.rows.get(resource)
         if row is not None:
             missing = amount - nodes.free[row]
@@ -285,24 +285,37 @@ def _in_turn(rank: NDArray[np.float64]) -> Iterator[int]:
     yield from rest[np.argsort(rank[rest])].tolist()
 
 
-def _carry_out(rehearsal: Rehearsal, chosen: Candidate, scratch: Scratch) -> None:
-    lodgers = rehearsal.lodging.lodgers(chosen.node)
-    gone = [each for each in lodgers if goes_anyway(each, rehearsal)]
-    scratch.do(partial(rehearsal.leave, [*gone, *chosen.victims]))
-    ask = rehearsal.ask
-    rank = Rank(ask.priority, ask.preempts, profile=ask.profile)
-    scratch.do(partial(rehearsal.come, chosen.node, Lodger(ask.key, ask.shape, ask.who, Tenure(rank))))
+def _carry_out(dry_run: DryRun, chosen: Candidate, scratch: ReplayableSteps) -> None:
+    placed_instances = dry_run.occupancy.placed_instances(chosen.node)
+    gone = [each for each in placed_instances if goes_anyway(each, dry_run)]
+    scratch.do(partial(dry_run.leave, [*gone, *chosen.victims]))
+    request = dry_run.request
+    rank = Rank(request.priority, request.preempts, profile=request.profile)
+    scratch.do(
+        partial(
+            dry_run.come,
+            chosen.node,
+            PlacedInstance(request.key, request.shape, request.identity, AllocationTerms(rank)),
+        )
+    )
 
 
-def _ask(lodger: Lodger) -> Ask:
-    rank = lodger.tenure.rank
-    ask = Ask(lodger.key, lodger.shape, rank.priority, rank.profile, who=lodger.who, preempts=rank.preempts)
+def _ask(placed_instance: PlacedInstance) -> PlacementRequest:
+    rank = placed_instance.terms.rank
+    request = PlacementRequest(
+        placed_instance.key,
+        placed_instance.shape,
+        rank.priority,
+        rank.profile,
+        identity=placed_instance.identity,
+        preempts=rank.preempts,
+    )
     # Where it goes rather than not at all is what matters here.
-    return replace(ask, dropped=len(lodger.shape.should), lenient=True)
+    return replace(request, dropped=len(placed_instance.shape.should), lenient=True)
 
 
-def _alike(one: Lodger, other: Lodger) -> bool:
-    return one.shape is other.shape and one.who == other.who and one.tenure.rank == other.tenure.rank
+def _alike(one: PlacedInstance, other: PlacedInstance) -> bool:
+    return one.shape is other.shape and one.identity == other.identity and one.terms.rank == other.terms.rank
 
 
 def _cost(each: Candidate) -> tuple[int, int, int, int, float, int]:

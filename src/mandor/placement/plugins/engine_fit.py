@@ -4,7 +4,6 @@ from collections.abc import Hashable
 from functools import partial
 
 from mandor.model.node import Capabilities
-from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import (
@@ -17,6 +16,7 @@ from mandor.placement.framework.points import (
     ScorePlugin,
     Skip,
 )
+from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import Engines, Snapshot
 
 
@@ -27,18 +27,18 @@ class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
     retry_on = NODES
     by_class = True
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return _question(ask.shape)
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return _question(request.shape)
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        shape = ask.shape
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
+        shape = request.shape
         return nodes.engines.where((self.name, *_question(shape)), lambda engines: bool(usable(shape, engines)))
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        shape = ask.shape
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
+        shape = request.shape
         wanted = " or ".join(shape.engines)
         kind = {frozenset({True}): "images", frozenset({False}): "commands"}.get(shape.images, "images and commands")
         if shape.needs:
@@ -48,11 +48,11 @@ class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
         said = f"no {wanted} that is up and runs {kind}" if wanted else f"no engine is up that runs {kind}"
         return said + _down(shape, nodes, refused)
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return SKIP if len(ask.shape.engines) < 2 else None
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return SKIP if len(request.shape.engines) < 2 else None
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        shape = ask.shape
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
+        shape = request.shape
         return nodes.engines.scores((self.name, *_question(shape)), lambda engines: _preference(shape, engines))
 
 

@@ -6,10 +6,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SKIP, PreScorePlugin, ScorePlugin, Skip, scaled
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot, Wanted
 
 _SCALE = 1000
@@ -36,18 +36,18 @@ class Fragmentation(PreScorePlugin, ScorePlugin):
     def __init__(self, args: FragmentationArgs | None = None) -> None:
         self._count = (args or FragmentationArgs()).shapes
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         return None if self._usual(nodes) else SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        taken = dict(ask.shape.wanted)
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
+        taken = dict(request.shape.wanted)
         loss = np.zeros(len(nodes), dtype=np.int64)
         for wanted, count in self._usual(nodes):
             before, after = _places(wanted, {}, nodes), _places(wanted, taken, nodes)
             loss += (before - after) * _size(wanted, nodes) * count
         return loss
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         return scaled(scores, reverse=True)
 
     def _usual(self, nodes: Snapshot) -> list[tuple[Wanted, int]]:

@@ -1,18 +1,18 @@
 """Gang: instances that belong together are placed together or not at all."""
 
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask, Membership
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Handle
 from mandor.placement.framework.points import (
     ANYTHING,
+    GangBinding,
     GangPlugin,
     PermitPlugin,
     PostBindPlugin,
     ReservePlugin,
-    Together,
     Wait,
 )
+from mandor.placement.framework.request import GangMembership, PlacementRequest
 
 
 class Gang(GangPlugin, ReservePlugin, PermitPlugin, PostBindPlugin):
@@ -26,44 +26,44 @@ class Gang(GangPlugin, ReservePlugin, PermitPlugin, PostBindPlugin):
         self._handle = handle
         self._late: dict[tuple[str, str, str], set[Key]] = {}
 
-    def reserve(self, state: CycleState, ask: Ask, node: str) -> None:
+    def reserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         """Nothing: its room is counted already."""
 
-    def unreserve(self, state: CycleState, ask: Ask, node: str) -> None:
-        if ask.member is None:
+    def unreserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
+        if request.member is None:
             return
-        late = self._late.get(ask.member.gang, set())
-        if ask.key in late:
-            self._forget(ask.member, ask.key)
+        late = self._late.get(request.member.gang, set())
+        if request.key in late:
+            self._forget(request.member, request.key)
         else:
-            self._end(ask.member, whole=False)
+            self._end(request.member, whole=False)
 
-    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | str | None:
-        if ask.member is None or state.find(self.name, Together) is not None:
+    def permit(self, state: CycleState, request: PlacementRequest, node: str) -> Wait | str | None:
+        if request.member is None or state.find(self.name, GangBinding) is not None:
             return None
-        muster = self._handle.muster(ask)
-        if muster is None or muster.bound >= muster.needed:
+        gang_members = self._handle.gang_members(request)
+        if gang_members is None or gang_members.bound >= gang_members.needed:
             return None
-        self._late.setdefault(ask.member.gang, set()).add(ask.key)
-        return Wait(ask.member.seconds)
+        self._late.setdefault(request.member.gang, set()).add(request.key)
+        return Wait(request.member.seconds)
 
-    def post_bind(self, state: CycleState, ask: Ask, node: str) -> None:
-        together = state.find(self.name, Together)
+    def post_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
+        together = state.find(self.name, GangBinding)
         if together is None:
             return
         together.left -= 1
-        if not together.left and ask.member is not None and ask.member.gang in self._late:
-            muster = self._handle.muster(ask)
-            self._end(ask.member, whole=muster is None or muster.bound >= muster.needed)
+        if not together.left and request.member is not None and request.member.gang in self._late:
+            gang_members = self._handle.gang_members(request)
+            self._end(request.member, whole=gang_members is None or gang_members.bound >= gang_members.needed)
 
-    def _end(self, member: Membership, *, whole: bool) -> None:
+    def _end(self, member: GangMembership, *, whole: bool) -> None:
         for key in self._late.pop(member.gang, ()):
             if whole:
                 self._handle.approve(key, self.name)
             else:
                 self._handle.reject(key, self.name, "the others of its gang could not be bound")
 
-    def _forget(self, member: Membership, key: Key) -> None:
+    def _forget(self, member: GangMembership, key: Key) -> None:
         late = self._late[member.gang]
         late.discard(key)
         if not late:

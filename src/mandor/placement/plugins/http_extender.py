@@ -10,11 +10,10 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds
-from mandor.placement.framework.ask import CPU, MEMORY, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Handle
-from mandor.placement.framework.lodging import Lodger
+from mandor.placement.framework.occupancy import PlacedInstance
 from mandor.placement.framework.points import (
     BindPlugin,
     ConsultPlugin,
@@ -26,6 +25,7 @@ from mandor.placement.framework.points import (
     Tls,
     tally,
 )
+from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 EXTENDER_MOST = 10
@@ -114,20 +114,20 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         self._said: Mapping[str, str] = {}
         """Why it refused nodes in this cycle."""
 
-    def consult(self, ask: Ask, nodes: Snapshot, feasible: Mask) -> Generator[Question, Reply, object]:
-        if not self._concerned(ask):
+    def consult(self, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Generator[Question, Reply, object]:
+        if not self._concerned(request):
             return _Answer()
         slots = [int(slot) for slot in feasible.nonzero()[0]]
         described = {nodes.nodes[slot].meta.name: self._node(nodes, slot) for slot in slots}
         answer = _Answer()
         if self.extender.filter_verb:
-            reply = yield self._question(self.extender.filter_verb, ask, described)
+            reply = yield self._question(self.extender.filter_verb, request, described)
             if self._missing(reply):
                 return _Answer()
             answer = self._filtered(reply.body, described)
             described = {name: each for name, each in described.items() if name in (answer.fits or ())}
         if self.extender.prioritize_verb and described:
-            reply = yield self._question(self.extender.prioritize_verb, ask, described)
+            reply = yield self._question(self.extender.prioritize_verb, request, described)
             if not self._missing(reply):
                 answer = _Answer(answer.fits, answer.why, self._scored(reply.body))
         return answer
@@ -144,13 +144,15 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
             return answer
         return replace(answer, fits=answer.fits | {each.node for each in offers})
 
-    def consult_victims(self, ask: Ask, offers: tuple[Offer, ...]) -> Generator[Question, Reply, tuple[Offer, ...]]:
-        if not self._concerned(ask):
+    def consult_victims(
+        self, request: PlacementRequest, offers: tuple[Offer, ...]
+    ) -> Generator[Question, Reply, tuple[Offer, ...]]:
+        if not self._concerned(request):
             return offers
-        reply = yield self._asked(self.extender.preempt_verb, {"Pod": _pod(ask), **self._victims(offers)})
+        reply = yield self._asked(self.extender.preempt_verb, {"Pod": _pod(request), **self._victims(offers)})
         return offers if self._missing(reply) else tuple(self._agreed(reply.body, offers))
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         answer = state.find(self.name, _Answer)
         if answer is None or answer.fits is None:
             return np.ones(len(nodes), dtype=np.bool_)
@@ -159,10 +161,10 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         self._said = answer.why
         return fits
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         return tally(self._said.get(nodes.nodes[int(slot)].meta.name, "refused") for slot in refused.nonzero()[0])
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         scores = np.zeros(len(nodes), dtype=np.int64)
         answer = state.find(self.name, _Answer)
         for name, score in answer.scores.items() if answer is not None else ():
@@ -170,23 +172,23 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
                 scores[nodes.slots[name]] = score
         return scores
 
-    async def bind(self, state: CycleState, ask: Ask, node: str) -> bool:
+    async def bind(self, state: CycleState, request: PlacementRequest, node: str) -> bool:
         """With its consent it is written down; what it does about it besides is its affair."""
-        if not self._concerned(ask):
+        if not self._concerned(request):
             return False
-        body = {"PodName": ask.key.name, "PodNamespace": ask.key.namespace, "PodUID": "", "Node": node}
+        body = {"PodName": request.key.name, "PodNamespace": request.key.namespace, "PodUID": "", "Node": node}
         reply = await self._handle.inquire(self._asked(self.extender.bind_verb, body))
         if self._missing(reply):
             return False
         error = _field(reply.body, "error")
         if error:
             raise RuntimeError(f"will not bind it: {error}")
-        await self._handle.bind(ask, node)
+        await self._handle.bind(request, node)
         return True
 
-    def _concerned(self, ask: Ask) -> bool:
+    def _concerned(self, request: PlacementRequest) -> bool:
         managed = {each.name for each in self.extender.managed_resources}
-        return not managed or any(resource in managed for resource, _ in ask.shape.wanted)
+        return not managed or any(resource in managed for resource, _ in request.shape.wanted)
 
     # The protocol.
 
@@ -195,13 +197,13 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         tls = self.extender.tls_config
         return Question(url, body, float(self.extender.http_timeout), tls.tls if tls is not None else Tls())
 
-    def _question(self, verb: str, ask: Ask, described: Mapping[str, Any]) -> Question:
+    def _question(self, verb: str, request: PlacementRequest, described: Mapping[str, Any]) -> Question:
         nodes: dict[str, Any] = (
             {"NodeNames": list(described)}
             if self.extender.node_cache_capable
             else {"Nodes": {"apiVersion": "v1", "kind": "NodeList", "items": list(described.values())}}
         )
-        return self._asked(verb, {"Pod": _pod(ask), **nodes})
+        return self._asked(verb, {"Pod": _pod(request), **nodes})
 
     def _missing(self, reply: Reply) -> bool:
         """True: there is no answer, and it goes without."""
@@ -292,38 +294,38 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         }
 
 
-def _pod(ask: Ask) -> dict[str, Any]:
+def _pod(request: PlacementRequest) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": ask.key.name, "namespace": ask.key.namespace},
+        "metadata": {"name": request.key.name, "namespace": request.key.namespace},
         "spec": {
-            "schedulerName": ask.profile,
-            "priority": ask.priority,
-            "containers": [{"name": "main", "resources": {"requests": _quantities(dict(ask.shape.wanted))}}],
+            "schedulerName": request.profile,
+            "priority": request.priority,
+            "containers": [{"name": "main", "resources": {"requests": _quantities(dict(request.shape.wanted))}}],
         },
     }
 
 
-def _uid(lodger: Lodger) -> str:
+def _uid(placed_instance: PlacedInstance) -> str:
     """Of those who are there at one time nobody has the same; extenders give back what they got."""
-    return f"{lodger.key.namespace}/{lodger.key.name}"
+    return f"{placed_instance.key.namespace}/{placed_instance.key.name}"
 
 
-def _victim(lodger: Lodger, node: str) -> dict[str, Any]:
-    requests = _quantities(dict(lodger.shape.wanted))
+def _victim(placed_instance: PlacedInstance, node: str) -> dict[str, Any]:
+    requests = _quantities(dict(placed_instance.shape.wanted))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": lodger.key.name,
-            "namespace": lodger.key.namespace,
-            "uid": _uid(lodger),
-            "labels": dict(lodger.who.labels),
+            "name": placed_instance.key.name,
+            "namespace": placed_instance.key.namespace,
+            "uid": _uid(placed_instance),
+            "labels": dict(placed_instance.identity.labels),
         },
         "spec": {
             "nodeName": node,
-            "priority": lodger.priority,
+            "priority": placed_instance.priority,
             "containers": [{"name": "main", "resources": {"requests": requests}}],
         },
     }

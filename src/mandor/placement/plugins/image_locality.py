@@ -3,10 +3,10 @@
 from collections.abc import Hashable
 
 from mandor.model.image import tagged
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, Reach, ScorePlugin, Skip
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Images, Snapshot
 
 _MB = 1024 * 1024
@@ -21,19 +21,19 @@ class ImageLocality(PreScorePlugin, ScorePlugin):
 
     name = "ImageLocality"
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return ask.shape.image_names
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return request.shape.image_names
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         """Without images that anybody has, all nodes are equal."""
-        return None if any(ask.shape.image_names) and nodes.images.where(self.name, bool).any() else SKIP
+        return None if any(request.shape.image_names) and nodes.images.where(self.name, bool).any() else SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        wanted = tuple(tagged(name) for name in ask.shape.image_names if name)
-        tasks, total = len(ask.shape.image_names), len(nodes)
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
+        wanted = tuple(tagged(name) for name in request.shape.image_names if name)
+        tasks, total = len(request.shape.image_names), len(nodes)
         most = MOST_BYTES * tasks
         holders: dict[str, int] = {}
 

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from mandor.placement.framework.ask import GIVEN_UP_WEIGHT, Ask
-from mandor.placement.framework.census import Domains
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Selector, Tie
@@ -21,7 +19,9 @@ from mandor.placement.framework.points import (
     ScorePlugin,
     Skip,
 )
+from mandor.placement.framework.request import GIVEN_UP_WEIGHT, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.topology_counts import Domains
 
 
 class InterPodAffinityArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -45,46 +45,48 @@ class InterPodAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
     def __init__(self, args: InterPodAffinityArgs | None = None) -> None:
         self._args = args or InterPodAffinityArgs()
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.CLUSTER
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        rules = ask.rules
-        return None if rules.near or rules.apart or any(_against(ask, nodes)) else SKIP
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
+        rules = request.rules
+        return None if rules.near or rules.apart or any(_against(request, nodes)) else SKIP
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         fits = np.ones(len(nodes), dtype=np.bool_)
-        for tie in ask.rules.apart:
-            fits &= _nobody(nodes.census.domains(tie.selector, tie.over))
-        for _, owners in _against(ask, nodes):
+        for tie in request.rules.apart:
+            fits &= _nobody(nodes.topology.domains(tie.selector, tie.over))
+        for _, owners in _against(request, nodes):
             fits &= _nobody(owners)
-        for tie in ask.rules.near:
-            fits &= _company(tie, ask, nodes)
+        for tie in request.rules.near:
+            fits &= _company(tie, request, nodes)
         return fits
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         said = [
-            f"not near {_shown(tie.selector)}" for tie in ask.rules.near if not _company(tie, ask, nodes)[refused].all()
+            f"not near {_shown(tie.selector)}"
+            for tie in request.rules.near
+            if not _company(tie, request, nodes)[refused].all()
         ]
         said += [
             f"not apart from {_shown(tie.selector)}"
-            for tie in ask.rules.apart
-            if not _nobody(nodes.census.domains(tie.selector, tie.over))[refused].all()
+            for tie in request.rules.apart
+            if not _nobody(nodes.topology.domains(tie.selector, tie.over))[refused].all()
         ]
-        if any(not _nobody(owners)[refused].all() for _, owners in _against(ask, nodes)):
+        if any(not _nobody(owners)[refused].all() for _, owners in _against(request, nodes)):
             said.append("others there want to be apart from it")
         return "; ".join(said)
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return None if any(self._pulls(ask, nodes)) else SKIP
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if any(self._pulls(request, nodes)) else SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         sums = np.zeros(len(nodes), dtype=np.int64)
-        for weight, domains in self._pulls(ask, nodes):
+        for weight, domains in self._pulls(request, nodes):
             sums += weight * domains.at_nodes
         return sums
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         """From the lowest, 0, to the highest, 100."""
         low, high = (int(scores.min()), int(scores.max())) if len(scores) else (0, 0)
         if low == high:
@@ -92,30 +94,30 @@ class InterPodAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
         shares: Scores = (SCORE_MOST * ((scores - low) / (high - low))).astype(np.int64)
         return shares
 
-    def _pulls(self, ask: Ask, nodes: Snapshot) -> Iterator[tuple[int, Domains]]:
+    def _pulls(self, request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[int, Domains]]:
         """Who draws it, and who pushes it away, and how much."""
-        for tie, weight in ask.rules.ties_wished:
-            yield weight, nodes.census.domains(tie.selector, tie.over)
-        for tie, counter in nodes.census.ties_on(ask.who):
-            weight = self._pull(tie, ask)
+        for tie, weight in request.rules.ties_wished:
+            yield weight, nodes.topology.domains(tie.selector, tie.over)
+        for tie, counter in nodes.topology.ties_on(request.identity):
+            weight = self._pull(tie, request)
             if weight:
-                yield weight, nodes.census.owners(tie, counter)
+                yield weight, nodes.topology.owners(tie, counter)
 
-    def _pull(self, tie: Tie, ask: Ask) -> int:
+    def _pull(self, tie: Tie, request: PlacementRequest) -> int:
         """What a rule of a placed instance counts for the one that comes."""
         if tie.strength == "prefer":
             signed = tie.weight if tie.kind == "near" else -tie.weight
             return 0 if self._args.ignore_preferred_terms_of_existing_pods else signed
         if tie.kind == "near":
             return self._args.hard_pod_affinity_weight
-        return -GIVEN_UP_WEIGHT if tie.strength == "should" and ask.lenient else 0
+        return -GIVEN_UP_WEIGHT if tie.strength == "should" and request.lenient else 0
 
 
-def _against(ask: Ask, nodes: Snapshot) -> Iterator[tuple[Tie, Domains]]:
+def _against(request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[Tie, Domains]]:
     """Rules of placed instances that keep it away."""
-    for tie, counter in nodes.census.ties_on(ask.who):
-        if tie.kind == "apart" and (tie.strength == "must" or (tie.strength == "should" and not ask.lenient)):
-            yield tie, nodes.census.owners(tie, counter)
+    for tie, counter in nodes.topology.ties_on(request.identity):
+        if tie.kind == "apart" and (tie.strength == "must" or (tie.strength == "should" and not request.lenient)):
+            yield tie, nodes.topology.owners(tie, counter)
 
 
 def _nobody(domains: Domains) -> Mask:
@@ -123,12 +125,12 @@ def _nobody(domains: Domains) -> Mask:
     return empty
 
 
-def _company(tie: Tie, ask: Ask, nodes: Snapshot) -> Mask:
+def _company(tie: Tie, request: PlacementRequest, nodes: Snapshot) -> Mask:
     """Where those it wants to be near are; anywhere for the first of a set that names itself."""
-    domains = nodes.census.domains(tie.selector, tie.over)
+    domains = nodes.topology.domains(tie.selector, tie.over)
     there: Mask = domains.at_nodes > 0
-    if tie.selector.matches(ask.who) and not there.any():
-        return nodes.census.known(tie.over)
+    if tie.selector.matches(request.identity) and not there.any():
+        return nodes.topology.known(tie.over)
     return there
 
 

@@ -3,19 +3,19 @@
 import numpy as np
 from msgspec import Struct
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import (
     ANYTHING,
     SCORE_MOST,
     SKIP,
+    ClusterEvent,
     FilterPlugin,
-    Happening,
     PreFilterPlugin,
     ScorePlugin,
     Skip,
 )
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Amounts, Snapshot
 
 _RESOURCES = ("cpu", "memory")
@@ -37,28 +37,28 @@ class LoadAware(PreFilterPlugin, FilterPlugin, ScorePlugin):
 
     name = "LoadAware"
     Args = LoadAwareArgs
-    retry_on = ANYTHING | {Happening.LOAD_CHANGED}
+    retry_on = ANYTHING | {ClusterEvent.LOAD_CHANGED}
     by_class = True
 
     def __init__(self, args: LoadAwareArgs | None = None) -> None:
         self._thresholds = (args or LoadAwareArgs()).usage_thresholds
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
         return None if self._thresholds else SKIP
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         fits = np.ones(len(nodes), dtype=np.bool_)
         for resource in self._thresholds:
             fits &= self._cool(resource, nodes)
         return fits
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         hot = [each for each in self._thresholds if not self._cool(each, nodes)[refused].all()]
         return ", ".join(f"uses more than {self._thresholds[each]} % of its {each}" for each in hot)
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         capacity = nodes.allocatable[:2]
-        left = capacity - _load(nodes) - np.array(ask.shape.counted)[:, np.newaxis]
+        left = capacity - _load(nodes) - np.array(request.shape.counted)[:, np.newaxis]
         shares = np.maximum(left, 0) * SCORE_MOST // np.maximum(capacity, 1)
         has = (capacity > 0).sum(axis=0)
         scores: Scores = np.where(capacity > 0, shares, 0).sum(axis=0) // np.maximum(has, 1)

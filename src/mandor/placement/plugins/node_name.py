@@ -5,10 +5,10 @@ from collections.abc import Hashable
 import numpy as np
 
 from mandor.model.node import Node
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import NODES, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -17,24 +17,24 @@ class NodeName(PreFilterPlugin, FilterPlugin):
     retry_on = NODES
     by_class = True
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return ask.pin
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return request.pin
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return None if ask.pin else SKIP
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
+        return None if request.pin else SKIP
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         fits = np.zeros(len(nodes), dtype=np.bool_)
-        slot = nodes.slots.get(ask.pin)
+        slot = nodes.slots.get(request.pin)
         if slot is not None:
             fits[slot] = True
         return fits
 
-    def rules_out(self, ask: Ask, node: Node) -> bool:
-        return bool(ask.pin) and node.meta.name != ask.pin
+    def rules_out(self, request: PlacementRequest, node: Node) -> bool:
+        return bool(request.pin) and node.meta.name != request.pin
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        return f"not {ask.pin}"
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
+        return f"not {request.pin}"

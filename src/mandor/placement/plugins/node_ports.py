@@ -4,11 +4,11 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import ANYTHING, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
 from mandor.placement.framework.ports import HostPort
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -17,17 +17,17 @@ class NodePorts(PreFilterPlugin, FilterPlugin):
     retry_on = ANYTHING
     by_class = True
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ROOM
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return ask.shape.host_ports, ask.shape.any_ports
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return request.shape.host_ports, request.shape.any_ports
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return None if ask.shape.host_ports or ask.shape.any_ports else SKIP
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
+        return None if request.shape.host_ports or request.shape.any_ports else SKIP
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        fixed, wanted = ask.shape.host_ports, len(ask.shape.any_ports)
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
+        fixed, wanted = request.shape.host_ports, len(request.shape.any_ports)
         fits: Mask = nodes.ports_left >= wanted if wanted else np.ones(len(nodes), dtype=np.bool_)
         for port in fixed:
             fits[[nodes.slots[name] for name in nodes.ports.users(port)]] = False
@@ -36,17 +36,17 @@ class NodePorts(PreFilterPlugin, FilterPlugin):
                 fits[slot] = nodes.ports.left_beside(nodes.nodes[slot].meta.name, fixed) >= wanted
         return fits
 
-    def filter_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> bool:
+    def filter_slot(self, request: PlacementRequest, nodes: Snapshot, slot: int) -> bool:
         name = nodes.nodes[slot].meta.name
-        fixed, wanted = ask.shape.host_ports, len(ask.shape.any_ports)
+        fixed, wanted = request.shape.host_ports, len(request.shape.any_ports)
         if any(name in nodes.ports.users(port) for port in fixed):
             return False
         return not wanted or nodes.ports.left_beside(name, fixed) >= wanted
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        reasons = [_taken(port, nodes, refused) for port in ask.shape.host_ports]
-        if ask.shape.any_ports:
-            short = refused & (nodes.ports_left < len(ask.shape.any_ports) + len(ask.shape.host_ports))
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
+        reasons = [_taken(port, nodes, refused) for port in request.shape.host_ports]
+        if request.shape.any_ports:
+            short = refused & (nodes.ports_left < len(request.shape.any_ports) + len(request.shape.host_ports))
             ranges = sorted({str(nodes.nodes[slot].status.ports) for slot in short.nonzero()[0].tolist()})
             reasons += [f"no free port in {' or '.join(ranges)}"] if ranges else []
         return ", ".join(filter(None, reasons))

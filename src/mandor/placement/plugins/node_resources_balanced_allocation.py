@@ -6,11 +6,11 @@ import numpy as np
 from msgspec import Struct
 
 from mandor.placement.framework.allocation import CPU_AND_MEMORY, Weighed, requested
-from mandor.placement.framework.ask import CPU, MEMORY, Ask
+from mandor.placement.framework.cached_columns import At
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.kept import At
 from mandor.placement.framework.points import SCORE_MOST, SKIP, Formula, PreScorePlugin, Reach, ScorePlugin, Skip
+from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -33,26 +33,26 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
         self._named = frozenset(each.name for each in self._args.resources)
         self.score_formula = Formula.BALANCED if self._args.resources == CPU_AND_MEMORY else None
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ROOM
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return self._moves(ask)
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return self._moves(request)
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         """What asks for nothing moves no balance."""
-        return None if self._moves(ask) else SKIP
+        return None if self._moves(request) else SKIP
 
-    def _moves(self, ask: Ask) -> bool:
-        return any(resource in self._named for resource, _ in ask.shape.wanted)
+    def _moves(self, request: PlacementRequest) -> bool:
+        return any(resource in self._named for resource, _ in request.shape.wanted)
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        return self.score_kept(ask, nodes)
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
+        return self.score_cached(request, nodes)
 
-    def score_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> int:
+    def score_slot(self, request: PlacementRequest, nodes: Snapshot, slot: int) -> int:
         if self._args.resources != CPU_AND_MEMORY:
-            return int(self.score_at(ask, nodes, slice(slot, slot + 1))[0])
-        shares, wanted = [], dict(ask.shape.wanted)
+            return int(self.score_at(request, nodes, slice(slot, slot + 1))[0])
+        shares, wanted = [], dict(request.shape.wanted)
         for row, resource in enumerate((CPU, MEMORY)):
             capacity = int(nodes.allocatable[row, slot])
             if capacity:
@@ -61,9 +61,9 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
         deviation = abs(shares[0] - shares[1]) / 2 if len(shares) == 2 else 0.0
         return int((1 - deviation) * SCORE_MOST)
 
-    def score_at(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
+    def score_at(self, request: PlacementRequest, nodes: Snapshot, at: At) -> Scores:
         shares, has = [], []
-        for taken, capacity, _ in requested(ask, nodes, self._args.resources, counted=False, at=at):
+        for taken, capacity, _ in requested(request, nodes, self._args.resources, counted=False, at=at):
             has.append(capacity > 0)
             shares.append(np.minimum(taken / np.maximum(capacity, 1), 1.0))
         if len(shares) == 2 and has[0].all() and has[1].all():

@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from mandor.lib.quantity import Cpu, Size
 from mandor.placement.framework.allocation import CPU_AND_MEMORY, Weighed, requested, weighed_mean
-from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
+from mandor.placement.framework.cached_columns import At
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.kept import At
 from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, Formula, Reach, ScorePlugin
+from mandor.placement.framework.request import CPU, DISK, MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot, Wanted
 
 _MIB = 1024**2
@@ -93,18 +93,18 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         self.fit_formula = not self._args.ignored_resources
         self.score_formula = Formula.LEAST_ALLOCATED if self._plain else None
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ROOM
 
-    def goes_by(self, ask: Ask) -> Hashable:
+    def goes_by(self, request: PlacementRequest) -> Hashable:
         return None
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        return self.filter_kept(ask, nodes)
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
+        return self.filter_cached(request, nodes)
 
-    def filter_at(self, ask: Ask, nodes: Snapshot, at: At) -> Mask:
+    def filter_at(self, request: PlacementRequest, nodes: Snapshot, at: At) -> Mask:
         fits: Mask | None = None
-        for resource, amount in ask.shape.wanted:
+        for resource, amount in request.shape.wanted:
             row = nodes.rows.get(resource)
             if resource in self._args.ignored_resources:
                 continue
@@ -114,44 +114,44 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
             fits = enough if fits is None else fits & enough
         return np.ones_like(nodes.instances[at], dtype=np.bool_) if fits is None else fits
 
-    def filter_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> bool:
-        for resource, amount in ask.shape.wanted:
+    def filter_slot(self, request: PlacementRequest, nodes: Snapshot, slot: int) -> bool:
+        for resource, amount in request.shape.wanted:
             row = nodes.rows.get(resource)
             if resource not in self._args.ignored_resources and (row is None or nodes.free[row, slot] < amount):
                 return False
         return True
 
-    def needs(self, ask: Ask) -> Wanted:
-        return tuple(each for each in ask.shape.wanted if each[0] not in self._args.ignored_resources)
+    def needs(self, request: PlacementRequest) -> Wanted:
+        return tuple(each for each in request.shape.wanted if each[0] not in self._args.ignored_resources)
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         return ", ".join(
             f"short of {_shown(resource, short)} {resource}"
-            for resource, amount in ask.shape.wanted
+            for resource, amount in request.shape.wanted
             if resource not in self._args.ignored_resources
             and (short := _shortage(resource, amount, nodes, refused)) > 0
         )
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        return self.score_kept(ask, nodes)
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
+        return self.score_cached(request, nodes)
 
-    def score_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> int:
+    def score_slot(self, request: PlacementRequest, nodes: Snapshot, slot: int) -> int:
         if not self._plain:
-            return int(self.score_at(ask, nodes, slice(slot, slot + 1))[0])
+            return int(self.score_at(request, nodes, slice(slot, slot + 1))[0])
         total = counted = 0
         for row in (0, 1):
             capacity = int(nodes.allocatable[row, slot])
             if capacity:
                 counted += 1
-                left = capacity - int(nodes.counted[row, slot]) - ask.shape.counted[row]
+                left = capacity - int(nodes.counted[row, slot]) - request.shape.counted[row]
                 total += max(left, 0) * SCORE_MOST // capacity
         return total // counted if counted else 0
 
-    def score_at(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
+    def score_at(self, request: PlacementRequest, nodes: Snapshot, at: At) -> Scores:
         if self._plain:
-            return _least_of_cpu_and_memory(ask, nodes, at)
+            return _least_of_cpu_and_memory(request, nodes, at)
         strategy = self._args.scoring_strategy
-        amounts = requested(ask, nodes, strategy.resources, at=at)
+        amounts = requested(request, nodes, strategy.resources, at=at)
         if not amounts:
             return np.zeros_like(nodes.instances[at])
         if strategy.type == "RequestedToCapacityRatio":
@@ -178,10 +178,10 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         return rounded
 
 
-def _least_of_cpu_and_memory(ask: Ask, nodes: Snapshot, at: At) -> Scores:
+def _least_of_cpu_and_memory(request: PlacementRequest, nodes: Snapshot, at: At) -> Scores:
     capacity = nodes.allocatable[:2, at]  # CPU and memory
     left = capacity - nodes.counted[:, at]
-    left -= np.array(ask.shape.counted)[:, np.newaxis]
+    left -= np.array(request.shape.counted)[:, np.newaxis]
     np.maximum(left, 0, out=left)
     left *= SCORE_MOST
     left //= np.maximum(capacity, 1)

@@ -6,10 +6,10 @@ Daemons belong to their nodes, and go to cordoned ones, too, unless those are dr
 from collections.abc import Hashable
 
 from mandor.model.node import Node
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import NODES, FilterPlugin, Reach, tally
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Health, Snapshot
 
 UNIMPORTANT = 0
@@ -21,24 +21,26 @@ class NodeUnschedulable(FilterPlugin):
     retry_on = NODES
     by_class = True
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return ask.priority > UNIMPORTANT, ask.daemon
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return request.priority > UNIMPORTANT, request.daemon
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        return nodes.health.where((self.name, ask.priority > UNIMPORTANT, ask.daemon), lambda each: _takes(each, ask))
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
+        return nodes.health.where(
+            (self.name, request.priority > UNIMPORTANT, request.daemon), lambda each: _takes(each, request)
+        )
 
-    def rules_out(self, ask: Ask, node: Node) -> bool:
-        return not _takes(Health.of(node), ask)
+    def rules_out(self, request: PlacementRequest, node: Node) -> bool:
+        return not _takes(Health.of(node), request)
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        return tally(_reason(nodes.health[int(slot)], daemon=ask.daemon) for slot in refused.nonzero()[0])
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
+        return tally(_reason(nodes.health[int(slot)], daemon=request.daemon) for slot in refused.nonzero()[0])
 
 
-def _takes(health: Health, ask: Ask) -> bool:
-    return health.open(daemon=ask.daemon) and (ask.priority > UNIMPORTANT or not health.pressed)
+def _takes(health: Health, request: PlacementRequest) -> bool:
+    return health.open(daemon=request.daemon) and (request.priority > UNIMPORTANT or not health.pressed)
 
 
 def _reason(health: Health, *, daemon: bool) -> str:

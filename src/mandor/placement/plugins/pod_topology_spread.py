@@ -8,8 +8,6 @@ import numpy as np
 from msgspec import Struct
 
 from mandor.model.placement import Spread
-from mandor.placement.framework.ask import Ask, SpreadOver
-from mandor.placement.framework.census import NODE, Domains
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import NOBODY, selector_of
@@ -26,7 +24,9 @@ from mandor.placement.framework.points import (
     Skip,
     whole_part,
 )
+from mandor.placement.framework.request import PlacementRequest, SpreadOver
 from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.topology_counts import NODE, Domains
 
 _FACTS = {
     "kubernetes.io/hostname": NODE,
@@ -74,57 +74,57 @@ class PodTopologySpread(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlug
         self._system = chosen.defaulting_type == "System"
         self._defaults = _SYSTEM if self._system else tuple(map(_spread, chosen.default_constraints))
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.CLUSTER
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return bool(ask.rules.spread), bool(self._wished(ask)[0])
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return bool(request.rules.spread), bool(self._wished(request)[0])
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return None if ask.rules.spread else SKIP
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
+        return None if request.rules.spread else SKIP
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        rules = ask.rules.spread
-        eligible = _eligible(ask, rules, nodes)
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
+        rules = request.rules.spread
+        eligible = _eligible(request, rules, nodes)
         fits = np.ones(len(nodes), dtype=np.bool_)
         for each in rules:
             fits &= _within_skew(each, eligible, nodes)
         return fits
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        eligible = _eligible(ask, ask.rules.spread, nodes)
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
+        eligible = _eligible(request, request.rules.spread, nodes)
         said = []
-        for each in ask.rules.spread:
+        for each in request.rules.spread:
             over = each.rule.over
-            if not nodes.census.known(over)[refused].all():
+            if not nodes.topology.known(over)[refused].all():
                 said.append(f"no `{over}`")
             elif not _within_skew(each, eligible, nodes)[refused].all():
                 said.append(f"more than {each.rule.max_skew} ahead of the emptiest {over}")
         return "; ".join(said)
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return None if self._wished(ask)[0] else SKIP
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if self._wished(request)[0] else SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        rules, strict = self._wished(ask)
-        eligible = _eligible(ask, rules if strict else (), nodes)
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
+        rules, strict = self._wished(request)
+        eligible = _eligible(request, rules if strict else (), nodes)
         counted = feasible
         if strict:
             for each in rules:
-                counted = counted & nodes.census.known(each.rule.over)
+                counted = counted & nodes.topology.known(each.rule.over)
         sums = np.zeros(len(nodes))
         for each in rules:
-            domains = nodes.census.domains(each.selector, each.rule.over)
+            domains = nodes.topology.domains(each.selector, each.rule.over)
             count = domains.counts if domains.column is None else _counts(domains, eligible)[0]
             term = domains.spread_out(count * log(_size(domains, counted) + 2) + (each.rule.max_skew - 1))
-            sums += term if strict else np.where(nodes.census.known(each.rule.over), term, 0.0)
+            sums += term if strict else np.where(nodes.topology.known(each.rule.over), term, 0.0)
         sums += 0.5
         scores = np.floor(sums, out=sums).astype(np.int64)
         if strict and np.count_nonzero(counted) < len(counted):
             scores[~counted] = _NOT_COUNTED
         return scores
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         low, high = (int(scores.min()), int(scores.max())) if len(scores) else (_NOT_COUNTED, _NOT_COUNTED)
         if high == _NOT_COUNTED:
             return np.zeros_like(scores)
@@ -134,12 +134,12 @@ class PodTopologySpread(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlug
         low = int(scores[counted].min())
         return np.where(counted, _evenness(np.maximum(scores, low), low, high), 0)
 
-    def _wished(self, ask: Ask) -> tuple[Sequence[SpreadOver], bool]:
+    def _wished(self, request: PlacementRequest) -> tuple[Sequence[SpreadOver], bool]:
         """The rules that are scored, and whether a node needs all their facts to count."""
-        rules = ask.rules
-        if rules.spread or rules.spread_wished or not self._defaults or ask.who is NOBODY:
+        rules = request.rules
+        if rules.spread or rules.spread_wished or not self._defaults or request.identity is NOBODY:
             return rules.spread_wished, True
-        made = [SpreadOver(rule, selector_of(rule, ask.who), counts_itself=True) for rule in self._defaults]
+        made = [SpreadOver(rule, selector_of(rule, request.identity), counts_itself=True) for rule in self._defaults]
         return made, not self._system
 
 
@@ -155,11 +155,11 @@ def _spread(constraint: DefaultConstraint) -> Spread:
     return Spread(over=over, max_skew=constraint.max_skew, strength="prefer")
 
 
-def _eligible(ask: Ask, rules: Sequence[SpreadOver], nodes: Snapshot) -> Mask | None:
+def _eligible(request: PlacementRequest, rules: Sequence[SpreadOver], nodes: Snapshot) -> Mask | None:
     """The nodes whose domains count; None: all."""
-    found: Mask | None = keeping(ask.rules.where, nodes) if ask.rules.where else None
+    found: Mask | None = keeping(request.rules.where, nodes) if request.rules.where else None
     for each in rules:
-        known = nodes.census.known(each.rule.over)
+        known = nodes.topology.known(each.rule.over)
         found = known if found is None else found & known
     return None if found is None or np.count_nonzero(found) == len(found) else found
 
@@ -171,7 +171,7 @@ def _counts(domains: Domains, eligible: Mask | None) -> tuple[Scores, Mask | Non
 
 
 def _within_skew(each: SpreadOver, eligible: Mask | None, nodes: Snapshot) -> Mask:
-    domains = nodes.census.domains(each.selector, each.rule.over)
+    domains = nodes.topology.domains(each.selector, each.rule.over)
     counts, present = _counts(domains, eligible)
     if present is None:
         present = domains.present
@@ -182,7 +182,7 @@ def _within_skew(each: SpreadOver, eligible: Mask | None, nodes: Snapshot) -> Ma
     open_domains: Mask = counts <= most
     if present is not None:
         open_domains &= present
-    return domains.spread_out(open_domains) & nodes.census.known(each.rule.over)
+    return domains.spread_out(open_domains) & nodes.topology.known(each.rule.over)
 
 
 def _size(domains: Domains, counted: Mask) -> int:

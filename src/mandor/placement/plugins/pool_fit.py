@@ -2,11 +2,11 @@
 
 from collections.abc import Hashable
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Selector
 from mandor.placement.framework.points import ANYTHING, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -15,33 +15,33 @@ class PoolFit(PreFilterPlugin, FilterPlugin):
     retry_on = ANYTHING
     by_class = True
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
-        return Reach.CLUSTER if ask.shape.dedicated or nodes.anyone_dedicated() else Reach.ATTRIBUTES
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
+        return Reach.CLUSTER if request.shape.dedicated or nodes.anyone_dedicated() else Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return ask.shape.pool, ask.shape.dedicated
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return request.shape.pool, request.shape.dedicated
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        plain = ask.shape.pool is None and not ask.shape.dedicated
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
+        plain = request.shape.pool is None and not request.shape.dedicated
         return SKIP if plain and not nodes.anyone_dedicated() else None
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        fits = _ours(ask, nodes)
-        if ask.shape.pool is not None:
-            fits = fits & _in_pool(ask.shape.pool, nodes)
-        if ask.shape.dedicated:
-            fits = fits & _without_others(ask, nodes)
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
+        fits = _ours(request, nodes)
+        if request.shape.pool is not None:
+            fits = fits & _in_pool(request.shape.pool, nodes)
+        if request.shape.dedicated:
+            fits = fits & _without_others(request, nodes)
         return fits
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         said = []
         left = refused
-        if ask.shape.pool is not None:
-            inside = _in_pool(ask.shape.pool, nodes)
+        if request.shape.pool is not None:
+            inside = _in_pool(request.shape.pool, nodes)
             if not inside[left].all():
-                said.append(f"not in the pool {ask.shape.pool}")
+                said.append(f"not in the pool {request.shape.pool}")
             left = left & inside
-        ours = _ours(ask, nodes)
+        ours = _ours(request, nodes)
         if not ours[left].all():
             said.append("dedicated to another workload")
         if (left & ours).any():
@@ -53,15 +53,15 @@ def _in_pool(wanted: str, nodes: Snapshot) -> Mask:
     return nodes.pools.where(("PoolFit", wanted), lambda pool: pool == wanted)
 
 
-def _ours(ask: Ask, nodes: Snapshot) -> Mask:
+def _ours(request: PlacementRequest, nodes: Snapshot) -> Mask:
     """Nodes that nobody has for himself, or only its own workload."""
     owner = nodes.dedicated_to
-    ours: Mask = (owner == 0) | (owner == nodes.owner(ask.who.owner))
+    ours: Mask = (owner == 0) | (owner == nodes.owner(request.identity.owner))
     return ours
 
 
-def _without_others(ask: Ask, nodes: Snapshot) -> Mask:
-    who = ask.who
-    own = nodes.census.domains(Selector(frozenset({who.namespace}), who.workload), "node").at_nodes
+def _without_others(request: PlacementRequest, nodes: Snapshot) -> Mask:
+    identity = request.identity
+    own = nodes.topology.domains(Selector(frozenset({identity.namespace}), identity.workload), "node").at_nodes
     alone: Mask = nodes.instances == own
     return alone

@@ -2,12 +2,12 @@
 
 from collections.abc import Hashable
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import QueueSortPlugin
+from mandor.placement.framework.request import PlacementRequest
 
 
 class PrioritySort(QueueSortPlugin):
     name = "PrioritySort"
 
-    def sort_key(self, ask: Ask, queued_at: float) -> Hashable:
-        return (-ask.priority, queued_at)
+    def sort_key(self, request: PlacementRequest, queued_at: float) -> Hashable:
+        return (-request.priority, queued_at)

@@ -3,12 +3,12 @@
 import numpy as np
 from msgspec import Struct
 
-from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.census import NODE
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SKIP, PreScorePlugin, ScorePlugin, Skip, scaled
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.topology_counts import NODE
 
 
 class ProximityArgs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,27 +30,27 @@ class Proximity(PreScorePlugin, ScorePlugin):
     def __init__(self, args: ProximityArgs | None = None) -> None:
         self._over = (args or ProximityArgs()).over
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return None if _talks(ask, nodes) else SKIP
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if _talks(request, nodes) else SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         """Each domain is one more thing in common: who shares a node shares its zone, too."""
-        census = nodes.census
+        topology = nodes.topology
         sums = np.zeros(len(nodes), dtype=np.int64)
         for over in self._over:
-            for tie in ask.shape.ties(ask.who):
+            for tie in request.shape.ties(request.identity):
                 if tie.kind == "near":
-                    sums += tie.weight * census.domains(tie.selector, over).at_nodes
-            for tie, counter in census.ties_on(ask.who):
+                    sums += tie.weight * topology.domains(tie.selector, over).at_nodes
+            for tie, counter in topology.ties_on(request.identity):
                 if tie.kind == "near":
-                    sums += tie.weight * census.owners(tie._replace(over=over), counter).at_nodes
+                    sums += tie.weight * topology.owners(tie._replace(over=over), counter).at_nodes
         return sums
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         return scaled(scores)
 
 
-def _talks(ask: Ask, nodes: Snapshot) -> bool:
-    return any(tie.kind == "near" for tie in ask.shape.ties(ask.who)) or any(
-        tie.kind == "near" for tie, _ in nodes.census.ties_on(ask.who)
+def _talks(request: PlacementRequest, nodes: Snapshot) -> bool:
+    return any(tie.kind == "near" for tie in request.shape.ties(request.identity)) or any(
+        tie.kind == "near" for tie, _ in nodes.topology.ties_on(request.identity)
     )

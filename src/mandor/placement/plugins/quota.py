@@ -6,14 +6,13 @@ import numpy as np
 from msgspec import Struct
 
 from mandor.lib.quantity import Cpu, Size
-from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import (
     SKIP,
+    ClusterChange,
+    ClusterEvent,
     FilterPlugin,
-    Happened,
-    Happening,
     Hint,
     PreFilterPlugin,
     Reach,
@@ -21,6 +20,7 @@ from mandor.placement.framework.points import (
 )
 from mandor.placement.framework.quotas import INSTANCES
 from mandor.placement.framework.quotas import Quota as Limit
+from mandor.placement.framework.request import CPU, DISK, MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 _PARSE = {CPU: Cpu.parse, MEMORY: Size.parse, DISK: Size.parse}
@@ -42,7 +42,7 @@ class Quota(PreFilterPlugin, FilterPlugin):
 
     name = "Quota"
     Args = QuotaArgs
-    retry_on = frozenset({Happening.ROOM_FREED, Happening.QUOTA_CHANGED})
+    retry_on = frozenset({ClusterEvent.ROOM_FREED, ClusterEvent.QUOTA_CHANGED})
     by_class = True
 
     def __init__(self, args: QuotaArgs | None = None) -> None:
@@ -51,37 +51,37 @@ class Quota(PreFilterPlugin, FilterPlugin):
             for namespace, limits in (args or QuotaArgs()).namespaces.items()
         }
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         """What anybody of the namespace takes, anywhere; nothing, where it has no quota."""
-        return Reach.CLUSTER if self._limits(ask, nodes) else Reach.ATTRIBUTES
+        return Reach.CLUSTER if self._limits(request, nodes) else Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return ask.key.namespace, ask.who.priority_class
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return request.key.namespace, request.identity.priority_class
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return None if self._limits(ask, nodes) else SKIP
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
+        return None if self._limits(request, nodes) else SKIP
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        return np.full(len(nodes), next(self._over(ask, nodes), None) is None, dtype=np.bool_)
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
+        return np.full(len(nodes), next(self._over(request, nodes), None) is None, dtype=np.bool_)
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        return "; ".join(_told(ask.key.namespace, limit, short) for limit, short in self._over(ask, nodes))
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
+        return "; ".join(_told(request.key.namespace, limit, short) for limit, short in self._over(request, nodes))
 
-    def hint(self, ask: Ask, happened: Happened) -> Hint:
+    def hint(self, request: PlacementRequest, change: ClusterChange) -> Hint:
         """What others take is nothing to a namespace."""
-        about = happened.instance
-        return Hint.SKIP if about is not None and about.namespace != ask.key.namespace else Hint.QUEUE
+        about = change.instance
+        return Hint.SKIP if about is not None and about.namespace != request.key.namespace else Hint.QUEUE
 
-    def _limits(self, ask: Ask, nodes: Snapshot) -> list[Limit]:
-        found = nodes.quotas.of(ask.who, ask.key.namespace)
-        own = self._own.get(ask.key.namespace, self._own.get("*"))
+    def _limits(self, request: PlacementRequest, nodes: Snapshot) -> list[Limit]:
+        found = nodes.quotas.of(request.identity, request.key.namespace)
+        own = self._own.get(request.key.namespace, self._own.get("*"))
         return found if own is None else [*found, own]
 
-    def _over(self, ask: Ask, nodes: Snapshot) -> Iterator[tuple[Limit, dict[str, int]]]:
+    def _over(self, request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[Limit, dict[str, int]]]:
         """The quotas that it would exceed, and by how much of what."""
-        wanted = {**dict(ask.shape.wanted), INSTANCES: 1}
-        for limit in self._limits(ask, nodes):
-            used = nodes.quotas.used(ask.key.namespace, limit.priority_class)
+        wanted = {**dict(request.shape.wanted), INSTANCES: 1}
+        for limit in self._limits(request, nodes):
+            used = nodes.quotas.used(request.key.namespace, limit.priority_class)
             sums = {
                 each: used.get(each, 0) + wanted[each] - most for each, most in limit.most.items() if each in wanted
             }

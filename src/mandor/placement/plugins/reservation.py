@@ -4,7 +4,6 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import (
@@ -18,6 +17,7 @@ from mandor.placement.framework.points import (
     ScorePlugin,
     Skip,
 )
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.reservations import Held
 from mandor.placement.framework.snapshot import Snapshot
 
@@ -29,21 +29,21 @@ class Reservation(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
     retry_on = ANYTHING
     by_class = True
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         """Who is on a node takes of what is held there."""
         return Reach.CLUSTER if nodes.reservations else Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
+    def goes_by(self, request: PlacementRequest) -> Hashable:
         """Whose it is counts only while something is reserved, and then the plan sees to that."""
         return None
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return None if nodes.reservations.not_for(ask.who) else SKIP
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
+        return None if nodes.reservations.not_for(request.identity) else SKIP
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         fits = np.ones(len(nodes), dtype=np.bool_)
-        wanted = dict(ask.shape.wanted)
-        for slot, held in _held_by_node(nodes.reservations.not_for(ask.who), nodes):
+        wanted = dict(request.shape.wanted)
+        for slot, held in _held_by_node(nodes.reservations.not_for(request.identity), nodes):
             fits[slot] = all(
                 int(nodes.free[nodes.rows[each], slot]) - held.get(each, 0) >= amount
                 for each, amount in wanted.items()
@@ -51,22 +51,22 @@ class Reservation(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
             )
         return fits
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         slots = {int(slot) for slot in refused.nonzero()[0]}
         said = [
-            f"reserved for {each.shown_to(ask.key.namespace)} until {each.until}"
-            for each in nodes.reservations.not_for(ask.who)
+            f"reserved for {each.shown_to(request.key.namespace)} until {each.until}"
+            for each in nodes.reservations.not_for(request.identity)
             if any(nodes.slots.get(node) in slots for node in each.places)
         ]
         return "; ".join(said)
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return None if any(each.is_for(ask.who) for each in nodes.reservations) else SKIP
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if any(each.is_for(request.identity) for each in nodes.reservations) else SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         """What is held for it is taken before what others could have."""
         scores = np.zeros(len(nodes), dtype=np.int64)
-        mine = [each for each in nodes.reservations if each.is_for(ask.who)]
+        mine = [each for each in nodes.reservations if each.is_for(request.identity)]
         for slot, held in _held_by_node(mine, nodes):
             if any(held.values()):
                 scores[slot] = SCORE_MOST
@@ -79,7 +79,7 @@ def _held_by_node(reservations: list[Held], nodes: Snapshot) -> Iterator[tuple[i
         slot = nodes.slots.get(name)
         if slot is None:
             continue
-        lodged = [(each.who, dict(each.shape.wanted)) for each in nodes.lodging.lodgers(name)]
+        lodged = [(each.identity, dict(each.shape.wanted)) for each in nodes.occupancy.placed_instances(name)]
         total: dict[str, int] = {}
         for each in reservations:
             for resource, amount in each.left(name, lodged).items():

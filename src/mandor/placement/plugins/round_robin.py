@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SCORE_MOST, ScorePlugin
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -17,7 +17,7 @@ class RoundRobin(ScorePlugin):
 
     name = "RoundRobin"
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         turns = nodes.turns[feasible]
         first = int(turns.min()) if len(turns) else 0
         return np.where(nodes.turns == first, SCORE_MOST, 0)

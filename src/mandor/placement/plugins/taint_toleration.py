@@ -6,7 +6,6 @@ import numpy as np
 
 from mandor.model.node import Node, Taint
 from mandor.model.placement import Toleration
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import (
@@ -20,6 +19,7 @@ from mandor.placement.framework.points import (
     scaled,
     tally,
 )
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -30,32 +30,32 @@ class TaintToleration(FilterPlugin, PreScorePlugin, ScorePlugin):
     retry_on = NODES
     by_class = True
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return ask.shape.tolerate
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return request.shape.tolerate
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        tolerate = ask.shape.tolerate
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
+        tolerate = request.shape.tolerate
         return nodes.taints.where((self.name, tolerate), lambda taints: not _hard(taints, tolerate))
 
-    def rules_out(self, ask: Ask, node: Node) -> bool:
-        return bool(_hard(node.spec.taints, ask.shape.tolerate))
+    def rules_out(self, request: PlacementRequest, node: Node) -> bool:
+        return bool(_hard(node.spec.taints, request.shape.tolerate))
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        first = (_hard(nodes.taints[int(slot)], ask.shape.tolerate)[0] for slot in refused.nonzero()[0])
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
+        first = (_hard(nodes.taints[int(slot)], request.shape.tolerate)[0] for slot in refused.nonzero()[0])
         return tally(f"with {taint}" for taint in first)
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         """Without such taints all nodes are equal."""
-        return None if np.count_nonzero(self.score(state, ask, nodes, feasible)) else SKIP
+        return None if np.count_nonzero(self.score(state, request, nodes, feasible)) else SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        tolerate = ask.shape.tolerate
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
+        tolerate = request.shape.tolerate
         return nodes.taints.scores((self.name, tolerate), lambda taints: len(_soft(taints, tolerate)))
 
-    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         return scaled(scores, reverse=True)
 
 

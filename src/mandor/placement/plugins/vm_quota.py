@@ -3,7 +3,6 @@
 import numpy as np
 from msgspec import Struct
 
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.machine_quotas import FACT, UNBOUNDED, machine_quotas
@@ -17,6 +16,7 @@ from mandor.placement.framework.points import (
     ScorePlugin,
     Skip,
 )
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -42,20 +42,20 @@ class VMQuota(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
     def __init__(self, args: VMQuotaArgs | None = None) -> None:
         self._args = args or VMQuotaArgs()
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return None if ask.shape.machine else SKIP
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
+        return None if request.shape.machine else SKIP
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         below: Mask = nodes.machines < self._quotas(nodes)
         return below
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         return "as many virtual machines as it may hold"
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return None if ask.shape.machine else SKIP
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if request.shape.machine else SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         """The share of the quota that would be left."""
         quotas = self._quotas(nodes)
         left = np.maximum(quotas - nodes.machines - 1, 0)

@@ -6,7 +6,6 @@ import numpy as np
 
 from mandor.lib.quantity import Size
 from mandor.model.volume import HOST_PATHS, path_allowed
-from mandor.placement.framework.ask import DISK, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Handle
@@ -24,6 +23,7 @@ from mandor.placement.framework.points import (
     ScorePlugin,
     Skip,
 )
+from mandor.placement.framework.request import DISK, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.volumes import WantedVolume
 
@@ -42,75 +42,75 @@ class VolumeBinding(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
     def __init__(self, handle: Handle = DETACHED) -> None:
         self._handle = handle
 
-    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
-        return Reach.CLUSTER if ask.shape.volumes else Reach.ATTRIBUTES
+    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
+        return Reach.CLUSTER if request.shape.volumes else Reach.ATTRIBUTES
 
-    def goes_by(self, ask: Ask) -> Hashable:
-        return ask.class_key if ask.shape.volumes else None
+    def goes_by(self, request: PlacementRequest) -> Hashable:
+        return request.class_key if request.shape.volumes else None
 
-    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Only | Skip | None:
-        if not ask.shape.volumes:
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None:
+        if not request.shape.volumes:
             return SKIP
-        if _problems(ask, nodes):
+        if _problems(request, nodes):
             return Only(frozenset())
-        found = {node for wanted in ask.local_volumes if (node := nodes.volumes.node_of(wanted.key))}
+        found = {node for wanted in request.local_volumes if (node := nodes.volumes.node_of(wanted.key))}
         if len(found) > 1:
             return Only(frozenset())
         return Only(frozenset(found)) if found else None
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        fits = _has_room(ask, nodes)
-        for wanted in _new(ask, nodes):
+    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
+        fits = _has_room(request, nodes)
+        for wanted in _new(request, nodes):
             fits = fits & _keeps_rules(wanted, nodes)
-        for each in ask.shape.volumes.values():
+        for each in request.shape.volumes.values():
             if each.path is not None:
                 fits = fits & _allows(each.path, nodes)
         return fits
 
-    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        problems = _problems(ask, nodes) or _elsewhere(ask, nodes, refused)
+    def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
+        problems = _problems(request, nodes) or _elsewhere(request, nodes, refused)
         if problems:
             return "; ".join(problems)
-        short = _needed(ask, nodes) - int(nodes.free[nodes.rows[DISK]][refused].max())
+        short = _needed(request, nodes) - int(nodes.free[nodes.rows[DISK]][refused].max())
         reasons = [f"short of {Size(short)} disk for its volumes"] if short > 0 else []
         reasons += [
             f"not where the volume {wanted.key.name} may be"
-            for wanted in _new(ask, nodes)
+            for wanted in _new(request, nodes)
             if not _keeps_rules(wanted, nodes)[refused].any()
         ]
         reasons += [
             f"the host path {each.path} is not allowed"
-            for each in ask.shape.volumes.values()
+            for each in request.shape.volumes.values()
             if each.path is not None and not _allows(each.path, nodes)[refused].any()
         ]
         return "; ".join(reasons) or "each lacks something that its volumes need"
 
-    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return None if self.concerns(ask) else SKIP
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if self.concerns(request) else SKIP
 
-    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         scores = np.zeros(len(nodes), dtype=np.int64)
-        needed, row = _needed(ask, nodes), nodes.rows[DISK]
+        needed, row = _needed(request, nodes), nodes.rows[DISK]
         if needed:
             left = np.maximum(nodes.free[row] - needed, 0)
             scores = left * (SCORE_MOST - 1) // np.maximum(nodes.allocatable[row], 1)
-        for wanted in _new(ask, nodes):
+        for wanted in _new(request, nodes):
             slot = nodes.slots.get(_earlier(wanted, nodes))
             if slot is not None:
                 scores[slot] = SCORE_MOST
         return np.minimum(scores, SCORE_MOST)
 
-    def concerns(self, ask: Ask) -> bool:
-        volumes = ask.shape.volumes
+    def concerns(self, request: PlacementRequest) -> bool:
+        volumes = request.shape.volumes
         return bool(volumes) and any(each.type == "local" for each in volumes.values())
 
-    async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
-        await self._handle.place_volumes(ask, node)
+    async def pre_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
+        await self._handle.place_volumes(request, node)
 
 
-def _new(ask: Ask, nodes: Snapshot) -> list[WantedVolume]:
+def _new(request: PlacementRequest, nodes: Snapshot) -> list[WantedVolume]:
     """Those that are nowhere yet."""
-    return [each for each in ask.local_volumes if not nodes.volumes.node_of(each.key)]
+    return [each for each in request.local_volumes if not nodes.volumes.node_of(each.key)]
 
 
 def _earlier(wanted: WantedVolume, nodes: Snapshot) -> str:
@@ -119,14 +119,14 @@ def _earlier(wanted: WantedVolume, nodes: Snapshot) -> str:
     return known.node if known is not None else ""
 
 
-def _needed(ask: Ask, nodes: Snapshot) -> int:
+def _needed(request: PlacementRequest, nodes: Snapshot) -> int:
     """Disk for the new volumes and for the instance itself; 0: no volume needs any."""
-    volumes = sum(nodes.volumes.size_of(each) for each in _new(ask, nodes))
-    return volumes + dict(ask.shape.wanted).get(DISK, 0) if volumes else 0
+    volumes = sum(nodes.volumes.size_of(each) for each in _new(request, nodes))
+    return volumes + dict(request.shape.wanted).get(DISK, 0) if volumes else 0
 
 
-def _has_room(ask: Ask, nodes: Snapshot) -> Mask:
-    needed = _needed(ask, nodes)
+def _has_room(request: PlacementRequest, nodes: Snapshot) -> Mask:
+    needed = _needed(request, nodes)
     enough: Mask = nodes.free[nodes.rows[DISK]] >= needed if needed else np.ones(len(nodes), dtype=np.bool_)
     return enough
 
@@ -147,22 +147,22 @@ def _allows(path: str, nodes: Snapshot) -> Mask:
     return nodes.fact(HOST_PATHS).where(("allows", path), lambda value: path_allowed(path, (value[0] or "").split(",")))
 
 
-def _problems(ask: Ask, nodes: Snapshot) -> list[str]:
+def _problems(request: PlacementRequest, nodes: Snapshot) -> list[str]:
     """What no node can help with."""
     found = []
-    for key, spec in ask.local_volumes:
+    for key, spec in request.local_volumes:
         known = nodes.volumes.get(key)
         if spec.volume is not None:
             if known is None:
                 found.append(f"there is no volume {key.name}")
-        elif known is not None and known.workload not in {"", ask.who.workload}:
+        elif known is not None and known.workload not in {"", request.identity.workload}:
             found.append(f"the volume {key.name} belongs to the workload {known.workload}")
     return found
 
 
-def _elsewhere(ask: Ask, nodes: Snapshot, refused: Mask) -> list[str]:
+def _elsewhere(request: PlacementRequest, nodes: Snapshot, refused: Mask) -> list[str]:
     """Its volumes that are somewhere, if that is why these nodes are refused."""
-    placed = [(key.name, node) for key, _ in ask.local_volumes if (node := nodes.volumes.node_of(key))]
+    placed = [(key.name, node) for key, _ in request.local_volumes if (node := nodes.volumes.node_of(key))]
     there = {node for _, node in placed}
     if len(there) == 1 and any(node in nodes.slots and refused[nodes.slots[node]] for node in there):
         return []

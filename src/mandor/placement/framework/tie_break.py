@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mandor.placement.framework.identity import Identity
 
-Lots = NDArray[np.uint32]
+TieBreaks = NDArray[np.uint32]
 """One for each node: the highest wins."""
 Ties = Literal["spread", "first"]
 """Each workload has its own favourites among equals, or the first by name is everybody's."""
@@ -28,15 +28,15 @@ def bits_of(count: int) -> int:
     return max(1, (count - 1).bit_length())
 
 
-class Favour:
+class TieBreakOrder:
     """Nodes in the order of a hash of their names, and in that of their names; worked out when it is asked for."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
         self._names: list[str] = []
         self._hashes = array("Q")
-        self._drawn: Lots | None = None
-        self._listed: Lots | None = None
+        self._drawn: TieBreaks | None = None
+        self._listed: TieBreaks | None = None
 
     def append(self, name: str) -> None:
         digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
@@ -51,12 +51,12 @@ class Favour:
             self._names[slot], self._hashes[slot] = name, drawn
         self._drawn = self._listed = None
 
-    def drawn(self) -> Lots:
+    def drawn(self) -> TieBreaks:
         if self._drawn is None:
             self._drawn = _places(np.array(self._hashes).argsort(kind="stable"))
         return self._drawn
 
-    def listed(self) -> Lots:
+    def listed(self) -> TieBreaks:
         """Counted from the last: the first is the highest."""
         if self._listed is None:
             slots = range(len(self._names))
@@ -64,7 +64,7 @@ class Favour:
         return self._listed
 
 
-def _places(order: NDArray[np.intp]) -> Lots:
+def _places(order: NDArray[np.intp]) -> TieBreaks:
     """Of each in that order."""
     places = np.empty(len(order), dtype=np.uint32)
     places[order] = np.arange(len(order), dtype=np.uint32)
@@ -72,10 +72,10 @@ def _places(order: NDArray[np.intp]) -> Lots:
     return places
 
 
-def lots(who: Identity, order: Lots, count: int) -> Lots:
+def tie_breaks(identity: Identity, order: TieBreaks, count: int) -> TieBreaks:
     """Of some nodes among so many. An odd stride goes through a power of two without meeting a number twice."""
-    hashed = crc32(f"{who.namespace}/{who.workload}/{who.group}".encode()) * _SPREAD & 0xFFFFFFFF
-    found: Lots = order * np.uint32(hashed | 1)
+    hashed = crc32(f"{identity.namespace}/{identity.workload}/{identity.group}".encode()) * _SPREAD & 0xFFFFFFFF
+    found: TieBreaks = order * np.uint32(hashed | 1)
     found += np.uint32(hashed >> 16)
     found &= np.uint32((1 << bits_of(count)) - 1)
     return found

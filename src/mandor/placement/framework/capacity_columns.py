@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from mandor.placement.framework.luck import bits_of
+from mandor.placement.framework.tie_break import bits_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -22,7 +22,7 @@ _SCRATCHES_MOST = 16
 _SHORT = 1024
 
 
-class Scratch:
+class ScoreBuffers:
     """Arrays for the steps between, for so many nodes at a time; made once, because making them costs as much as
     a step does."""
 
@@ -51,7 +51,7 @@ class Scratch:
         self.lot_masks: Ints | int = np.full(count, (1 << bits) - 1, dtype=np.int32) if short else (1 << bits) - 1
 
 
-class Room:
+class CapacityColumns:
     """Kept by the table, beside its own columns, in floating point: NumPy divides these several times faster."""
 
     def __init__(self, capacity: int) -> None:
@@ -59,7 +59,7 @@ class Room:
         self.shown: Floats = self._columns[:, :0]
         self._bare: set[str] = set()
         self._vast: set[str] = set()
-        self._scratches: dict[int, Scratch] = {}
+        self._scratches: dict[int, ScoreBuffers] = {}
 
     @property
     def complete(self) -> bool:
@@ -71,15 +71,15 @@ class Room:
         """No node is so large that floating point loses something."""
         return not self._vast
 
-    def scratch(self, count: int) -> Scratch:
+    def scratch(self, count: int) -> ScoreBuffers:
         found = self._scratches.get(count)
         if found is None:
             if len(self._scratches) >= _SCRATCHES_MOST:
                 self._scratches.clear()
-            found = self._scratches[count] = Scratch(count, bits_of(self.shown.shape[1]))
+            found = self._scratches[count] = ScoreBuffers(count, bits_of(self.shown.shape[1]))
         return found
 
-    def take(self, at: NDArray[np.intp], scratch: Scratch) -> None:
+    def take(self, at: NDArray[np.intp], scratch: ScoreBuffers) -> None:
         """The columns of these nodes. (Of a part of an array NumPy would make a copy first.)"""
         self._columns.take(at, axis=1, out=scratch.columns, mode="clip")
 

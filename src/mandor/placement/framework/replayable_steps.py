@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 Step = Callable[[], object]
 
 
-class Scratch:
+class ReplayableSteps:
     def __init__(self, steps: Sequence[Step] = ()) -> None:
         self._steps = list(steps)
 

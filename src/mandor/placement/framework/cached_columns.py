@@ -32,7 +32,7 @@ class Row(Protocol):
     def nbytes(self) -> int: ...
 
 
-class Kept:
+class CachedColumns:
     """`compute(at)` answers for the nodes of an index; one answer is a byte a node."""
 
     def __init__(self) -> None:

@@ -12,9 +12,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.identity import NOBODY, Identity, Selector, Tie
+from mandor.placement.framework.request import Shape
 
 Counts = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
@@ -86,7 +86,7 @@ class Counter:
         self.total += count
 
 
-class Census:
+class TopologyCounts:
     """`slots` and `fact` are the table's own; it says when nodes come, go or move (`renumbered`)."""
 
     def __init__(self, slots: Mapping[str, int], fact: Fact) -> None:
@@ -108,20 +108,20 @@ class Census:
         """Those the selector speaks of, by domain."""
         return self._domains(self._counter(selector), over)
 
-    def ties_on(self, who: Identity) -> list[tuple[Tie, Counter]]:
+    def ties_on(self, identity: Identity) -> list[tuple[Tie, Counter]]:
         """The rules of placed instances that speak of this one."""
-        if not self._ties or who is NOBODY:
+        if not self._ties or identity is NOBODY:
             return []
         found = []
-        for handle in who.handles:
+        for handle in identity.handles:
             for tie, counter in self._ties_by_handle.get(handle, {}).items():
-                if tie.selector.matches(who):
+                if tie.selector.matches(identity):
                     found.append((tie, counter))
         return found
 
-    def disliked(self, who: Identity) -> bool:
+    def disliked(self, identity: Identity) -> bool:
         """Somebody who is placed would rather be apart from it."""
-        return any(tie.kind == "apart" and tie.strength == "should" for tie, _ in self.ties_on(who))
+        return any(tie.kind == "apart" and tie.strength == "should" for tie, _ in self.ties_on(identity))
 
     def owners(self, tie: Tie, counter: Counter) -> Domains:
         """Those who have the rule, by domain."""
@@ -131,8 +131,8 @@ class Census:
         """The nodes that are in some domain."""
         return self._fact(over).where("known", _is_known)
 
-    def nodes_of(self, who: Identity) -> Sequence[str]:
-        found = self._placed.get(who)
+    def nodes_of(self, identity: Identity) -> Sequence[str]:
+        found = self._placed.get(identity)
         return tuple(found.by_node) if found else ()
 
     def of_group(self, namespace: str, workload: str, group: str) -> list[Identity]:
@@ -145,43 +145,43 @@ class Census:
 
     # What only the table calls.
 
-    def add(self, node: str, shape: Shape, who: Identity, sign: int) -> None:
+    def add(self, node: str, shape: Shape, identity: Identity, sign: int) -> None:
         """One instance more, or less, on a node the table knows."""
-        if who is NOBODY:
+        if identity is NOBODY:
             return
-        placed = self._counter_of(who)
+        placed = self._counter_of(identity)
         self._change(placed, node, sign)
         if self._selected:
-            for counter in self._selecting(who):
+            for counter in self._selecting(identity):
                 self._change(counter, node, sign)
-        for tie in shape.ties(who):
+        for tie in shape.ties(identity):
             self._change_tie(tie, node, sign)
         if not placed.total:
-            self._forget(who)
+            self._forget(identity)
 
-    def add_all(self, nodes: Sequence[str], who: Identity) -> None:
+    def add_all(self, nodes: Sequence[str], identity: Identity) -> None:
         """One more on each of these nodes, one after another, of those whom nothing ties to others."""
-        if who is NOBODY:
+        if identity is NOBODY:
             return
-        for counter in (self._counter_of(who), *self._selecting(who)):
+        for counter in (self._counter_of(identity), *self._selecting(identity)):
             for node in nodes:
                 self._change(counter, node, 1)
 
-    def _counter_of(self, who: Identity) -> Counter:
-        placed = self._placed.get(who)
+    def _counter_of(self, identity: Identity) -> Counter:
+        placed = self._placed.get(identity)
         if placed is None:
-            placed = self._placed[who] = Counter()
-            for handle in who.handles:
-                self._by_handle.setdefault(handle, set()).add(who)
+            placed = self._placed[identity] = Counter()
+            for handle in identity.handles:
+                self._by_handle.setdefault(handle, set()).add(identity)
         return placed
 
-    def _selecting(self, who: Identity) -> list[Counter]:
+    def _selecting(self, identity: Identity) -> list[Counter]:
         """What is counted of it beside itself."""
         return [
             counter
-            for handle in (who.handles if self._selected else ())
+            for handle in (identity.handles if self._selected else ())
             for selector, counter in self._selectors.get(handle, {}).items()
-            if selector.matches(who)
+            if selector.matches(identity)
         ]
 
     def renumbered(self) -> None:
@@ -199,9 +199,9 @@ class Census:
             if len(self._selected) >= _SELECTORS_MOST:
                 self._drop_selector(next(iter(self._selected)))
             found = Counter()
-            for who in self._by_handle.get(selector.handle, ()):
-                if selector.matches(who):
-                    for node, count in self._placed[who].by_node.items():
+            for identity in self._by_handle.get(selector.handle, ()):
+                if selector.matches(identity):
+                    for node, count in self._placed[identity].by_node.items():
                         found.add(node, count)
             self._selected[selector] = found
             self._selectors.setdefault(selector.handle, {})[selector] = found
@@ -245,11 +245,11 @@ class Census:
             if code != column.code((None,)):
                 counts[code] += sign
 
-    def _forget(self, who: Identity) -> None:
-        del self._placed[who]
-        for handle in who.handles:
+    def _forget(self, identity: Identity) -> None:
+        del self._placed[identity]
+        for handle in identity.handles:
             same = self._by_handle[handle]
-            same.discard(who)
+            same.discard(identity)
             if not same:
                 del self._by_handle[handle]
 

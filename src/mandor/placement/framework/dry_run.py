@@ -7,12 +7,12 @@ from typing import TypeVar
 import numpy as np
 
 from mandor.lib.steps import Steps
-from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.lodging import Lodger, Lodging
+from mandor.placement.framework.occupancy import Occupancy, PlacedInstance
 from mandor.placement.framework.points import SKIP, FilterPlugin, Nomination, Only, Plugin, PreFilterPlugin, Reach
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, blamed, run_filters, run_scores
 from mandor.placement.framework.snapshot import NodeView, Snapshot
 from mandor.placement.framework.watch import Watch
@@ -20,12 +20,12 @@ from mandor.placement.framework.watch import Watch
 T = TypeVar("T")
 
 OWN = "mandor.placement.plugins."
-Quick = Callable[[Profile, CycleState, Ask, Snapshot, Watch], int]
+Quick = Callable[[Profile, CycleState, PlacementRequest, Snapshot, Watch], int]
 OVERDUE_SECONDS = 60.0
 """Who should have been gone so long ago is waited for no longer."""
 
 
-class Rehearsal:
+class DryRun:
     """One ask that nothing fits, and the table to try things out in. Outside of `trial` nothing may change.
 
     It holds for tables in which some are gone who are there now; for others there is `of`.
@@ -34,7 +34,7 @@ class Rehearsal:
     def __init__(
         self,
         profile: Profile,
-        ask: Ask,
+        request: PlacementRequest,
         nodes: Snapshot,
         watch: Watch,
         *,
@@ -45,7 +45,7 @@ class Rehearsal:
         quick: Quick | None = None,
     ) -> None:
         """`quick`: says, for a profile that is local, which is the first of the best; negative: nothing fits."""
-        self.ask = ask
+        self.request = request
         self.nodes = nodes
         self.nominated = nominated
         """Where room was made for it before."""
@@ -71,15 +71,15 @@ class Rehearsal:
         return self._possible
 
     @property
-    def lodging(self) -> Lodging:
-        return self.nodes.lodging
+    def occupancy(self) -> Occupancy:
+        return self.nodes.occupancy
 
-    def of(self, ask: Ask) -> "Rehearsal":
+    def of(self, request: PlacementRequest) -> "DryRun":
         """The same for somebody else, with the table as it stands now."""
         patience = self.soon - self.now
-        return Rehearsal(
+        return DryRun(
             self._profile,
-            ask,
+            request,
             self.nodes,
             self._watch,
             consulted=self._consulted,
@@ -90,15 +90,17 @@ class Rehearsal:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        with self.lodging.trial():
+        with self.occupancy.trial():
             yield
 
-    def leave(self, lodgers: Iterable[Lodger]) -> None:
-        for each in lodgers:
-            self.lodging.drop_allocation(each.key)
+    def leave(self, placed_instances: Iterable[PlacedInstance]) -> None:
+        for each in placed_instances:
+            self.occupancy.drop_allocation(each.key)
 
-    def come(self, node: str, lodger: Lodger) -> None:
-        self.lodging.set_allocation(lodger.key, node, lodger.shape, lodger.who, lodger.tenure)
+    def come(self, node: str, placed_instance: PlacedInstance) -> None:
+        self.occupancy.set_allocation(
+            placed_instance.key, node, placed_instance.shape, placed_instance.identity, placed_instance.terms
+        )
 
     @property
     def by_amounts(self) -> bool:
@@ -113,7 +115,7 @@ class Rehearsal:
         for plugin, wide in self._asked:
             self._watch.begin(plugin.name, "Filter")
             with blamed(plugin):
-                fits = self._wide(plugin, slot) if wide else plugin.filter_slot(self.ask, self.nodes, slot)
+                fits = self._wide(plugin, slot) if wide else plugin.filter_slot(self.request, self.nodes, slot)
             self._watch.end()  # Nobody is broken off in the middle of a change to the table.
             if not fits:
                 return False
@@ -127,41 +129,41 @@ class Rehearsal:
         late = self.now - OVERDUE_SECONDS
         going = [
             each
-            for each in self.lodging.lodgers(self.nominated)
-            if each.tenure.held or (each.tenure.until is not None and each.tenure.until >= late)
+            for each in self.occupancy.placed_instances(self.nominated)
+            if each.terms.held or (each.terms.until is not None and each.terms.until >= late)
         ]
-        if all(each.tenure.held for each in going):
+        if all(each.terms.held for each in going):
             return False
         with self.trial():
-            self.leave(each for each in going if not each.tenure.held or each.priority < self.ask.priority)
+            self.leave(each for each in going if not each.terms.held or each.priority < self.request.priority)
             return self.fits(slot)
 
     def place(self) -> str:
         """The best node as things stand now; empty: there is none."""
         state, profile = CycleState(self._consulted), self._profile
         if self._quick is not None and profile.local:
-            found = self._quick(profile, state, self.ask, self.nodes, self._watch)
+            found = self._quick(profile, state, self.request, self.nodes, self._watch)
             self._watch.end()
             return self.nodes.nodes[found].meta.name if found >= 0 else ""
-        verdict = run_filters(profile, state, self.ask, self.nodes, self._watch)
+        verdict = run_filters(profile, state, self.request, self.nodes, self._watch)
         self._watch.end()
         among = verdict.feasible.nonzero()[0]
         if not len(among):
             return ""
-        totals = run_scores(profile, state, self.ask, self.nodes, verdict.feasible, among, self._watch)
+        totals = run_scores(profile, state, self.request, self.nodes, verdict.feasible, among, self._watch)
         self._watch.end()
         return self.nodes.nodes[int(among[totals.argmax()])].meta.name
 
     def _first_pass(self) -> Mask:
         """Those who go by what nodes are have their say once; the others are asked again and again."""
-        ask, nodes, state = self.ask, self.nodes, CycleState(self._consulted)
+        request, nodes, state = self.request, self.nodes, CycleState(self._consulted)
         possible: Mask = np.ones(len(nodes), dtype=np.bool_)
         silent: set[Plugin] = set()
         attributes, cluster = Reach.ATTRIBUTES, Reach.CLUSTER
         for plugin in self._profile.pre_filters:
             self._watch.begin(plugin.name, "PreFilter")
             with blamed(plugin):
-                answer = plugin.pre_filter(state, ask, nodes)
+                answer = plugin.pre_filter(state, request, nodes)
             if answer is SKIP:
                 silent.add(plugin)
             elif isinstance(answer, Only):
@@ -172,11 +174,11 @@ class Rehearsal:
         for each in self._profile.filters:
             if each in silent:
                 continue  # Who has nothing to say now has nothing to say when some are gone.
-            reach, needs = each.reach(ask, nodes), each.needs(ask)
+            reach, needs = each.reach(request, nodes), each.needs(request)
             if reach is attributes:
                 self._watch.begin(each.name, "Filter")
                 with blamed(each):
-                    possible &= each.filter(state, ask, nodes)
+                    possible &= each.filter(state, request, nodes)
             elif needs is None:
                 self._asked.append((each, reach is cluster))
             elif all(name in nodes.rows for name, _ in needs):
@@ -189,7 +191,7 @@ class Rehearsal:
     def _wide(self, plugin: FilterPlugin, slot: int) -> bool:
         state = CycleState(self._consulted)
         if isinstance(plugin, PreFilterPlugin):
-            answer = plugin.pre_filter(state, self.ask, self.nodes)
+            answer = plugin.pre_filter(state, self.request, self.nodes)
             if answer is SKIP:
                 return True
             if isinstance(answer, Only) and self.nodes.nodes[slot].meta.name not in answer.nodes:
@@ -197,17 +199,15 @@ class Rehearsal:
         if id(plugin) in self._profile.one_by_one:
             rows = self.nodes.rows.items()
             free = {name: int(self.nodes.free[row, slot]) for name, row in rows}
-            return bool(plugin.filter_node(state, self.ask, NodeView(self.nodes.nodes[slot], free)))
-        return bool(plugin.filter(state, self.ask, self.nodes)[slot])
+            return bool(plugin.filter_node(state, self.request, NodeView(self.nodes.nodes[slot], free)))
+        return bool(plugin.filter(state, self.request, self.nodes)[slot])
 
 
-def run_post_filters(
-    profile: Profile, state: CycleState, rehearsal: Rehearsal, watch: Watch
-) -> Steps[Nomination | None]:
+def run_post_filters(profile: Profile, state: CycleState, dry_run: DryRun, watch: Watch) -> Steps[Nomination | None]:
     """What the first of them nominates; whatever they tried out is undone, after each step."""
-    slots = rehearsal.nodes.slots
+    slots = dry_run.nodes.slots
     for plugin in profile.post_filters:
-        answer = yield from _asked(plugin, plugin.making_room(state, rehearsal), rehearsal, watch)
+        answer = yield from _asked(plugin, plugin.making_room(state, dry_run), dry_run, watch)
         if isinstance(answer, str) and answer in slots:
             return Nomination(answer)
         if isinstance(answer, Nomination) and answer.node in slots:
@@ -217,13 +217,13 @@ def run_post_filters(
     return None
 
 
-def _asked(plugin: Plugin, steps: Steps[T], rehearsal: Rehearsal, watch: Watch) -> Steps[T]:
+def _asked(plugin: Plugin, steps: Steps[T], dry_run: DryRun, watch: Watch) -> Steps[T]:
     while True:
         if type(plugin).__module__.startswith(OWN):
             watch.end()  # It changes the table, and is not broken off in the middle of that.
         else:
             watch.begin(plugin.name, "PostFilter")
-        with blamed(plugin), rehearsal.trial():
+        with blamed(plugin), dry_run.trial():
             try:
                 looks = next(steps)
             except StopIteration as end:

@@ -154,29 +154,29 @@ class Shape:
             return "the main form"
         return f"alternative {self.variant}" + (f" ({' or '.join(self.engines)})" if self.engines else "")
 
-    def ties(self, who: Identity) -> tuple[Tie, ...]:
+    def ties(self, identity: Identity) -> tuple[Tie, ...]:
         """All `near` and `apart` rules, of every strength: what binds others to it."""
         if not (self.must or self.should or self.prefer):
             return ()
-        found = self.tied.get(who)
+        found = self.tied.get(identity)
         if found is None:
             rules = (*self.must, *self.should, *self.prefer)
-            found = tuple(tie_of(each, who) for each in rules if isinstance(each, Near | Apart))
-            _keep(self.tied, who, found)
+            found = tuple(tie_of(each, identity) for each in rules if isinstance(each, Near | Apart))
+            _keep(self.tied, identity, found)
         return found
 
-    def takes_room_alone(self, who: Identity) -> bool:
+    def takes_room_alone(self, identity: Identity) -> bool:
         """Where one of it goes matters to the next only by the room it takes."""
-        return not (self.host_ports or self.any_ports or self.volumes or self.dedicated or self.ties(who))
+        return not (self.host_ports or self.any_ports or self.volumes or self.dedicated or self.ties(identity))
 
-    def rules(self, dropped: int, who: Identity) -> Rules:
-        found = self.known.get((dropped, who))
+    def rules(self, dropped: int, identity: Identity) -> Rules:
+        found = self.known.get((dropped, identity))
         if found is None:
             if not (self.must or self.should or self.prefer):
                 return NO_RULES
             kept = len(self.should) - dropped
-            found = _rules(self.must + self.should[:kept], self.should[kept:], self.prefer, who)
-            _keep(self.known, (dropped, who), found)
+            found = _rules(self.must + self.should[:kept], self.should[kept:], self.prefer, identity)
+            _keep(self.known, (dropped, identity), found)
         return found
 
 
@@ -195,21 +195,21 @@ def _rules(
     hard: tuple[PlacementRule, ...],
     given_up: tuple[PlacementRule, ...],
     prefer: tuple[PlacementRule, ...],
-    who: Identity,
+    identity: Identity,
 ) -> Rules:
     wished = [(each, _weight(each)) for each in prefer] + [(each, GIVEN_UP_WEIGHT) for each in given_up]
     return Rules(
         where=tuple(each for each in hard if isinstance(each, Where)),
-        near=tuple(tie_of(each, who) for each in hard if isinstance(each, Near)),
-        apart=tuple(tie_of(each, who) for each in hard if isinstance(each, Apart)),
-        spread=tuple(_spread(each, who) for each in hard if isinstance(each, Spread)),
+        near=tuple(tie_of(each, identity) for each in hard if isinstance(each, Near)),
+        apart=tuple(tie_of(each, identity) for each in hard if isinstance(each, Apart)),
+        spread=tuple(_spread(each, identity) for each in hard if isinstance(each, Spread)),
         where_wished=tuple((each, weight) for each, weight in wished if isinstance(each, Where)),
         ties_wished=tuple(
-            (tie_of(each, who), weight if isinstance(each, Near) else -weight)
+            (tie_of(each, identity), weight if isinstance(each, Near) else -weight)
             for each, weight in wished
             if isinstance(each, Near | Apart)
         ),
-        spread_wished=tuple(_spread(each, who) for each, _ in wished if isinstance(each, Spread)),
+        spread_wished=tuple(_spread(each, identity) for each, _ in wished if isinstance(each, Spread)),
     )
 
 
@@ -217,9 +217,9 @@ def _weight(rule: PlacementRule) -> int:
     return 1 if isinstance(rule, Spread) else rule.weight or 1
 
 
-def _spread(rule: Spread, who: Identity) -> SpreadOver:
-    selector = selector_of(rule, who)
-    return SpreadOver(rule, selector, selector.matches(who))
+def _spread(rule: Spread, identity: Identity) -> SpreadOver:
+    selector = selector_of(rule, identity)
+    return SpreadOver(rule, selector, selector.matches(identity))
 
 
 def _counted(group: GroupTemplate) -> tuple[int, int]:
@@ -230,7 +230,7 @@ def _counted(group: GroupTemplate) -> tuple[int, int]:
     return max(cpu, request.cpu_milli), max(memory, request.memory_bytes)
 
 
-class Membership(NamedTuple):
+class GangMembership(NamedTuple):
     """The gang that an instance belongs to: so many of it are placed together, or none is."""
 
     gang: tuple[str, str, str]
@@ -240,7 +240,7 @@ class Membership(NamedTuple):
     """So long some of it may hold nodes without the others."""
 
 
-class Ask(Struct, frozen=True, gc=False):
+class PlacementRequest(Struct, frozen=True, gc=False):
     """One instance that needs a node."""
 
     key: Key
@@ -251,7 +251,7 @@ class Ask(Struct, frozen=True, gc=False):
     """Nodes where earlier copies failed: elsewhere first."""
     dropped: int = 0
     """So many of the `should` rules are given up, the last declared first."""
-    who: Identity = NOBODY
+    identity: Identity = NOBODY
     """What the rules of others see of it."""
     pin: str = ""
     """The only node it may go to."""
@@ -263,21 +263,21 @@ class Ask(Struct, frozen=True, gc=False):
     """It may take the place of others of lower priority."""
     lenient: bool = False
     """The `should` rules of others against it are given up, too."""
-    member: Membership | None = None
+    member: GangMembership | None = None
     """None: it is placed by itself."""
 
     @property
     def local_volumes(self) -> list[WantedVolume]:
-        return wanted_volumes(self.shape.volumes, self.key, self.who) if self.shape.volumes else []
+        return wanted_volumes(self.shape.volumes, self.key, self.identity) if self.shape.volumes else []
 
     @property
     def class_key(self) -> tuple[Shape, Identity, int, frozenset[str], str, bool]:
         """Asks that have it in common get the same answers."""
-        return self.shape, self.who, self.dropped, self.avoid, self.pin, self.lenient
+        return self.shape, self.identity, self.dropped, self.avoid, self.pin, self.lenient
 
     @property
     def rules(self) -> Rules:
-        return self.shape.rules(self.dropped, self.who)
+        return self.shape.rules(self.dropped, self.identity)
 
     @property
     def hard(self) -> tuple[PlacementRule, ...]:
@@ -289,16 +289,16 @@ class Ask(Struct, frozen=True, gc=False):
         return self.shape.should[len(self.shape.should) - self.dropped :]
 
     @property
-    def forms(self) -> tuple["Ask", ...]:
+    def forms(self) -> tuple["PlacementRequest", ...]:
         """For each form of its group, in the order in which they are tried."""
         others = self.shape.alternatives
         return (self, *(structs.replace(self, shape=each) for each in others)) if others else (self,)
 
-    def without_avoid(self, but: frozenset[str] = frozenset()) -> "Ask":
+    def without_avoid(self, but: frozenset[str] = frozenset()) -> "PlacementRequest":
         return structs.replace(self, avoid=self.avoid & but)
 
-    def without_last_should(self) -> "Ask":
+    def without_last_should(self) -> "PlacementRequest":
         return structs.replace(self, dropped=self.dropped + 1)
 
-    def without_others_should(self) -> "Ask":
+    def without_others_should(self) -> "PlacementRequest":
         return structs.replace(self, lenient=True)

@@ -10,8 +10,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.request import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Rank:
 ORDINARY = Rank()
 
 
-class Tenure(Struct, frozen=True, gc=False):
+class AllocationTerms(Struct, frozen=True, gc=False):
     """How one instance stands on its node."""
 
     rank: Rank = ORDINARY
@@ -45,23 +45,23 @@ class Tenure(Struct, frozen=True, gc=False):
         return self.until is None and not self.held
 
 
-SETTLED = Tenure()
+SETTLED = AllocationTerms()
 
 
-class Lodger(NamedTuple):
+class PlacedInstance(NamedTuple):
     key: Key
     shape: Shape
-    who: Identity
-    tenure: Tenure
+    identity: Identity
+    terms: AllocationTerms
 
     @property
     def priority(self) -> int:
-        return self.tenure.rank.priority
+        return self.terms.rank.priority
 
     @property
     def importance(self) -> tuple[int, float, Key]:
         """The most important comes first: by priority, then by age."""
-        return -self.tenure.rank.priority, self.tenure.born, self.key
+        return -self.terms.rank.priority, self.terms.born, self.key
 
 
 class Level(NamedTuple):
@@ -90,28 +90,30 @@ class Alike(NamedTuple):
     """By node; not to be changed."""
 
 
-class Lodging(Protocol):
+class Occupancy(Protocol):
     """The lodgers of all nodes; whatever is done to them within a trial is undone at its end."""
 
     def trial(self) -> AbstractContextManager[object]: ...
 
-    def set_allocation(self, key: Key, node: str, shape: Shape, who: Identity = ..., tenure: Tenure = ...) -> None: ...
+    def set_allocation(
+        self, key: Key, node: str, shape: Shape, identity: Identity = ..., terms: AllocationTerms = ...
+    ) -> None: ...
 
     def drop_allocation(self, key: Key) -> bool: ...
 
-    def lodgers(self, node: str) -> list[Lodger]:
+    def placed_instances(self, node: str) -> list[PlacedInstance]:
         """The most important first."""
 
     def stopping(
         self, *, by: float = ..., among: Container[str] | None = ..., most: int | None = ...
-    ) -> Sequence[tuple[str, Lodger]]:
+    ) -> Sequence[tuple[str, PlacedInstance]]:
         """Those who are about to go, with their nodes, the soonest first. `by`: who is gone then; `among`: on these
         nodes; `most`: so many of them."""
 
     def going(self) -> Going:
         """The same in amounts."""
 
-    def held(self) -> Sequence[tuple[str, Lodger]]:
+    def held(self) -> Sequence[tuple[str, PlacedInstance]]:
         """Those for whom room is held, by node."""
 
     def lowest_held(self) -> int | None:
@@ -123,7 +125,7 @@ class Lodging(Protocol):
     def levels(self, below: int) -> Sequence[Level]:
         """Of the priorities below, the lowest first."""
 
-    def allowed(self, who: Identity) -> int | None:
+    def allowed(self, identity: Identity) -> int | None:
         """How many more of its group may be disrupted; None: nobody counts."""
 
     def tight(self) -> Sequence[Alike]:
