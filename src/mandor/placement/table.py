@@ -33,6 +33,7 @@ from mandor.placement.framework.snapshot import (
     Wanted,
     images_of,
     node_fact,
+    only_usage_differs,
 )
 from mandor.placement.framework.tie_break import TieBreakOrder
 from mandor.placement.framework.topology_counts import TopologyCounts
@@ -132,7 +133,7 @@ class Table:
         """Add a node, or take over what changed about it."""
         self.version += 1
         slot = self._slots.get(node.meta.name)
-        if slot is None or not _busier(self._nodes[slot], node):
+        if slot is None or not only_usage_differs(self._nodes[slot], node):
             self._cached.attributes += 1
             if slot is None:
                 slot = self._append(node)
@@ -294,7 +295,7 @@ class Table:
         keys: Sequence[Key],
         shape: Shape,
         identity: Identity,
-        all_terms: Sequence[AllocationTerms],
+        terms: Sequence[AllocationTerms],
     ) -> None:
         """Count new settled instances of one namespace and rank, in order; the same as `set_allocation` for each.
 
@@ -303,18 +304,18 @@ class Table:
         self.version += len(slots)
         names = [self._nodes[slot].meta.name for slot in slots]
         allocations, by_node = self._allocations, self._by_node
-        for key, name, terms in zip(keys, names, all_terms, strict=True):
-            allocations[key] = Allocation(name, shape, identity, terms)
+        for key, name, its_terms in zip(keys, names, terms, strict=True):
+            allocations[key] = Allocation(name, shape, identity, its_terms)
             there = by_node.get(name)
             if there is None:
                 by_node[name] = {key}
             else:
                 there.add(key)
-        self.lodgings.come(keys[0], names[0], all_terms[0], len(keys))
-        self.lodgings.count(names, shape, identity, all_terms[0], 1)
+        self.lodgings.come(keys[0], names[0], terms[0], len(keys))
+        self.lodgings.count(names, shape, identity, terms[0], 1)
         self._count_everywhere(keys[0].namespace, shape, identity, len(keys))
         self._topology.add_all(names, identity)
-        self._count_all(slots, shape, all_terms[0])
+        self._count_all(slots, shape, terms[0])
 
     def _count_all(self, slots: Sequence[int], shape: Shape, terms: AllocationTerms) -> None:
         times: dict[int, int] = {}
@@ -421,9 +422,7 @@ class Table:
     def _put_back(self, key: Key, allocation: Allocation, turn: int) -> None:
         slot = self._slots.get(allocation.node)
         turn_of_node = 0 if slot is None else int(self._numbers[_TURN, slot])
-        self.set_allocation(
-            key, allocation.node, allocation.shape, allocation.identity, allocation.terms, allocation.ports
-        )
+        self.set_allocation(key, *msgspec.structs.astuple(allocation))
         self._turn = turn
         if slot is not None:
             self._numbers[_TURN, slot] = turn_of_node
@@ -582,15 +581,6 @@ class Table:
         self._usage = _wider(self._usage, extra)
         self._since_usage = _wider(self._since_usage, extra)
         self._numbers = _wider(self._numbers, extra)
-
-
-def _busier(before: Node, after: Node) -> bool:
-    """Nothing but its usage is different: that comes often, and answers about what the nodes are stay true."""
-    return (
-        before.spec == after.spec
-        and before.meta.labels == after.meta.labels
-        and msgspec.structs.replace(before.status, usage=after.status.usage) == after.status
-    )
 
 
 def _amounts(rows: int, columns: int) -> Amounts:

@@ -22,7 +22,7 @@ class Consulting:
         self._inquire = inquire
         self._watchdog = watchdog
 
-    async def request(
+    async def consult(
         self, profile: Profile, request: PlacementRequest, nodes: Snapshot, now: float
     ) -> Mapping[str, object]:
         """The answers by plugin; a `PluginFault` when one cannot be had and is needed."""

@@ -124,12 +124,8 @@ class Scheduler:
         self._queue = SchedulingQueue(
             self._profiles["default"].queue_sort,
             pause=pause,
-            gates=lambda request: (
-                self._profiles[request.profile].pre_enqueues if request.profile in self._profiles else ()
-            ),
-            outright=lambda request: (
-                self._profiles[request.profile].outright if request.profile in self._profiles else ()
-            ),
+            gates=lambda each: self._profiles[each.profile].pre_enqueues if each.profile in self._profiles else (),
+            outright=lambda each: self._profiles[each.profile].outright if each.profile in self._profiles else (),
             call=self.watchdog.call if self._tracing is None else self._tracing.call,
             told=self._kept_out,
         )
@@ -554,7 +550,7 @@ class Scheduler:
     async def _ask_about(self, entry: Entry, profile: Profile) -> None:
         try:
             with self._step(entry)("Consult", ", ".join(each.name for each in profile.consults)):
-                answers = await self._consulting.request(
+                answers = await self._consulting.consult(
                     profile, entry.request, self.view.table.snapshot(), self._clock.now()
                 )
         except (PluginFault, Overrun) as fault:

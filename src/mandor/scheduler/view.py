@@ -383,19 +383,8 @@ class View:
                 return
             self._kin[name] = kin
         avoid = frozenset(spec.avoid) if spec.avoid else NOWHERE
-        request = PlacementRequest(
-            key,
-            kin.shape,
-            kin.priority,
-            kin.profile,
-            avoid,
-            identity=kin.identity,
-            pin=spec.pin,
-            daemon=daemon,
-            gates=kin.gates + spec.waits if spec.waits else kin.gates,
-            preempts=kin.preempts,
-            member=kin.member,
-        )
+        gates = kin.gates + spec.waits if spec.waits else kin.gates
+        request = replace(kin, key=key, avoid=avoid, pin=spec.pin, daemon=daemon, gates=gates)
         held = instance.status.nominated
         if held and self.queue.place(request.key) is None and not self.nominated(request.key):
             self._hold(request, held, meta.created_at)  # as an earlier scheduler decided
@@ -482,10 +471,9 @@ class View:
         if not slots:
             return []
         request, rank = entries[0].request, self._roster.rank(instances[0])
-        all_terms = [AllocationTerms(rank, each.meta.created_at) for each in instances]
-        self.table.set_allocations(
-            slots, [each.request.key for each in entries], request.shape, request.identity, all_terms
-        )
+        keys = [each.request.key for each in entries]
+        terms = [AllocationTerms(rank, each.meta.created_at) for each in instances]
+        self.table.set_allocations(slots, keys, request.shape, request.identity, terms)
         nodes, promises = self.table.nodes, self._promises
         made: list[Promise] = []
         for entry, instance, slot in zip(entries, instances, slots, strict=True):
@@ -516,9 +504,8 @@ class View:
 
     def _hold(self, request: PlacementRequest, node: str, born: float) -> None:
         rank = Rank(request.priority, request.preempts, profile=request.profile)
-        self.table.set_allocation(
-            request.key, node, request.shape, request.identity, AllocationTerms(rank, born, held=True)
-        )
+        terms = AllocationTerms(rank, born, held=True)
+        self.table.set_allocation(request.key, node, request.shape, request.identity, terms)
 
     def displaced(self, node: str, priority: int) -> list[Key]:
         """Those of lower priority for whom room is held there."""

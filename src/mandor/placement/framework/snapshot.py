@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from mandor.model.node import ENGINE_FACT, Capabilities, Node, NodePhase, Taint, engine_facts
@@ -100,6 +101,15 @@ def node_fact(node: Node, name: str) -> str | None:
     if found is None and name.startswith(ENGINE_FACT):
         found = engine_facts(node.status.engines).get(name)
     return node.status.facts.get(name) if found is None else found
+
+
+def only_usage_differs(before: Node, after: Node) -> bool:
+    """Return whether two versions of a node differ in nothing but the measured usage, which changes often."""
+    return (
+        before.spec == after.spec
+        and before.meta.labels == after.meta.labels
+        and structs.replace(before.status, usage=after.status.usage) == after.status
+    )
 
 
 @dataclass(frozen=True, slots=True)
