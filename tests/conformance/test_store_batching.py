@@ -1,4 +1,4 @@
-"""BatchingStore keeps the promises of a store, save that those who come together share a revision."""
+"""BatchingStore passes the store suite, except that combined commits share a revision."""
 
 from __future__ import annotations
 

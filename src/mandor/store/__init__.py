@@ -1,1 +1,1 @@
-"""Where objects live: four verbs, several homes."""
+"""Stores for versioned objects: get, list, commit and watch, in memory, SQLite, etcd or over HTTP."""

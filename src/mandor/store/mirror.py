@@ -20,8 +20,7 @@ BACKOFF = Backoff(first_seconds=0.1, most_seconds=5.0, jitter=0.3)
 CHUNK = 128
 """Objects of a listing that are copied in one step of the event loop."""
 STEP = 128
-"""So many changes of a burst are raised before others get their turn: what they set off costs more than taking them
-over, and there are several mirrors."""
+"""Changes that are applied in one step of the event loop; the listeners' work costs more than the copying."""
 
 
 class Mirror:

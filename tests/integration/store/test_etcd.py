@@ -49,7 +49,7 @@ async def names(store: Store) -> list[str]:
 # Two servers, one cluster.
 
 
-async def test_what_one_server_commits_the_other_sees_as_the_same_object(etcd: Etcd) -> None:
+async def test_a_commit_of_one_server_appears_equal_at_the_other(etcd: Etcd) -> None:
     async with two_servers(etcd) as (one, two):
         revision = await one.commit(Put(make_node("n1", zone="a")))
         await until(lambda: two.index.revision >= revision)
@@ -88,7 +88,7 @@ async def test_of_writers_at_two_servers_exactly_one_wins(etcd: Etcd) -> None:
 
 
 async def test_a_server_that_lags_behind_does_not_refuse_a_newer_version(etcd: Etcd) -> None:
-    """A caller who read from one server may write to another that has not seen that version yet."""
+    """A caller may read from one server and write to another that has not seen that version yet."""
     async with two_servers(etcd) as (one, two):
         await one.commit(Put(make_node("n1")))
         for number in range(20):
@@ -282,13 +282,13 @@ async def test_an_etcd_that_forgot_is_noticed_and_nothing_is_written_to_it(new_e
 # Bad luck and bad input.
 
 
-async def test_no_etcd_there_is_a_clear_error(etcd: Etcd) -> None:
+async def test_a_missing_etcd_is_reported_clearly(etcd: Etcd) -> None:
     with pytest.raises(Unavailable, match="no etcd endpoint answers") as caught:
         await EtcdStore.open([f"127.0.0.1:{free_port()}"])
     assert caught.value.hint
 
 
-async def test_a_value_that_nobody_understands_is_refused_at_the_start(etcd: Etcd) -> None:
+async def test_an_unreadable_value_is_refused_at_start(etcd: Etcd) -> None:
     prefix = etcd.prefix()
     etcd.etcdctl("put", f"{prefix}objects/node//n1", "garbage")
     with pytest.raises(Invalid, match="objects/node//n1"):
@@ -380,7 +380,7 @@ async def test_tls_with_a_client_certificate(etcd_tls: Etcd) -> None:
 
 
 @pytest.mark.parametrize("lacking", ["everything", "certificate", "ca"])
-async def test_without_the_right_files_nobody_gets_in(etcd_tls: Etcd, lacking: str) -> None:
+async def test_without_the_client_certificate_the_connection_is_refused(etcd_tls: Etcd, lacking: str) -> None:
     tls = etcd_tls.tls
     assert tls is not None
     access = {

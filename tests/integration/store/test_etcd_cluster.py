@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.real("etcd"), pytest.mark.req("S0-7", "S2-23"), pytest
 
 
 class Load:
-    """Writers that never stop; every acknowledged name is remembered."""
+    """Continuous writers that record every acknowledged name."""
 
     def __init__(self, store: EtcdStore) -> None:
         self.store = store
@@ -35,7 +35,7 @@ class Load:
             step += 1
 
     async def more(self, count: int) -> None:
-        """Wait until so many more were acknowledged."""
+        """Wait until `count` more commits were acknowledged."""
         wanted = len(self.revisions) + count
         async with asyncio.timeout(90):
             while len(self.revisions) < wanted:

@@ -1,4 +1,4 @@
-"""Leading on a real etcd: the lease goes its own way, past a busy event loop, and the fence holds."""
+"""Leadership with a real etcd: the lease is renewed past a busy event loop, and fencing works."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ async def spec_of(store: Store, key: Key) -> Lease:
 
 
 def compute() -> None:
-    """A slice of work that holds the loop; most of it is slept, for the sake of whoever else is on this machine."""
+    """Blocks the event loop, mostly asleep to spare the CPU."""
     until = time.monotonic() + SLICE_SECONDS / 10
     while time.monotonic() < until:
         pass
@@ -106,7 +106,7 @@ async def test_a_leader_whose_term_is_over_renews_nothing_and_writes_nothing(etc
         assert (await spec_of(store, LEASE)).spec.holder == "two"
 
 
-async def test_what_comes_in_by_the_side_door_is_seen_like_any_commit(etcd: Etcd) -> None:
+async def test_a_commit_of_the_lease_channel_appears_in_the_index(etcd: Etcd) -> None:
     async with await EtcdStore.open(etcd.endpoints, prefix=etcd.prefix()) as store:
         door = store.lease_channel()
         assert door is not None
@@ -121,7 +121,7 @@ async def test_what_comes_in_by_the_side_door_is_seen_like_any_commit(etcd: Etcd
         assert await asyncio.to_thread(door.get, Key("node", "", "n3"), CALL_SECONDS) is None
 
 
-async def test_the_side_door_speaks_tls(etcd_tls: Etcd) -> None:
+async def test_the_lease_channel_uses_tls(etcd_tls: Etcd) -> None:
     tls = etcd_tls.tls
     assert tls is not None
     access = StoreAccess(ca=str(tls.ca_file), cert=str(tls.cert_file), key=str(tls.key_file))

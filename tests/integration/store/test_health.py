@@ -1,4 +1,4 @@
-"""A store that answers and is not well says so: in the log, at `/readyz`, to `mandor doctor`."""
+"""Problems of a store that still answers are logged and shown by `/readyz` and `mandor doctor`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Broken(MemoryStore):
 
 
 @pytest.mark.real("etcd")
-async def test_a_member_that_is_away_is_told_until_it_is_back(etcd_cluster: Etcd) -> None:
+async def test_a_member_that_does_not_answer_is_reported_until_it_returns(etcd_cluster: Etcd) -> None:
     lost = (etcd_cluster.leader() + 1) % 3
     async with await EtcdStore.open(etcd_cluster.endpoints) as store:
         assert await store.problems() == ()
@@ -59,7 +59,7 @@ async def _fill(store: EtcdStore) -> None:
 
 
 @pytest.mark.real("etcd")
-async def test_space_that_is_used_up_is_told_with_what_to_do(etcd: Etcd, tmp_path: Path) -> None:
+async def test_low_space_is_reported_with_a_remedy(etcd: Etcd, tmp_path: Path) -> None:
     small = start_etcd(etcd.binary, tmp_path, options=["--quota-backend-bytes=200000"])
     try:
         async with await EtcdStore.open(small.endpoints) as store:
@@ -71,7 +71,7 @@ async def test_space_that_is_used_up_is_told_with_what_to_do(etcd: Etcd, tmp_pat
         small.stop()
 
 
-async def test_a_disk_that_is_nearly_full_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_is_nearly_full_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with await SqliteStore.open(tmp_path / "state.db") as store:
         assert await store.problems() == ()
         monkeypatch.setattr(sqlite, "FREE_BYTES_LEAST", 2**62)
@@ -80,7 +80,7 @@ async def test_a_disk_that_is_nearly_full_is_told(tmp_path: Path, monkeypatch: p
         assert "free some space" in found
 
 
-async def test_what_is_found_is_logged_once_and_so_is_that_it_is_over(
+async def test_a_problem_and_its_end_are_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -97,7 +97,7 @@ async def test_what_is_found_is_logged_once_and_so_is_that_it_is_over(
         assert caplog.records[-1].message == "the store has no more problems"
 
 
-async def test_a_store_that_cannot_be_examined_is_no_reason_to_stop() -> None:
+async def test_a_failed_health_check_is_reported_as_a_problem() -> None:
     health = StoreHealth(Broken(), ManualClock())
     await health.check()
     assert health.problems == ("cannot check the store: nobody answers",)

@@ -1,4 +1,4 @@
-"""A cluster moves from one home to another and back, by its backup."""
+"""A cluster moves from one type of store to another and back with a backup."""
 
 import asyncio
 import io
@@ -24,7 +24,7 @@ NewStore = Callable[[], Awaitable[Store]]
 
 
 async def fill(store: Store) -> None:
-    """A small cluster that is at work."""
+    """A small cluster with running instances."""
     await store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec(id="c1"))))
     workload = make_workload("web", tier="front")
     await store.commit(Put(workload), Put(make_release(workload, 1)))

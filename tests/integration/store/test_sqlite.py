@@ -157,7 +157,7 @@ async def test_another_program_cannot_write_to_the_file_in_use(tmp_path: Path) -
             sqlite3.connect(path, timeout=0).execute("delete from objects")
 
 
-async def test_nobody_else_can_read_the_file(tmp_path: Path) -> None:
+async def test_the_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     async with await SqliteStore.open(path) as store:
         await store.commit(Put(make_node("n1")))
@@ -341,8 +341,8 @@ async def test_on_a_full_disk_commits_fail_reads_go_on_and_it_recovers(small_dis
         assert store.index.revision == kept.revision
 
 
-async def test_a_loser_against_a_commit_that_failed_gets_its_turn(small_disk: Path) -> None:
-    """Two writers want one object; the first one's disk is full, so the second must not hear `Conflict` for ever."""
+async def test_a_conflict_with_a_commit_that_failed_is_retried(small_disk: Path) -> None:
+    """Two writers want one object; the first one's disk is full, so the second must not get `Conflict` forever."""
     ballast = small_disk / "ballast"
     async with await SqliteStore.open(small_disk / "state.db") as store:
         await store.commit(Put(make_node("prize")))
@@ -413,7 +413,7 @@ async def test_a_commit_whose_caller_gave_up_is_stored_all_the_same(tmp_path: Pa
         assert await store.get(Key("node", "", "n1")) is not None
 
 
-async def test_closing_waits_for_what_is_on_its_way(tmp_path: Path, hanging: threading.Event) -> None:
+async def test_closing_waits_for_commits_in_flight(tmp_path: Path, hanging: threading.Event) -> None:
     path = tmp_path / "state.db"
     store = await SqliteStore.open(path)
     hanging.clear()
@@ -437,7 +437,7 @@ async def test_more_commits_than_fit_wait_their_turn(tmp_path: Path, monkeypatch
         assert sorted(revisions) == list(range(1, 301))
 
 
-async def test_writers_that_wait_for_room_on_a_hanging_disk_are_told_so(
+async def test_commits_that_wait_for_a_hanging_disk_fail_after_the_limit(
     tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mandor.store.sqlite.FLIGHT_WRITES", 5)

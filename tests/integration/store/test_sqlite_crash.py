@@ -1,4 +1,4 @@
-"""What commit returned survives kill -9."""
+"""Acknowledged commits survive kill -9."""
 
 import random
 import subprocess
@@ -17,7 +17,7 @@ ROUNDS = 12
 
 
 def run_and_kill(path: Path, seed: int, seconds: float) -> list[str]:
-    """Let a writer run for a while, kill it without warning; every whole line it printed."""
+    """Run a writer for a while, kill it, and return every complete line it printed."""
     process = subprocess.Popen(
         [sys.executable, str(WRITER), str(path), str(seed)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -46,7 +46,7 @@ def run_and_kill(path: Path, seed: int, seconds: float) -> list[str]:
 
 
 class Expected:
-    """What must be there after a crash: the acknowledged, or what was on its way."""
+    """The valid states after a crash: the acknowledged commits, with or without those in flight."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[str, str] = {}

@@ -15,7 +15,7 @@ NAMES = 8
 
 
 async def write_for_ever(store: SqliteStore, number: int, seed: int) -> None:
-    """Each writer has its own names, so the last state it was told of is the state that must be there."""
+    """Each writer has its own names, so its last acknowledged state must be stored."""
     chance = random.Random(seed * 1000 + number)
     step = 0
     while True:

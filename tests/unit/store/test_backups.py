@@ -1,4 +1,4 @@
-"""Backups that are made by themselves: on time, whole, through restarts, and the old ones go last."""
+"""Scheduled backups are made on time, completely and across restarts; old ones are deleted last."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir()) if folder.exists() else []
 
 
-def test_the_name_says_when() -> None:
+def test_the_name_contains_the_time() -> None:
     assert made_at(name_at(1_800_000_000.0)) == 1_800_000_000.0
 
 
-async def test_the_first_is_made_at_once_and_is_whole_and_private(clock: ManualClock, tmp_path: Path) -> None:
+async def test_the_first_backup_is_made_at_once_complete_and_private(clock: ManualClock, tmp_path: Path) -> None:
     folder = tmp_path / "new"
     async with running(clock, folder):
         await until(lambda: names(folder) == [name_at(clock.now())])
@@ -65,7 +65,7 @@ async def test_the_first_is_made_at_once_and_is_whole_and_private(clock: ManualC
     assert made.stat().st_mode & 0o077 == 0
 
 
-async def test_one_an_hour_and_the_newest_are_kept(clock: ManualClock, tmp_path: Path) -> None:
+async def test_a_backup_is_made_every_hour_and_the_newest_are_kept(clock: ManualClock, tmp_path: Path) -> None:
     (tmp_path / "mandor-mine.backup").touch()
     expected: list[str] = []
     async with running(clock, tmp_path):
@@ -76,22 +76,20 @@ async def test_one_an_hour_and_the_newest_are_kept(clock: ManualClock, tmp_path:
     assert names(tmp_path)[-1] == "mandor-mine.backup"
 
 
-async def test_a_restart_makes_none_before_its_time(clock: ManualClock, tmp_path: Path) -> None:
+async def test_a_restart_does_not_make_a_backup_before_the_interval_is_over(clock: ManualClock, tmp_path: Path) -> None:
     (tmp_path / name_at(clock.now() - HOUR / 2)).touch()
     async with running(clock, tmp_path) as backups:
         assert await asyncio.to_thread(backups._wait) == HOUR / 2
 
 
-async def test_one_of_the_future_counts_for_nothing(clock: ManualClock, tmp_path: Path) -> None:
+async def test_a_backup_with_a_future_time_is_ignored(clock: ManualClock, tmp_path: Path) -> None:
     (tmp_path / name_at(clock.now() + 10 * HOUR)).touch()
     async with running(clock, tmp_path) as backups:
         await until((tmp_path / name_at(clock.now())).exists)
         assert await asyncio.to_thread(backups._wait) == HOUR
 
 
-async def test_one_that_cannot_be_made_is_told_leaves_nothing_and_is_tried_again(
-    clock: ManualClock, tmp_path: Path
-) -> None:
+async def test_a_failed_backup_is_reported_leaves_no_file_and_is_retried(clock: ManualClock, tmp_path: Path) -> None:
     old = name_at(clock.now() - 2 * HOUR)
     (tmp_path / old).touch()
     hindrance = tmp_path / f".{name_at(clock.now())}.part"

@@ -1,4 +1,4 @@
-"""Commits that go to the store together: each caller's fate is its own."""
+"""BatchingStore combines commits, and each caller gets its own result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.scenarios.make import make_node
 
 
 class Watched(MemoryStore):
-    """Remembers how many writes each commit had."""
+    """Records the number of writes of each commit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ async def put_all(store: BatchingStore, names: Sequence[str]) -> list[int | Base
     return await asyncio.gather(*(store.commit(Put(make_node(name))) for name in names), return_exceptions=True)
 
 
-async def test_what_comes_together_is_stored_together() -> None:
+async def test_simultaneous_commits_are_stored_in_one_commit() -> None:
     async with Watched() as inner:
         found = await put_all(BatchingStore(inner), [f"n{number}" for number in range(50)])
         assert inner.sizes == [50]
@@ -48,14 +48,14 @@ async def test_what_comes_together_is_stored_together() -> None:
         assert len((await inner.list(Node.kind)).items) == 50
 
 
-async def test_a_crowd_is_split_into_commits_that_a_store_takes() -> None:
+async def test_many_commits_are_split_at_the_limit_of_the_store() -> None:
     async with Watched() as inner:
         found = await put_all(BatchingStore(inner), [f"n{number}" for number in range(2 * WRITES_MOST + 50)])
         assert inner.sizes == [WRITES_MOST, WRITES_MOST, 50]
         assert not [each for each in found if isinstance(each, BaseException)]
 
 
-async def test_only_the_loser_of_a_race_is_refused() -> None:
+async def test_a_conflict_fails_only_the_caller_with_that_key() -> None:
     async with Watched() as inner:
         await inner.commit(Put(make_node("n1")))
         found = await put_all(BatchingStore(inner), ["n0", "n1", "n2"])
@@ -65,13 +65,13 @@ async def test_only_the_loser_of_a_race_is_refused() -> None:
         assert {each.meta.name for each in (await inner.list(Node.kind)).items} == {"n0", "n1", "n2"}
 
 
-async def test_of_two_who_write_the_same_at_the_same_moment_one_is_refused() -> None:
+async def test_of_two_simultaneous_writes_to_one_key_one_fails() -> None:
     async with Watched() as inner:
         found = await put_all(BatchingStore(inner), ["n0", "n0", "n1"])
         assert [isinstance(each, Conflict) for each in found] == [False, True, False]
 
 
-async def test_a_store_that_is_away_refuses_them_all_and_takes_the_next() -> None:
+async def test_an_unavailable_store_fails_all_waiting_commits_but_not_later_ones() -> None:
     async with Watched() as inner:
         store = BatchingStore(inner)
         inner.away = True
@@ -81,7 +81,7 @@ async def test_a_store_that_is_away_refuses_them_all_and_takes_the_next() -> Non
         assert await put_all(store, ["n0", "n1"]) == [1, 1]
 
 
-async def test_who_leads_no_more_writes_nothing() -> None:
+async def test_a_former_leader_writes_nothing() -> None:
     async with Watched() as inner:
         fence = Check(Key("lease", "", "leader"), 7)
         found = await put_all(BatchingStore(FencedStore(inner, fence)), ["n0", "n1"])
@@ -89,7 +89,7 @@ async def test_who_leads_no_more_writes_nothing() -> None:
         assert not (await inner.list(Node.kind)).items
 
 
-async def test_one_that_gives_up_does_not_hold_up_the_others() -> None:
+async def test_a_cancelled_caller_does_not_delay_the_others() -> None:
     async with Watched() as inner:
         store = BatchingStore(inner)
         first = asyncio.ensure_future(store.commit(Put(make_node("n0"))))
@@ -101,7 +101,7 @@ async def test_one_that_gives_up_does_not_hold_up_the_others() -> None:
             await first
 
 
-async def test_nobody_waits_for_ever_whatever_goes_wrong() -> None:
+async def test_every_waiting_commit_ends_after_an_unexpected_error() -> None:
     async with Watched() as inner:
         inner.broken = True
         async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""A backup holds everything, and what is not whole is refused before anything is written."""
+"""A backup contains everything, and a damaged one is refused before anything is written."""
 
 import gzip
 import io

@@ -20,7 +20,7 @@ LEASE = Key("lease", "", "leader-scheduler")
 
 
 class Candidate:
-    """One server that wants to lead, and what it did about it."""
+    """One candidate and a log of what it did."""
 
     def __init__(self, store: Store, name: str, clock: ManualClock) -> None:
         self.election = Election(store, "scheduler", name, SECONDS, clock, address=f"http://{name}")

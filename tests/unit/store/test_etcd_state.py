@@ -1,4 +1,4 @@
-"""What has changed while nobody followed etcd is told in order, a few at a time, and no revision in parts."""
+"""Changes that were missed by the watch are published in order, in small batches of whole revisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATH = b"/m/objects/node//"
 
 
 class Etcd:
-    """One page of pairs; `meanwhile` happens while it is on its way."""
+    """Returns one page of pairs; `meanwhile` is called before."""
 
     def __init__(self, revision: int, *values: Node) -> None:
         header = SimpleNamespace(revision=revision, cluster_id=1)
@@ -45,7 +45,7 @@ class Etcd:
         return self._page
 
 
-async def test_what_is_committed_while_all_is_read_again_is_shown_after_it() -> None:
+async def test_a_commit_during_a_new_listing_is_published_after_it() -> None:
     index = Index()
     index.load([make_node("gone", version=1), make_node("other", version=2), make_node("same", version=3)])
     index.start_at(3)
@@ -76,7 +76,7 @@ def make_gone(count: int) -> list[Object]:
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(0, 30), st.integers(0, 5))
-def test_nothing_is_missing_and_no_revision_is_told_in_parts(steps: list[int], gone: int, rest: int) -> None:
+def test_no_change_is_missing_and_no_revision_is_split(steps: list[int], gone: int, rest: int) -> None:
     changed = make_changes(sorted(SINCE + each for each in steps))
     until = max((each.revision for each in changed), default=SINCE) + rest
     if gone and until == SINCE:
@@ -95,7 +95,7 @@ def test_nothing_is_missing_and_no_revision_is_told_in_parts(steps: list[int], g
     assert all(SINCE < each <= until for each in revisions)
 
 
-def test_very_many_are_told_a_few_at_a_time() -> None:
+def test_many_differences_are_published_in_small_batches() -> None:
     changed = make_changes([SINCE + 1000 + number // 100 for number in range(10 * FEW)])
     told = list(in_pieces(changed, make_gone(10 * FEW), SINCE, SINCE + 5000))
     assert max(map(len, told)) <= FEW + 100

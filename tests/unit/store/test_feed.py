@@ -1,4 +1,4 @@
-"""Watches over an index: bookmarks, waiting, ending, and what is left behind."""
+"""Watches over an index: bookmarks, waiting, closing and clean-up."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ from mandor.store.memory import MemoryStore
 from mandor.testing.store import make_instance, make_node, read_node
 
 
-async def test_an_idle_watch_gets_a_bookmark_now_and_then() -> None:
+async def test_an_idle_watch_gets_bookmarks() -> None:
     store = MemoryStore()
     watch = Watch(store.index, "workload", 0, ALL, bookmark_seconds=0.01)
     assert [change.bookmark for change in await anext(watch)] == [True]
@@ -117,7 +117,7 @@ async def test_a_labelled_list_gives_way_to_others_and_is_still_of_one_moment() 
     assert found.revision == 120
 
 
-async def test_those_who_look_at_one_node_go_on_a_few_at_a_time_and_each_sees_all_that_is_its_own() -> None:
+async def test_watchers_of_single_nodes_are_woken_a_few_at_a_time_and_miss_nothing() -> None:
     store, count = MemoryStore(), 5 * WAKEUPS_PER_PASS
     heard: dict[str, list[str]] = {}
 
@@ -142,7 +142,7 @@ async def test_those_who_look_at_one_node_go_on_a_few_at_a_time_and_each_sees_al
     await asyncio.wait(tasks)
 
 
-async def test_what_is_told_of_silence_wakes_nobody_until_it_cannot_be_told() -> None:
+async def test_an_idle_bookmark_wakes_the_watcher_only_if_the_callback_could_not_deliver_it() -> None:
     store = MemoryStore(bookmark_seconds=0.02)
     watch = store.watch("node", since=0)
     assert isinstance(watch, Watch)
@@ -165,7 +165,7 @@ async def test_what_is_told_of_silence_wakes_nobody_until_it_cannot_be_told() ->
     assert len(store.index.idle_timers) == 0
 
 
-async def test_one_timer_reminds_each_after_its_own_silence() -> None:
+async def test_one_event_loop_timer_serves_all_idle_timers() -> None:
     reminders = IdleTimers()
     rung: list[str] = []
     soon = reminders.add(lambda: rung.append("soon"), 0.05)

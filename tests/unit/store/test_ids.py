@@ -1,4 +1,4 @@
-"""The ids stores give out: in order of time, never twice, not even after a fork."""
+"""Generated ids are ordered by time and unique, even after a fork."""
 
 import os
 import time

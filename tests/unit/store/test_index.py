@@ -1,4 +1,4 @@
-"""The index: order, history, and subscribers that cost only what concerns them."""
+"""The index: order, history, and subscriptions that cost only matching changes."""
 
 import random
 from collections.abc import Generator
@@ -31,7 +31,7 @@ def bind(index: Index, name: str, node: str) -> Change:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_order_equals_a_sorted_dict(seed: int) -> None:
+def test_sorted_objects_equal_a_sorted_dict(seed: int) -> None:
     chance = random.Random(seed)
     order, model = SortedObjects(), dict[Place, Object]()
     refreshing: Generator[int, None, None] | None = None
@@ -62,7 +62,7 @@ def test_an_order_equals_a_sorted_dict(seed: int) -> None:
     assert order.items({}) == []
 
 
-def test_an_empty_order_has_nothing_between_any_keys() -> None:
+def test_empty_sorted_objects_have_nothing_between_any_keys() -> None:
     assert SortedObjects().between({}, START, END) == []
     assert list(SortedObjects().refresh({}, START, END)) == []
 
@@ -163,7 +163,7 @@ def test_a_subscriber_that_does_not_read_is_expired_and_dropped() -> None:
     assert index.watchers == 0
 
 
-def test_a_change_is_handed_only_to_those_it_concerns() -> None:
+def test_a_change_is_delivered_only_to_matching_subscriptions() -> None:
     index = Index()
     put(index, make_instance("web-0", node="n1"))
     start = index.revision

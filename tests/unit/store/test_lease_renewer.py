@@ -1,4 +1,4 @@
-"""A lease is renewed beside the event loop: a loop that is late keeps it, one that hangs does not."""
+"""A thread renews the lease: a busy event loop keeps it, a hung one loses it."""
 
 import asyncio
 import time
@@ -12,11 +12,11 @@ from mandor.store.lease_renewer import LeaseRenewer
 
 LIMIT_SECONDS = 60.0
 LONG, SHORT = 300.0, 0.2
-"""Leases that do not run out here, and that do."""
+"""Lease durations that do not expire in a test, and that do."""
 
 
 class Renewals:
-    """What the thread did; it answers as it is told."""
+    """A renewal function with scripted results that records its calls."""
 
     def __init__(self, answer: Callable[[], bool] = lambda: True) -> None:
         self.count = 0
@@ -28,7 +28,7 @@ class Renewals:
 
 
 def hold(until: Callable[[], bool]) -> None:
-    """The event loop, and nobody else."""
+    """Blocks the event loop."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while not until():
         assert time.monotonic() < deadline
@@ -64,7 +64,7 @@ async def test_the_lease_is_renewed_while_the_loop_is_held() -> None:
     await asyncio.wait({task})
 
 
-async def test_a_loop_that_does_not_turn_for_a_whole_lease_leaves_it_to_others() -> None:
+async def test_a_loop_that_hangs_for_a_whole_lease_stops_the_renewal() -> None:
     renew = Renewals()
     task = await begun(renew, SHORT)
     time.sleep(SHORT * 3)
@@ -74,18 +74,18 @@ async def test_a_loop_that_does_not_turn_for_a_whole_lease_leaves_it_to_others()
     await ended(task)
 
 
-async def test_a_lease_that_is_somebody_elses_ends_it() -> None:
+async def test_a_lost_lease_ends_the_renewal() -> None:
     await ended(await begun(Renewals(lambda: False), LONG))
 
 
 @pytest.mark.parametrize("error", [Unavailable("no answer"), Conflict("moved on")])
-async def test_who_cannot_renew_it_for_most_of_its_time_counts_it_as_lost(error: Exception) -> None:
+async def test_a_lease_that_cannot_be_renewed_counts_as_lost_before_it_expires(error: Exception) -> None:
     renew = Renewals(raising(error))
     await ended(await begun(renew, SHORT))
     assert renew.count > 1
 
 
-async def test_one_renewal_that_fails_is_no_loss() -> None:
+async def test_a_single_failed_renewal_keeps_the_lease() -> None:
     answers = iter([False])
     renew = Renewals()
     renew.answer = lambda: next(answers, True) or raising(Unavailable("once"))()
@@ -97,7 +97,7 @@ async def test_one_renewal_that_fails_is_no_loss() -> None:
     await asyncio.wait({task})
 
 
-async def test_when_it_is_called_off_no_renewal_is_under_way() -> None:
+async def test_after_cancellation_no_renewal_is_in_progress() -> None:
     inside, go_on = Event(), Event()
 
     def answer() -> bool:
@@ -116,6 +116,6 @@ async def test_when_it_is_called_off_no_renewal_is_under_way() -> None:
     assert renew.count == 1
 
 
-async def test_a_bug_is_not_taken_for_a_lost_lease() -> None:
+async def test_an_unexpected_error_is_raised_and_not_treated_as_a_lost_lease() -> None:
     with pytest.raises(ZeroDivisionError):
         await ended(await begun(Renewals(raising(ZeroDivisionError())), LONG))

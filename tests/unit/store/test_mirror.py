@@ -70,7 +70,7 @@ async def test_a_mirror_begins_with_what_is_there_and_follows() -> None:
         assert len(mirror) == 2
 
 
-async def test_listeners_hear_the_first_listing_and_every_change() -> None:
+async def test_listeners_get_the_first_listing_and_every_change() -> None:
     store = MemoryStore()
     await store.commit(Put(make_node("n1")))
     heard: list[Change] = []
@@ -114,7 +114,7 @@ async def test_what_leaves_the_filter_leaves_the_mirror() -> None:
 
 @pytest.mark.req("S0-18")
 @pytest.mark.parametrize("error", [Expired("too slow"), Unavailable("the server is gone")])
-async def test_after_a_broken_watch_the_listeners_hear_the_difference(error: MandorError) -> None:
+async def test_after_a_broken_watch_the_listeners_get_the_differences(error: MandorError) -> None:
     store = FailingStore()
     await store.commit(Put(make_node("stays")), Put(make_node("changes")), Put(make_node("goes")))
     heard: list[Change] = []
@@ -132,7 +132,7 @@ async def test_after_a_broken_watch_the_listeners_hear_the_difference(error: Man
         await until(lambda: mirror.error is None)
 
 
-async def test_a_store_that_does_not_answer_is_asked_again() -> None:
+async def test_a_listing_that_failed_is_retried() -> None:
     store = FailingStore()
     store.list_failures = [Unavailable("down"), Unavailable("down"), Unavailable("down")]
     await store.commit(Put(make_node("n1")))
@@ -177,7 +177,7 @@ async def test_a_listener_that_raises_ends_the_block() -> None:
     assert caught.group_contains(ZeroDivisionError)
 
 
-async def test_leaving_the_block_ends_the_watch_and_whoever_waits() -> None:
+async def test_leaving_the_block_ends_the_watch_and_all_waits() -> None:
     store = MemoryStore()
     async with Mirror(store, "node") as mirror:
         await mirror.synced()

@@ -34,14 +34,14 @@ async def test_memory_and_sqlite_by_url(tmp_path: Path) -> None:
         ("etcd://host:port/x", "2379"),
     ],
 )
-async def test_a_url_that_names_no_store_gets_a_hint(url: str, hint: str) -> None:
+async def test_an_invalid_store_url_is_refused_with_a_hint(url: str, hint: str) -> None:
     with pytest.raises(Invalid) as caught:
         await open_store(url)
     assert hint in f"{caught.value} {caught.value.hint}"
 
 
 class PluggedIn(MemoryStore):
-    """A store of somebody else's."""
+    """A store of a third party."""
 
 
 async def open_plugged_in(address: str, access: StoreAccess) -> Store:
@@ -49,7 +49,7 @@ async def open_plugged_in(address: str, access: StoreAccess) -> Store:
     return PluggedIn()
 
 
-async def test_others_add_schemes_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entry_points_add_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint(name="shelf", value=f"{__name__}:open_plugged_in", group="mandor.stores")
     monkeypatch.setattr(EntryPoint, "load", lambda self: open_plugged_in)
     monkeypatch.setattr("mandor.lib.registry.entry_points", lambda group: EntryPoints([point]))

@@ -1,4 +1,4 @@
-"""Events: noted without waiting, told once, counted when they repeat."""
+"""Events are queued without waiting, written once, and counted when they repeat."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def test_a_note_becomes_an_event() -> None:
     assert (down.meta.namespace, down.spec.node, down.spec.type) == ("default", "n1", "warning")
 
 
-async def test_the_same_sentence_again_raises_the_count() -> None:
+async def test_a_repeated_event_raises_the_count() -> None:
     clock = ManualClock(start=500.0)
     store = MemoryStore(clock=clock)
     for recorder in (Recorder(store, "agent", clock), Recorder(store, "agent", clock)):  # a restart in between
@@ -84,7 +84,7 @@ async def test_notes_beyond_the_bound_are_counted_and_dropped() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "\udcff broken", "工头 \x00", ""])
-async def test_no_text_can_stop_a_recorder(text: str) -> None:
+async def test_invalid_or_long_text_is_stored_after_cleaning(text: str) -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     recorder = Recorder(store, "agent", clock)
@@ -97,7 +97,7 @@ async def test_no_text_can_stop_a_recorder(text: str) -> None:
 
 
 @pytest.mark.parametrize("error", [TooLarge("no"), Forbidden("its instance is another node's by now")])
-async def test_an_event_that_can_never_be_stored_holds_up_no_other(error: MandorError) -> None:
+async def test_an_event_that_cannot_be_stored_does_not_block_others(error: MandorError) -> None:
     class Picky(MemoryStore):
         async def commit(self, *writes: Write) -> int:
             if any(isinstance(write, Put) and write.value.spec.reason == "Poison" for write in writes):
@@ -141,7 +141,7 @@ async def test_a_store_that_is_down_gets_its_events_later() -> None:
     await asyncio.wait({running})
 
 
-async def test_an_event_cleared_away_in_between_is_written_anew() -> None:
+async def test_an_event_that_was_deleted_is_written_again() -> None:
     clock = ManualClock()
 
     class Clearing(MemoryStore):

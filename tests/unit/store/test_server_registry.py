@@ -1,4 +1,4 @@
-"""Servers tell what they are while they live; what all of them can do is what may be used."""
+"""Servers register their features while they are live; a feature is usable when all of them have it."""
 
 import asyncio
 from contextlib import suppress
@@ -25,7 +25,7 @@ async def end(task: "asyncio.Task[None]") -> None:
         await task
 
 
-async def test_a_feature_is_everywhere_once_the_last_server_has_it() -> None:
+async def test_a_feature_is_common_once_the_last_server_supports_it() -> None:
     store, clock = MemoryStore(), ManualClock()
     old, new = register(store, clock, "s1", "0.1.0", "a"), register(store, clock, "s2", "0.2.0", "a", "b")
     running = []
@@ -45,7 +45,7 @@ async def test_a_feature_is_everywhere_once_the_last_server_has_it() -> None:
     assert (await store.list("server")).items == []
 
 
-async def test_a_server_that_died_counts_until_its_entry_ran_out() -> None:
+async def test_a_dead_server_counts_until_its_entry_expires() -> None:
     store, clock = MemoryStore(), ManualClock()
     await register(store, clock, "s1", "0.1.0", "a").enter()  # and then nothing more is heard of it
     new = register(store, clock, "s2", "0.2.0", "a", "b")
@@ -61,7 +61,7 @@ async def test_a_server_that_died_counts_until_its_entry_ran_out() -> None:
     await end(running)
 
 
-async def test_a_server_too_far_ahead_does_not_start_beside_one_that_lives() -> None:
+async def test_an_incompatible_server_does_not_start_while_another_is_live() -> None:
     store, clock = MemoryStore(), ManualClock()
     old = register(store, clock, "s1", "0.1.0")
     await old.enter()
@@ -75,7 +75,7 @@ async def test_a_server_too_far_ahead_does_not_start_beside_one_that_lives() -> 
     await end(running)
 
 
-async def test_beside_one_that_died_any_version_starts() -> None:
+async def test_an_incompatible_server_starts_once_the_other_is_dead() -> None:
     store, clock = MemoryStore(), ManualClock()
     await register(store, clock, "s1", "0.1.0").enter()
     entering = asyncio.ensure_future(register(store, clock, "s2", "0.3.0").enter())

@@ -1,4 +1,4 @@
-"""Who writes within a span leaves a mark on new work, and on nothing else; without one, nothing is different."""
+"""A commit within a span marks new objects; without a span nothing changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def place() -> Place:
 
 
 @pytest.mark.req("S2-43")
-async def test_outside_of_a_span_nothing_is_marked_and_nothing_told(place: Place) -> None:
+async def test_outside_of_a_span_nothing_is_marked_or_recorded(place: Place) -> None:
     web = make_workload("web")
     await place.store.commit(Put(web), Put(instance("web-0")))
     assert await place.mark(web.key) is None
@@ -76,7 +76,7 @@ async def test_new_work_carries_the_span_and_the_commit_is_one(place: Place) -> 
     }
 
 
-async def test_only_a_caller_of_the_api_marks_work_that_is_there(place: Place) -> None:
+async def test_only_api_callers_mark_existing_workloads(place: Place) -> None:
     await place.store.commit(Put(make_workload("web")))
     key = make_workload("web").key
     for kind, marked in ((Kind.CONSUMER, False), (Kind.SERVER, True)):
@@ -100,7 +100,7 @@ async def test_a_change_that_is_not_recorded_takes_work_out_of_the_trace_before(
     assert await place.mark(instance("web-0").key) is None
 
 
-async def test_so_many_carry_a_span_and_no_more(place: Place) -> None:
+async def test_the_number_of_marked_objects_per_span_is_limited(place: Place) -> None:
     with within(place.span()):
         for number in range(INSTANCES_MOST + 5):
             await place.store.commit(Put(instance(f"web-{number}")))
@@ -116,7 +116,7 @@ async def test_a_commit_that_loses_is_a_span_that_failed(place: Place) -> None:
     assert commit.attributes["error.type"] == "conflict"
 
 
-def test_what_is_done_long_after_belongs_to_another_story() -> None:
+def test_an_old_mark_is_not_followed() -> None:
     value = make_workload("web")
     value = value.changed(meta=Meta(name="web", namespace="default", trace=TraceMark(PARENT.header, 1000.0)))
     assert followed(value, 1000.0 + FOLLOWED_SECONDS - 1) == PARENT

@@ -1,4 +1,4 @@
-"""What all watchers leave unread together is bounded: the furthest behind is cut, and resumes by its revision."""
+"""The unread changes of all watchers are bounded: the slowest watcher expires and resumes at its revision."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_the_watchers_that_are_furthest_behind_are_cut_and_the_others_go_on() ->
     assert index.watchers == 1 + len(slow) - len(cut)
 
 
-def test_who_was_cut_resumes_by_the_revision_it_knows() -> None:
+def test_an_expired_watcher_resumes_at_its_revision() -> None:
     index = Index(unread_most=10)
     slow = index.subscribe("instance", 0)
     publish(index, 5)
@@ -95,7 +95,7 @@ def test_a_watcher_that_leaves_too_many_bytes_unread_is_cut_and_one_that_reads_i
     assert index.watchers == 2
 
 
-def test_what_is_kept_of_the_past_is_bounded_in_bytes() -> None:
+def test_the_history_is_bounded_in_bytes() -> None:
     index = Index(history_bytes_most=10_000)
     for _ in range(5):
         publish_large(index, 4_000)

@@ -1,4 +1,4 @@
-"""Stores around another: what they do not add to is told as the one inside tells it."""
+"""Store wrappers forward all calls to which they add nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def inside() -> AsyncIterator[MemoryStore]:
 
 
 @pytest.mark.parametrize("around", AROUND)
-async def test_what_is_inside_is_told_and_the_way_in_leads_through(
+async def test_a_wrapper_forwards_problems_and_has_no_lease_channel(
     inside: MemoryStore, around: Callable[[Store], Store]
 ) -> None:
     async with around(inside) as store:
@@ -61,7 +61,7 @@ async def test_what_is_inside_is_told_and_the_way_in_leads_through(
         assert store.lease_channel() is None
 
 
-async def test_what_is_asked_for_together_is_counted_one_by_one(inside: MemoryStore) -> None:
+async def test_each_key_of_a_get_all_is_counted(inside: MemoryStore) -> None:
     store, metrics = MeteredStore(inside), Metrics()
     metrics.add(store.metrics)
     await store.get_all([Key("node", "", "n1"), Key("node", "", "n2"), Key("workload", "default", "web")])
