@@ -16,7 +16,7 @@ from mandor.agent.heartbeat import HeartbeatSender
 from mandor.agent.identity import IdentityKeeper
 from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
-from mandor.agent.link import Heartbeat, Link
+from mandor.agent.link import Link
 from mandor.agent.machine import EngineDisks, Machine, ThisMachine
 from mandor.agent.metrics import node_families, unit_families
 from mandor.agent.node import NodeKeeper
@@ -78,23 +78,19 @@ class Agent:
         holds: Holds = no_port_in_use,
         machine: Machine | None = None,
         ask: Ask = ask,
-        meter: InstanceMeter | None = None,
         ahead: Callable[[], float] = lambda: 0.0,
         own_logs: AgentLogHandler | None = None,
         tracer: Tracer | None = None,
         guard_control: GuardControl | None = None,
-        nod: Callable[[Heartbeat], bool] | None = None,
     ) -> None:
         """
         `holds`: returns whether a port of this machine is in use; by default, none is.
         `machine`: the machine of the node; by default, the one that this process runs on.
         `ask`: runs one probe.
-        `meter`: reads the resource usage of units from the engines.
         `ahead`: returns by how many seconds this machine's clock is ahead of the servers'.
         `own_logs`: the agent's log records, for log sinks; None: no logs are shipped, neither the agent's nor tasks'.
         `tracer`: records spans of instances that are part of a trace; None: none are recorded.
         `guard_control`: starts a process that stops instances with `stop_after` when the agent is gone; None: no guard.
-        `nod`: see `HeartbeatSender`.
         """
         self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
         self._shared = settings.shared
@@ -149,7 +145,6 @@ class Agent:
             clock,
             changed=self.node.poke,
             look_seconds=settings.look_seconds,
-            calm_seconds=settings.calm_seconds,
             cleaned=self._image_cleaned,
         )
         self._disks = EngineDisks(self._engines.values(), clock, self._more_disks)
@@ -160,7 +155,7 @@ class Agent:
         self._last_usage = NodeUsage()
         self._used = Resources()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
-        self._meter, self._nod = meter or InstanceMeter(clock), nod
+        self._meter = InstanceMeter(clock)
         self._shipper = self._make_shipper(own_logs, blocking) if own_logs is not None else None
         self.joined = asyncio.Event()
         self._said = ""
@@ -220,8 +215,6 @@ class Agent:
             instances=self._usage,
             measured=self._measured,
             answered=self._answered,
-            known=lambda: self._meter.known(self.workers.names(), self.workers.ready()),
-            nod=self._nod,
         )
 
     def _duties(self) -> list[tuple[Any, str]]:

@@ -1,12 +1,11 @@
 """Defends the host: tells when it is short of something, takes away what is over, and ends instances if it must."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from mandor.agent.pressure import EvictionCandidate, Need, Pressure, Reading, Threshold, select_victim
-from mandor.lib.clock import Clock, wait_event
+from mandor.lib.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +44,14 @@ class PressureEviction:
         *,
         changed: Callable[[], None],
         look_seconds: float = 2.0,
-        calm_seconds: float | None = None,
         cleaned: Callable[[str], None] = lambda name: None,
     ) -> None:
         """`changed`: what the node is short of is something else now. `cleaned`: an image was taken away.
-        `look_seconds`: how often it is looked at; `calm_seconds`: while there is enough of everything, where somebody
-        says when that may be over (`poke`)."""
+        `look_seconds`: seconds between two measurements."""
         self._look_seconds, self._cleaned = look_seconds, cleaned
-        self._calm_seconds = look_seconds if calm_seconds is None else calm_seconds
         self._pressure = Pressure(thresholds)
         self._measure, self._tenants, self._clock, self._changed = measure, tenants, clock, changed
         self._told: tuple[str, ...] = ()
-        self._news = asyncio.Event()
         self._going = ""
         self._going_since = 0.0
 
@@ -64,16 +59,10 @@ class PressureEviction:
     def shown(self) -> tuple[str, ...]:
         return self._told
 
-    def poke(self) -> None:
-        """There may be more or less of something."""
-        self._news.set()
-
     async def run(self) -> None:
         while True:
-            self._news.clear()
             await self.look()
-            calm = not self._pressure.shown and not self._pressure.short
-            await wait_event(self._clock, self._calm_seconds if calm else self._look_seconds, self._news)
+            await self._clock.sleep(self._look_seconds)
 
     async def look(self) -> None:
         self._read()

@@ -30,36 +30,18 @@ class HeartbeatSender:
         measured: Callable[[NodeUsage, dict[str, InstanceUsage]], None] = lambda machine, instances: None,
         answered: Callable[[str], None] = lambda result: None,
         chance: Callable[[], float] = random.random,
-        known: Callable[[], dict[str, InstanceUsage] | None] = lambda: None,
-        nod: Callable[[Heartbeat], bool] | None = None,
     ) -> None:
-        """`answered`: told how each heartbeat ended, `ok` or the code of an error. `known`: what `instances` would
-        answer, where nobody has to be asked. `nod`: the same heartbeat once more, where that takes no waiting; True:
-        it was answered as the one before."""
+        """`answered`: called with the result of each heartbeat, `ok` or the code of an error."""
         self._link, self._contact, self._usage, self._clock = link, contact, usage, clock
         self._seconds, self._instances, self._chance = seconds, instances, chance
         self._measured, self._answered = measured, answered
         self._backoff = Backoff(min(1.0, seconds), seconds, jitter=0.4)
         self._failures = 0
-        self._known, self._nod = known, nod
-        self._last: Heartbeat | None = None
-        """What was answered last, if it can be said again without a wait."""
 
     async def run(self, pause: float = 0.0) -> None:
         while True:
-            await self._clock.sleep_on(pause, self._beat_again)
+            await self._clock.sleep(pause)
             pause = await self.beat()
-
-    def _beat_again(self) -> float:
-        """A heartbeat that is the same as the last, where nobody has to wait for it; how long to wait before the next.
-        0: it takes a whole one."""
-        beat = self._last
-        if beat is None or self._nod is None or self._usage() is not beat.usage or self._known() is not beat.instances:
-            return 0.0
-        self._measured(beat.usage, beat.instances)
-        if not self._nod(beat):
-            return 0.0
-        return self._heard(self._clock.monotonic())
 
     async def beat(self) -> float:
         """One heartbeat; how long to wait before the next."""
@@ -67,7 +49,7 @@ class HeartbeatSender:
         assert mine is not None, "the heart beats once the node has joined"
         beat = Heartbeat(cluster=mine.id, usage=self._usage(), instances=await self._instances())
         self._measured(beat.usage, beat.instances)
-        sent, self._last = self._clock.monotonic(), None
+        sent = self._clock.monotonic()
         try:
             self._contact.check(await self._link.heartbeat(beat))
         except MandorError as error:
@@ -75,11 +57,6 @@ class HeartbeatSender:
         if self._failures:
             log.info("the control plane answers again after %d heartbeats without an answer", self._failures)
         self._failures = 0
-        if self._nod is not None:
-            self._last = beat
-        return self._heard(sent)
-
-    def _heard(self, sent: float) -> float:
         self._answered("ok")
         self._contact.heard(sent)
         return self._seconds * (1 + JITTER * (2 * self._chance() - 1))

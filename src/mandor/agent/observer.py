@@ -90,9 +90,7 @@ class Observer:
         return self._units or {}
 
     async def fresh(self) -> None:
-        """Return after a look that began after this call; many share one. An answer that is known will do."""
-        if self._steady():
-            return
+        """Return after a look that began after this call; many share one."""
         waiter = asyncio.get_running_loop().create_future()
         self._fresh.append(waiter)
         self._wake.set()
@@ -158,21 +156,11 @@ class Observer:
             await _sleep_unless_set(self._clock, wait, self._idle)
 
     async def _doze(self) -> None:
-        self._alarm = self._clock.alarm(self._interval(), self._ring)
+        alarm = self._clock.alarm(self._interval(), self._wake.set)
         try:
             await self._wake.wait()
         finally:
-            self._alarm.cancel()
-
-    def _ring(self) -> None:
-        if self._steady():
-            self._alarm = self._clock.alarm(self._interval(), self._ring)
-        else:
-            self._wake.set()
-
-    def _steady(self) -> bool:
-        """Nobody is woken for an answer that is known."""
-        return self._answer is not None and self.answering and self.engine.steady(self._answer)
+            alarm.cancel()
 
     def _interval(self) -> float:
         if self._failures:
@@ -188,8 +176,7 @@ class Observer:
             try:
                 async for _ in self.engine.events():
                     self._tells, failures = True, 0
-                    if not self._steady():
-                        self._wake.set()
+                    self._wake.set()
             except Unsupported:
                 return
             except Exception as error:

@@ -50,8 +50,6 @@ class AgentSettings:
     heartbeat_seconds: float = 10.0
     look_seconds: float = 2.0
     """How often the host is looked at for what it is short of."""
-    calm_seconds: float | None = None
-    """As long as it is short of nothing, where somebody says when that may be over; absent: as ever."""
     fingerprint_seconds: float = 60.0
     """How often facts, capacity and engines are looked at."""
     stall_seconds: float = 45.0

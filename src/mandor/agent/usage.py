@@ -76,10 +76,6 @@ class InstanceMeter:
                     found[name] = one if others is None else _together(others, one)
         return found
 
-    def known(self, names: Mapping[str, str], ready: Set[str]) -> dict[str, InstanceUsage] | None:
-        """What `read` would answer, where that is certain without asking anybody."""
-        return None
-
     def _measured(self, unit: Unit, usage: Usage, last: tuple[float, float] | None, *, warming: bool) -> InstanceUsage:
         now = self._clock.monotonic()
         self._last[unit] = (now, usage.cpu_seconds)

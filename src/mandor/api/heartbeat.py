@@ -82,15 +82,13 @@ class Heartbeats:
         self._renewals = 0
         self._renewed_at = 0.0
 
-    def beat(self, node: str, report: Report, encoded: bytes | None = None) -> None:
-        """`encoded`: the report, if that is known already."""
-        told = encode(report) if encoded is None else encoded
+    def beat(self, node: str, report: Report) -> None:
         heard = self._heard.get(node)
         if heard is None:
             self._others = True
-            self._heard[node] = _Heard(self._clock.monotonic(), told)
+            self._heard[node] = _Heard(self._clock.monotonic(), encode(report))
         else:
-            heard.at, heard.report = self._clock.monotonic(), told
+            heard.at, heard.report = self._clock.monotonic(), encode(report)
         self._tallies.heard(node, report.instances)
 
     def usage(self, node: str) -> UsageReport | None:
@@ -125,19 +123,9 @@ class Heartbeats:
                     # Whether it was stored is not known: read it back, and say it again.
                     self._lease = self._hearing = None
                     log.warning("heartbeats cannot be summed up: %s", error)
-                await self._clock.sleep_while(self._tick_seconds, self._quiet)
+                await self._clock.sleep(self._tick_seconds)
         finally:
             await self._leave()
-
-    def _quiet(self) -> bool:
-        """A round would find nothing to do."""
-        now = self._clock.monotonic()
-        if self._lease is None or self._hearing is None or self._others or self._lease_is_due(now):
-            return False
-        for heard in self._heard.values():
-            if now - heard.at > HEARD_SECONDS:
-                return False
-        return self._tallies.quiet(self._store, now)
 
     def _lease_is_due(self, now: float) -> bool:
         return now - self._renewed_at >= self._renew_seconds

@@ -44,12 +44,6 @@ class Tallies:
     def forget(self, node: str) -> None:
         self._by_node.pop(node, None)
 
-    def quiet(self, store: Store, now: float) -> bool:
-        """There is nothing to write, and that is known without a look."""
-        if now < self._due_at:
-            return True
-        return not (self._asked or self._any) and store.latest(Workload.kind) is self._asked_by
-
     async def writes(self, store: Store, now: float) -> list[Write]:
         """What has changed since it was stored; nothing until it is time again."""
         if now < self._due_at:

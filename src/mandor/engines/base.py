@@ -181,10 +181,6 @@ class Engine(ABC):
     async def list(self) -> Sequence[Observed]:
         """Everything mandor started here, running or not, and nothing else."""
 
-    def steady(self, listed: Sequence[Observed]) -> bool:
-        """Whether `list` would give this very answer of its own again; who cannot tell without asking says no."""
-        return False
-
     @abstractmethod
     async def start(self, unit: Unit, launch: Launch) -> None:
         """Begin it, if it was not begun before; a unit that has exited is not started again.

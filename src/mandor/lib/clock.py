@@ -19,12 +19,6 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
-    async def sleep_while(self, seconds: float, same: Callable[[], bool]) -> None:
-        """So long, and again as often as nothing is different then: for whoever looks at something now and then."""
-
-    async def sleep_on(self, seconds: float, again: Callable[[], float]) -> None:
-        """As `sleep_while`; `again` says for how long, and 0 that it is enough."""
-
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
         """Call it once, after so long: for whoever waits for something else as well, at no task's cost."""
 
@@ -38,12 +32,6 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-    async def sleep_while(self, seconds: float, same: Callable[[], bool]) -> None:
-        await _sleep_on(self, seconds, lambda: seconds if same() else 0.0)
-
-    async def sleep_on(self, seconds: float, again: Callable[[], float]) -> None:
-        await _sleep_on(self, seconds, again)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
         return asyncio.get_running_loop().call_later(seconds, ring)
@@ -84,12 +72,6 @@ class ManualClock:
         finally:
             alarm.cancel()
 
-    async def sleep_while(self, seconds: float, same: Callable[[], bool]) -> None:
-        await _sleep_on(self, seconds, lambda: seconds if same() else 0.0)
-
-    async def sleep_on(self, seconds: float, again: Callable[[], float]) -> None:
-        await _sleep_on(self, seconds, again)
-
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
         self._count += 1
         entry = (self._time + seconds, self._count, ring)
@@ -120,12 +102,6 @@ class _ManualAlarm:
     def cancel(self) -> None:
         if self._entry in self._among:
             self._among.remove(self._entry)
-
-
-async def _sleep_on(clock: Clock, seconds: float, again: Callable[[], float]) -> None:
-    await clock.sleep(seconds)
-    while (more := again()) > 0:
-        await clock.sleep(more)
 
 
 async def settle(rounds: int = 50) -> None:

@@ -34,14 +34,13 @@ SCORED_NODES = 20_000
 class DecisionLog:
     """`note` is called for every decision, and mostly does nothing: it costs a comparison or two."""
 
-    def __init__(self, store: Store, clock: Clock, watchdog: Watchdog, *, keeps: bool = True) -> None:
-        """`keeps`: False: nobody will ask."""
+    def __init__(self, store: Store, clock: Clock, watchdog: Watchdog) -> None:
         self._store = store
         self._clock = clock
         self._watchdog = watchdog
         self._kept: dict[tuple[str, str], DecisionSpec] = {}
-        self._remarkable = REMARKABLE_MOST if keeps else 0
-        self._ordinary = ORDINARY_MOST if keeps else 0
+        self._remarkable = REMARKABLE_MOST
+        self._ordinary = ORDINARY_MOST
         self._scored = SCORED_NODES
         self._noted = asyncio.Event()
 

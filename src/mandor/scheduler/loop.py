@@ -97,10 +97,9 @@ class Scheduler:
         watchdog: Watchdog | None = None,
         pools: Pools = None,
         tracer: Tracer | None = None,
-        keeps_decisions: bool = True,
     ) -> None:
         """`pools`: what is in others, or wants to be, is another scheduler's; None: all are this one's. `tracer`: keeps
-        spans of instances that are part of a trace; None: none are. `keeps_decisions`: for those who ask later."""
+        spans of instances that are part of a trace; None: none are."""
         self._store = store
         self._clock = clock
         self._recorder = recorder
@@ -139,7 +138,7 @@ class Scheduler:
         self._preempting = Preempting(store, clock, recorder, self._measures, failed=self._nominations.failed)
         self._reasons = StatusWriter(store, recorder, self._instances)
         self._to_write: list[Promise] = []
-        self._journal = DecisionLog(store, clock, self.watchdog, keeps=keeps_decisions)
+        self._journal = DecisionLog(store, clock, self.watchdog)
         self._streak = ReplicaBatch(self.view, self._queue, self._journal, self._measures, self.watchdog)
         ways = Ways(self._to_write.append, self._write_whole, self._wait, self._fault, self._wake.set)
         self._outcomes = Outcomes(

@@ -14,7 +14,6 @@ from mandor.api.heartbeat import Heartbeats, Report
 from mandor.controllers.garbage_plan import Keep
 from mandor.controllers.node_plan import NodeTimes
 from mandor.engines.base import Launch, Unit
-from mandor.model.codec import encode
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
 from mandor.model.record import Cluster as ClusterObject
@@ -47,7 +46,6 @@ AGENT = {
     "heartbeat_seconds": 10.0,
     "fingerprint_seconds": 300.0,
     "look_seconds": TICK_SECONDS,
-    "calm_seconds": QUIET_SECONDS,
     "stall_seconds": 2 * QUIET_SECONDS,
 }
 BUILT_IN = ConfigSource().once()
@@ -90,8 +88,6 @@ class SimCluster(World):
             self.scheduler_store, self.controller_store, self._server_store = self.wires
         self._servers = itertools.count(1)
         self.heartbeats = self._new_server()
-        self._last_beat: dict[str, tuple[Report, bytes]] = {}
-        """By node: many say the same again and again."""
         self.appetites = Appetites()
         self.nodes: dict[str, SimNode] = {}
         self.looker: Callable[[], bool] = lambda: False
@@ -108,7 +104,7 @@ class SimCluster(World):
         await super().__aenter__()
         self.start("heartbeats", self.heartbeats.run())
         self.start("garbage", collect_garbage())
-        self.start("machines", self.clock.sleep_while(TICK_SECONDS, self._look_at_machines))
+        self.start("machines", self._look_at_machines())
         return self
 
     async def __aexit__(
@@ -165,11 +161,7 @@ class SimCluster(World):
             self.start("heartbeats", self.heartbeats.run())
 
     def _hear(self, node: str, beat: Heartbeat) -> None:
-        last = self._last_beat.get(node)
-        if last is None or last[0].usage is not beat.usage or last[0].instances is not beat.instances:
-            report = Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances)
-            last = self._last_beat[node] = report, encode(report)
-        self.heartbeats.beat(node, *last)
+        self.heartbeats.beat(node, Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances))
 
     def _appetite(self, unit: Unit, launch: Launch) -> Resources:
         instance, task = self._whose(unit, launch)
@@ -207,18 +199,19 @@ class SimCluster(World):
             return instance, None
         return instance, release.spec.groups[instance.spec.group].form(instance.spec.variant).tasks[unit.task]
 
-    def _look_at_machines(self) -> bool:
-        """Always the same: it looks on."""
-        now = self.clock.monotonic()
-        for node in self.nodes.values():
-            if node.machine.until <= now and node.up:
-                node.machine.readings()
-            if node.stirred:
-                node.tell()
-                self._look_on = True
-        if self._look_on:
-            self._look_on = self.looker()
-        return True
+    async def _look_at_machines(self) -> None:
+        """Call `looker` at each tick after which a machine has changed."""
+        while True:
+            await self.clock.sleep(TICK_SECONDS)
+            now = self.clock.monotonic()
+            for node in self.nodes.values():
+                if node.machine.until <= now and node.up:
+                    node.machine.readings()
+                if node.changed:
+                    node.changed = False
+                    self._look_on = True
+            if self._look_on:
+                self._look_on = self.looker()
 
     def look_on(self) -> None:
         """At the next tick, whatever happens."""

@@ -112,10 +112,6 @@ class SimEngine(FakeEngine):
         self._look(since)
         return self._listed_until
 
-    def steady(self, listed: Sequence[Observed]) -> bool:
-        mute = self.is_down or "list" in self._hanging
-        return listed is self._listed and self._clock.monotonic() < self._listed_until and not mute
-
     async def start(self, unit: Unit, launch: Launch) -> None:
         times = {
             "start_delay": f"{START_SECONDS * self.slowness:g}s",

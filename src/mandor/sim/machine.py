@@ -89,12 +89,6 @@ class SimMachine:
         self._look()
         return self._in_use
 
-    @property
-    def used_by_units(self) -> Resources:
-        """The same object as long as it is the same."""
-        self._look()
-        return self._of[0]
-
     def usage(self) -> NodeUsage:
         """The same object as long as it is the same."""
         self._look()

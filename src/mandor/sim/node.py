@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mandor.agent.agent import Agent
-from mandor.agent.direct import CLUSTER, DirectLink
+from mandor.agent.direct import DirectLink
 from mandor.agent.link import Heartbeat
 from mandor.agent.probes import ask
 from mandor.agent.settings import AgentSettings
 from mandor.engines.base import Engine, Observed, UnitPhase
-from mandor.model.meta import Meta, Object
+from mandor.model.meta import Meta
 from mandor.model.node import Node, NodeSpec, Taint
 from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
@@ -22,7 +22,6 @@ from mandor.model.task import Probe
 from mandor.sim.engine import Fate, SimEngine, SimUnits, no_fate
 from mandor.sim.journal import MemoryJournal
 from mandor.sim.machine import NOTHING, Hunger, SimMachine
-from mandor.sim.meter import SteadyMeter
 from mandor.sim.virtual import VirtualClock
 from mandor.sim.wire import Wire
 from mandor.store.base import Store
@@ -66,21 +65,12 @@ class SimLink(DirectLink):
     def __init__(self, wire: Wire, node: str, hear: Callable[[str, Heartbeat], None]) -> None:
         super().__init__(wire, node)
         self._wire, self._hear = wire, hear
-        self._answer: Object | None = None
 
     async def heartbeat(self, beat: Heartbeat) -> ClusterSpec:
         if not self._wire.clear:
             await self._wire.send()
         self._hear(self._node, beat)
-        answer = await self.cluster()
-        self._answer = self._wire.peek(CLUSTER)
-        return answer
-
-    def nod(self, beat: Heartbeat) -> bool:
-        if self._answer is None or self._wire.peek(CLUSTER) is not self._answer:
-            return False
-        self._hear(self._node, beat)
-        return True
+        return await self.cluster()
 
 
 async def answer_when_running(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
@@ -109,7 +99,7 @@ class SimNode:
         self.wire = Wire(store, chance=chance, late=True)
         facts = {"os": "linux", "arch": "amd64", **kind.facts}
         self.machine = SimMachine(clock, kind.has, kind.overhead, facts_known=facts, host_paths=kind.host_paths)
-        self.machine.used, self.machine.changed = self._used, self._changed
+        self.machine.used, self.machine.changed = self._used, self._mark_changed
         self.engines: dict[str, SimEngine] = {}
         self._units: dict[str, SimUnits] = {}
         self._settings = AgentSettings(
@@ -122,8 +112,8 @@ class SimNode:
         self.agent: Agent | None = None
         self._parts: list[Resources] = []
         self._sum = Resources()
-        self.stirred = False
-        """Its machine is not as it was at the last tick."""
+        self.changed = False
+        """The machine has changed since the last tick of the cluster."""
         self._empty_disk()
 
     @property
@@ -145,13 +135,6 @@ class SimNode:
             self._parts, self._sum = parts, sum(parts, Resources())
         return self._sum, min((until for _, until in found), default=0.0)
 
-    def _measurable(self) -> object:
-        """The same object as long as its units use the same; an engine that does not answer is asked each time."""
-        for each in self.engines.values():
-            if each.is_down:
-                return object()
-        return self.machine.used_by_units
-
     # What can happen to it.
 
     def boot(self) -> None:
@@ -167,7 +150,7 @@ class SimNode:
         self.engines = {}
         self.machine.used = self._used
         self.machine.look_again()
-        self._changed()
+        self._mark_changed()
 
     def start_agent(self) -> None:
         self.engines = {
@@ -186,11 +169,10 @@ class SimNode:
         self.machine.used = next(iter(self.engines.values())).used if len(self.engines) == 1 else self._used
         self.machine.look_again()
         self.slow_down(self._slowness)
-        link = SimLink(self.wire, self.name, self._beat)
         self.agent = Agent(
             self._settings,
             self.wire,
-            link,
+            SimLink(self.wire, self.name, self._beat),
             self.engines,
             self.clock,
             journal=self._journal,
@@ -199,8 +181,6 @@ class SimNode:
             locate=lambda: "10.0.0.1",
             machine=self.machine,
             ask=answer_when_running,
-            meter=SteadyMeter(self.clock, self._measurable),
-            nod=link.nod,
         )
         self._task = asyncio.ensure_future(self.agent.run())
 
@@ -249,14 +229,8 @@ class SimNode:
         """Strangers on the machine use so much from now on."""
         self.machine.take(others)
 
-    def _changed(self) -> None:
-        self.stirred = True
-
-    def tell(self) -> None:
-        """Whoever defends the machine hears that it is not as it was."""
-        self.stirred = False
-        if self.agent is not None:
-            self.agent.defence.poke()
+    def _mark_changed(self) -> None:
+        self.changed = True
 
     def look_again(self) -> None:
         """What its units use may be different."""

@@ -31,7 +31,6 @@ from mandor.sim.scenario import Happening, Scenario, Strategy
 from mandor.sim.settled import Settled
 from mandor.sim.strategy import revised
 from mandor.sim.virtual import VirtualClock, run_virtual
-from mandor.sim.world import Unheard
 from mandor.sim.yard import Yard
 
 NEVER_SECONDS = 10.0 * 365 * 86_400
@@ -172,9 +171,6 @@ class _Run:
 
     async def go(self, *, story: bool, beside: Beside | None) -> RunResult:
         cluster = self._piece.cluster(self._strategy, self._seed, name=self._name)
-        # Nobody will ask this cluster anything: what is kept for people alone is not written.
-        cluster.recorder = Unheard
-        cluster.scheduler_options["keeps_decisions"] = False
         async with cluster:
             self._cluster = cluster
             self._chronicle = Chronicle(cluster.clock, cluster.clock.monotonic())

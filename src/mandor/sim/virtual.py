@@ -63,26 +63,22 @@ class _Timer(Struct, eq=False):
 class _Nap:
     """What a sleeper waits for: timer, future and step in one object, since most of what happens is that time passes.
 
-    It goes on when a future would: in the turn after the one in which its time has come. `again`: asked then; as long
-    as it says more than 0, it lies down again for so long, and whoever waits is not even woken.
+    It goes on when a future would: in the turn after the one in which its time has come.
     """
 
     __slots__ = (
-        "_again",
         "_asyncio_future_blocking",
         "_cancelled",
         "_context",
-        "_error",
         "_loop",
         "_rung",
         "_scheduled",
         "_wake",
     )
 
-    def __init__(self, loop: "VirtualLoop", seconds: float, again: Callable[[], float] | None = None) -> None:
-        self._loop, self._again = loop, again
+    def __init__(self, loop: "VirtualLoop", seconds: float) -> None:
+        self._loop = loop
         self._asyncio_future_blocking = self._cancelled = self._rung = self._scheduled = False
-        self._error: BaseException | None = None
         loop.lay_down(self, seconds)
 
     def __await__(self) -> Generator["_Nap", None, None]:
@@ -100,12 +96,8 @@ class _Nap:
     def result(self) -> None:
         if self._cancelled:
             raise asyncio.CancelledError
-        if self._error is not None:
-            raise self._error
 
     def cancel(self, msg: object = None) -> bool:
-        if self._rung:
-            self._again = None  # Whoever waits is on the way to be woken, and hears of it then.
         if self._rung or self._cancelled:
             return False
         self._cancelled = True
@@ -119,15 +111,6 @@ class _Nap:
     # What the loop does with it.
 
     def go_on(self) -> None:
-        """Whoever is asked is no task, and has no context of his own."""
-        if self._again is not None:
-            try:
-                seconds = self._again()
-                if seconds > 0:
-                    self._loop.lay_down(self, seconds)
-                    return
-            except Exception as error:
-                self._error = error
         self._context.run(self._wake, self)
 
 
@@ -295,16 +278,6 @@ class VirtualClock:
             await asyncio.sleep(0)
             return
         await _Nap(self._loop, seconds)
-
-    async def sleep_while(self, seconds: float, same: Callable[[], bool]) -> None:
-        await _Nap(self._loop, seconds, lambda: seconds if same() else 0.0)
-
-    async def sleep_on(self, seconds: float, again: Callable[[], float]) -> None:
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            seconds = again()
-        if seconds > 0:
-            await _Nap(self._loop, seconds, again)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
         return self._loop.call_later(LEAST if 0 < seconds < LEAST else seconds, ring)

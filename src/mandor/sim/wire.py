@@ -9,7 +9,6 @@ from mandor.errors import Conflict, Unavailable
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, Listing, Store, Write
-from mandor.store.memory import MemoryStore
 
 SILENT_SECONDS = 45.0
 """So long nothing comes before whoever waits for changes gives up."""
@@ -85,11 +84,6 @@ class Wire(Store):
     def clear(self) -> bool:
         """What is sent arrives, now and for sure."""
         return self.whole and self.sends and not self.delay_seconds and not self.dropped_share
-
-    def peek(self, key: Key) -> Object | None:
-        """What `get` would answer at once; None: it takes a wait, or nothing is there."""
-        store = self.store
-        return store.index.get(key) if isinstance(store, MemoryStore) and self.clear and self.hears else None
 
     async def get(self, key: Key) -> Object | None:
         if not self.clear:

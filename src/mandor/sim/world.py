@@ -26,13 +26,6 @@ from mandor.store.recorder import Recorder
 O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
 
 
-class Unheard(Recorder):
-    """For a world in which nobody listens: what is said for people is not written."""
-
-    def note(self, about: Object, reason: str, message: str, **told: Any) -> None:
-        return
-
-
 class World:
     """Nodes come with whoever extends it. `checks` are what must hold whenever somebody looks."""
 
@@ -50,8 +43,6 @@ class World:
         self.controller_store: Store | None = None
         """What the controllers see instead of the store itself."""
         self.controller_options: dict[str, Any] = {}
-        self.recorder: Callable[[Store, str, Clock], Recorder] = Recorder
-        """Writes what scheduler and controllers say for people."""
 
     async def __aenter__(self) -> Self:
         self.start_controllers()
@@ -66,14 +57,14 @@ class World:
 
     def start_controllers(self) -> None:
         store = self.controller_store or self.store
-        recorder = self.recorder(store, "controllers", self._clock)
+        recorder = Recorder(store, "controllers", self._clock)
         controllers = make_controllers(store, self._clock, recorder, times=self.times, **self.controller_options)
         self.start("controllers", run_all(controllers, store, self._clock))
         self.start("their recorder", recorder.run())
 
     def start_scheduler(self) -> None:
         store = self.scheduler_store or self.store
-        recorder = self.recorder(store, "scheduler", self._clock)
+        recorder = Recorder(store, "scheduler", self._clock)
         self.scheduler = Scheduler(store, self._clock, recorder, seed=self.seed, **self.scheduler_options)
         self.start("scheduler", self.scheduler.run())
         self.start("its recorder", recorder.run())

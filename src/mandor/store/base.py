@@ -145,10 +145,6 @@ class Store(ABC):
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         """Return all objects of a kind (None: every kind) at one revision, ordered by key."""
 
-    def latest(self, kind: str) -> Sequence[Object] | None:
-        """Return the last listing of a kind if nothing has changed since, else None."""
-        return None
-
     @abstractmethod
     async def commit(self, *writes: Write) -> int:
         """Apply all writes or none; return the new revision.

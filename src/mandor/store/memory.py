@@ -40,9 +40,6 @@ class MemoryStore(Store):
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         return await list_index(self.index, kind, where)
 
-    def latest(self, kind: str) -> Sequence[Object] | None:
-        return self.index.latest(kind)
-
     async def commit(self, *writes: Write) -> int:
         keys = check_writes(writes)
         # Every other home lets others run here; what only works without that is a bug better found early.

@@ -21,9 +21,6 @@ class StoreWrapper(Store):
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         return await self._store.list(kind, where)
 
-    def latest(self, kind: str) -> Sequence[Object] | None:
-        return self._store.latest(kind)
-
     async def commit(self, *writes: Write) -> int:
         return await self._store.commit(*writes)
 

@@ -99,58 +99,6 @@ async def test_an_engine_that_tells_is_asked_only_now_and_then() -> None:
         assert engine.lists - before <= 11
 
 
-class Steady(Counting):
-    """Knows without being asked whether its last answer still holds."""
-
-    answer: Sequence[Observed] | None = None
-
-    async def list(self) -> Sequence[Observed]:
-        self.answer = tuple(await super().list())
-        return self.answer
-
-    def steady(self, listed: Sequence[Observed]) -> bool:
-        now = self._clock.monotonic()
-        return listed is self.answer and [each.observed(now) for each in self.world.all()] == list(listed)
-
-
-async def test_an_engine_that_is_steady_is_asked_again_only_when_it_is_not_any_more() -> None:
-    clock = ManualClock()
-    engine = Steady(clock)
-    async with observing(engine, clock) as (observer, told):
-        await engine.start(UNIT, Launch(name="a"))
-        await clock.advance(5)
-        before = engine.lists
-        await clock.advance(300)
-        assert engine.lists == before
-        engine.answer = None
-        await clock.advance(31)
-        assert engine.lists > before
-        engine.end(UNIT)
-        await clock.advance(3)
-        assert {"u1"} in told
-        found = observer.of("u1")
-        assert found is not None
-        assert found[0].exit_code == 1
-
-
-async def test_neither_an_event_nor_a_wish_for_news_is_a_reason_to_ask_for_what_is_known() -> None:
-    clock = ManualClock()
-    engine = Steady(clock)
-    async with observing(engine, clock) as (observer, told):
-        await engine.start(UNIT, Launch(name="a"))
-        await observer.fresh()
-        before = engine.lists
-        await clock.advance(5)
-        engine.up()  # it ticks, and is as it was
-        await clock.advance(5)
-        await observer.fresh()
-        assert engine.lists == before
-        engine.end(UNIT)
-        await clock.advance(1)
-        assert engine.lists == before + 1
-        assert told[-1] == {"u1"}
-
-
 async def test_an_engine_that_does_not_tell_is_polled_while_something_runs() -> None:
     clock = ManualClock()
     engine = Silent(clock)

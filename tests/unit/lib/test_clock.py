@@ -63,33 +63,3 @@ async def test_the_clock_of_the_system_goes_on_by_itself() -> None:
     await clock.sleep(0.001)
     assert clock.monotonic() > before
     assert clock.now() > 1_600_000_000
-
-
-async def test_who_sleeps_while_nothing_changes_goes_on_at_the_first_look_that_finds_something() -> None:
-    clock, looks, answers = ManualClock(start=0.0), list[float](), iter([True, True, False])
-
-    def same() -> bool:
-        looks.append(clock.monotonic())
-        return next(answers)
-
-    task = asyncio.create_task(clock.sleep_while(5, same))
-    await clock.advance(14)
-    assert not task.done()
-    await clock.advance(1)
-    assert task.done()
-    assert looks == [5, 10, 15]
-
-
-async def test_who_sleeps_on_says_each_time_for_how_long() -> None:
-    clock, looks, answers = ManualClock(start=0.0), list[float](), iter([2.0, 7.0, 0.0])
-
-    def again() -> float:
-        looks.append(clock.monotonic())
-        return next(answers)
-
-    task = asyncio.create_task(clock.sleep_on(5, again))
-    await clock.advance(13)
-    assert not task.done()
-    await clock.advance(1)
-    assert task.done()
-    assert looks == [5, 7, 14]

@@ -105,74 +105,23 @@ def test_sleepers_of_the_clock_go_on_exactly_when_those_of_asyncio_do(
     assert _diary(naps, cancel_at, plain=False) == _diary(naps, cancel_at, plain=True)
 
 
-@given(some.lists(some.booleans(), min_size=1, max_size=8), some.integers(1, 3))
-def test_who_sleeps_while_nothing_changes_looks_when_one_would_who_is_woken_each_time(
-    looks: list[bool], sleepers: int
-) -> None:
-    async def work(*, plain: bool) -> list[tuple[float, int, int]]:
-        clock, seen = VirtualClock(), list[tuple[float, int, int]]()
-
-        async def sleeper(number: int) -> None:
-            answers = iter([*looks, False])
-
-            def same() -> bool:
-                seen.append((clock.monotonic(), number, len(seen)))
-                return next(answers)
-
-            if plain:
-                await clock.sleep(5)
-                while same():
-                    await clock.sleep(5)
-            else:
-                await clock.sleep_while(5, same)
-            seen.append((clock.monotonic(), number, -1))
-
-        await asyncio.gather(*(sleeper(number) for number in range(sleepers)))
-        return seen
-
-    assert run_virtual(work(plain=False)) == run_virtual(work(plain=True))
-
-
-def test_what_goes_wrong_in_a_look_is_the_sleepers_own() -> None:
-    def same() -> bool:
-        raise ValueError("no answer")
-
-    async def work() -> None:
-        await VirtualClock().sleep_while(5, same)
-
-    with pytest.raises(ValueError, match="no answer"):
-        run_virtual(work())
-
-
-def test_who_is_ended_while_it_looks_on_ends() -> None:
-    async def work() -> float:
-        clock = VirtualClock()
-
-        async def end_it() -> None:
-            await clock.sleep(5)
-            looking.cancel()
-
-        ending = asyncio.ensure_future(end_it())
-        looking = asyncio.ensure_future(clock.sleep_while(5, lambda: clock.monotonic() < START + 600))
-        await asyncio.wait({ending, looking})
-        assert looking.cancelled()
-        return clock.monotonic()
-
-    assert run_virtual(work()) == pytest.approx(START + 5)
-
-
-def test_who_looks_may_call_off_many_alarms() -> None:
+def test_a_task_that_was_woken_may_cancel_many_alarms() -> None:
     async def work() -> list[float]:
-        clock, looks = VirtualClock(), list[float]()
+        clock, woken = VirtualClock(), list[float]()
         alarms = [clock.alarm(50 + number, lambda: None) for number in range(300)]
 
-        def look() -> bool:
-            looks.append(clock.monotonic() - START)
-            while alarms:
-                alarms.pop().cancel()
-            return len(looks) < 4
+        async def cancel_alarms() -> None:
+            for _ in range(4):
+                await clock.sleep(5)
+                woken.append(clock.monotonic() - START)
+                while alarms:
+                    alarms.pop().cancel()
 
-        await asyncio.gather(clock.sleep_while(5, look), clock.sleep_while(2, lambda: len(looks) < 4))
-        return looks
+        async def sleep_on() -> None:
+            for _ in range(10):
+                await clock.sleep(2)
+
+        await asyncio.gather(cancel_alarms(), sleep_on())
+        return woken
 
     assert run_virtual(work()) == [5, 10, 15, 20]

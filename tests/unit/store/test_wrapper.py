@@ -53,7 +53,6 @@ async def test_a_wrapper_forwards_problems_and_has_no_lease_channel(
         await store.commit(Put(make_node("n1")))
         listing = await store.list("node")
         assert [each.meta.name for each in listing.items] == ["n1"]
-        assert store.latest("node") is inside.latest("node") is listing.items
         found = await store.get_all([Key("node", "", "n1"), Key("node", "", "n2")])
         assert found == [await inside.get(Key("node", "", "n1")), None]
         assert [each.key.name for each in await anext(store.watch("node", since=0)) if not each.bookmark] == ["n1"]
