@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 
+from mandor.api import writing
 from mandor.api.apply import plan_apply
 from mandor.api.caller import LOCAL
 from mandor.api.writing import Author
 from mandor.client.aio import Client
-from mandor.errors import Conflict, Invalid, MandorError, TooLarge
+from mandor.errors import Conflict, Forbidden, Invalid, MandorError, TooLarge
 from mandor.model.audit import Audit
 from mandor.model.depends import find_circles
 from mandor.model.manifest import load_manifests
-from mandor.model.meta import Key
+from mandor.model.meta import Key, Meta
 from mandor.model.near_cycle import find_deadlocks
+from mandor.model.record import Namespace
 from mandor.model.workload import Workload
-from mandor.store.base import Put
+from mandor.store.base import Check, Put, Write
 from mandor.testing.store import make_instance
 from tests.api.conftest import Api
 
@@ -262,7 +264,7 @@ async def test_a_cycle_of_near_rules_with_what_is_stored_is_refused(dev: Api) ->
 
 
 @pytest.mark.req("S0-16")
-async def test_what_holds_for_all_documents_is_looked_at_once_however_many_they_are(
+async def test_checks_over_all_documents_run_once_regardless_of_their_number(
     dev: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: Counter[str] = Counter()
@@ -274,8 +276,8 @@ async def test_what_holds_for_all_documents_is_looked_at_once_however_many_they_
 
         return call
 
-    monkeypatch.setattr("mandor.api.beside.find_circles", counted("circles", find_circles))
-    monkeypatch.setattr("mandor.api.beside.find_deadlocks", counted("deadlocks", find_deadlocks))
+    monkeypatch.setattr("mandor.api.pending_objects.find_circles", counted("circles", find_circles))
+    monkeypatch.setattr("mandor.api.pending_objects.find_deadlocks", counted("deadlocks", find_deadlocks))
     monkeypatch.setattr(dev.store, "list", counted("lists", dev.store.list))
     seen = []
     for many in (10, 50):
@@ -285,7 +287,80 @@ async def test_what_holds_for_all_documents_is_looked_at_once_however_many_they_
             "placement: {near: [{workload: db, strength: must}]}\n"
             for number in range(many)
         )
-        assert len((await plan_apply(dev.parts, Author(LOCAL), load_manifests(text))).writes) == many
+        assert len((await plan_apply(dev.parts, Author(LOCAL), load_manifests(text))).checked) == many
         seen.append(dict(asked))
     assert seen[0] == seen[1]
     assert (seen[0]["circles"], seen[0]["deadlocks"]) == (1, 1)
+
+
+OBJECTS = "kind: namespace\nname: team\nlevel: privileged\n---\n" + "---\n".join(
+    f"name: w{number}\nnamespace: team\ncommand: [sleep]\n" for number in range(4)
+)
+
+
+async def test_an_apply_checks_and_admits_every_object_exactly_once(dev: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return plain(*given, **named)
+
+        return call
+
+    for name in ("completed", "check_write", "check_grants", "check_outward", "admit", "known_engines"):
+        monkeypatch.setattr(writing, name, counted(name, getattr(writing, name)))
+    answer = await send(await dev.client(), OBJECTS)
+    assert len(answer["results"]) == 5
+    once = dict.fromkeys(("completed", "check_write", "check_grants", "check_outward", "admit"), 5)
+    assert calls == once | {"known_engines": 1}
+
+
+async def test_a_namespace_that_is_restricted_while_an_apply_is_planned_refuses_the_apply(
+    dev: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await dev.client()
+    await send(client, OBJECTS.partition("---")[0])
+
+    async def commit_late(*given: Any, **named: Any) -> int:
+        monkeypatch.undo()
+        await send(client, "kind: namespace\nname: team\nlevel: privileged\nengines: [docker]\n")
+        return await writing.commit_checked(*given, **named)
+
+    monkeypatch.setattr("mandor.api.apply.commit_checked", commit_late)
+    with pytest.raises(Forbidden, match="the namespace team"):
+        await send(client, "name: web\nnamespace: team\ncommand: [sleep]\nengine: process\n")
+    assert await stored(dev, "web", "team") is None
+
+
+async def test_later_commits_of_an_apply_check_the_namespace_that_an_earlier_one_created(
+    dev: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[tuple[Write, ...]] = []
+    plain = dev.store.commit
+
+    async def commit(*writes: Write) -> int:
+        commits.append(writes)
+        return await plain(*writes)
+
+    monkeypatch.setattr(dev.store, "commit", commit)
+    workloads = "---\n".join(f"name: w{number}\nnamespace: team\ncommand: [sleep]\n" for number in range(120))
+    await send(await dev.client(), f"{OBJECTS.partition('---')[0]}---\n{workloads}")
+    first, second = commits
+    team = await dev.store.get(Key("namespace", "", "team"))
+    assert team is not None
+    assert not any(isinstance(each, Check) for each in first)
+    assert [each for each in second if isinstance(each, Check)] == [Check(team.key, team.meta.version)]
+
+
+async def test_deleting_without_rights_answers_the_same_for_existing_and_missing_objects(api: Api) -> None:
+    await api.store.commit(Put(Namespace(meta=Meta(name="team"))))
+    admin = await api.client(await api.token("admin", "user:ani"))
+    await send(admin, "name: web\nnamespace: team\ncommand: [sleep]\nimage: web@sha256:" + "0" * 64)
+    token = await api.token("operator", "user:budi", namespaces=("other",))
+    errors = []
+    for name in ("web", "missing"):
+        with pytest.raises(Forbidden) as caught:
+            await send(await api.client(token), f"name: {name}\nnamespace: team\ncommand: [sleep]\n", "/v1/delete")
+        errors.append(caught.value.message.replace(name, "NAME"))
+    assert errors[0] == errors[1]

@@ -17,7 +17,7 @@ WEB = "name: web\ncommand: [run]\ndepends_on: {db: healthy}\n"
 
 async def test_a_name_that_nobody_has_yet_is_a_warning(dev: Api) -> None:
     found = await apply(dev, WEB)
-    assert found["results"][0]["warnings"] == ["it waits for db, and there is no group or workload of that name yet"]
+    assert found["results"][0]["warnings"] == ["it depends on db, but there is no group or workload of that name yet"]
     await apply(dev, "name: db\ncommand: [run]\n")
     assert not (await apply(dev, WEB + "env: {A: b}\n"))["results"][0].get("warnings")
 

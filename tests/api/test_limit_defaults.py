@@ -88,10 +88,10 @@ async def test_put_fills_in_the_defaults_too(dev: Api) -> None:
 async def test_a_namespace_has_one_set_of_defaults(dev: Api) -> None:
     client = await dev.client()
     await send(client, f"{SPACE}---\n{DEFAULTS}")
-    with pytest.raises(Conflict, match="has limit-defaults already: usual"):
+    with pytest.raises(Conflict, match="already has limit-defaults: usual"):
         await send(client, DEFAULTS.replace("usual", "other"))
     assert actions(await send(client, DEFAULTS.replace("100m", "200m"))) == {"usual": "changed"}
-    with pytest.raises(Conflict, match="team still holds 1 objects"):
+    with pytest.raises(Conflict, match="team still contains 1 objects"):
         await client.call("DELETE", "/v1/namespaces/team", dict)
 
 

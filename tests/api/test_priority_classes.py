@@ -39,7 +39,7 @@ async def test_only_one_class_is_the_default(dev: Api) -> None:
     client = await dev.client()
     await send(client, HIGH + "default: true\n")
     other = "kind: priority-class\nname: low\nvalue: -5\ndefault: true\n"
-    with pytest.raises(Conflict, match="high is the default already"):
+    with pytest.raises(Conflict, match="high is already the default"):
         await send(client, other)
     assert actions(await send(client, f"{other}---\n{HIGH}")) == {"low": "created", "high": "changed"}
 

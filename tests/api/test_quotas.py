@@ -19,7 +19,7 @@ async def test_a_quota_is_applied_with_its_namespace_changed_and_deleted(dev: Ap
     assert isinstance(found, Quota)
     assert found.spec.amounts == {"cpu": 20_000, "memory": 64 << 30, "instances": 100, "nvidia/gpu": 4}
     assert actions(await send(client, QUOTA.replace("20", "30"))) == {"all": "changed"}
-    with pytest.raises(Conflict, match="team still holds 1 objects, quota team/all among them"):
+    with pytest.raises(Conflict, match="team still contains 1 objects, for example quota team/all"):
         await client.call("DELETE", "/v1/namespaces/team", dict)
     assert actions(await send(client, QUOTA, "/v1/delete")) == {"all": "deleted"}
 
@@ -68,9 +68,9 @@ FLAT = "name: {name}\ncommand: [sleep, '1']\n"
 async def test_workloads_whose_instances_would_share_names_are_refused(dev: Api, first: str, second: str) -> None:
     client = await dev.client()
     await send(client, first)
-    with pytest.raises(Conflict, match="would be called"):
+    with pytest.raises(Conflict, match="would be named"):
         await send(client, second)
-    with pytest.raises(Conflict, match="would be called"):
+    with pytest.raises(Conflict, match="would be named"):
         await send(client, f"{FLAT.format(name='other')}---\n{second}")
     assert await stored(dev, "other") is None
 

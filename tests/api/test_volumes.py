@@ -63,7 +63,7 @@ async def test_a_volume_of_those_who_are_gone_can_be_deleted(dev: Api, phase: Ph
 async def test_a_namespace_with_a_volume_in_it_stays(dev: Api) -> None:
     client = await dev.client()
     await send(client, "kind: namespace\nname: team\n---\n" + SHOP + "namespace: team\n")
-    with pytest.raises(Conflict, match="still holds 1 objects, volume team/shop among them"):
+    with pytest.raises(Conflict, match="still contains 1 objects, for example volume team/shop"):
         await client.call("DELETE", "/v1/namespaces/team", dict)
 
 

@@ -1,12 +1,12 @@
-"""What the cluster lets in: namespaces that exist, engines that exist, and what a namespace allows."""
+"""Admission: checks objects of users against the rest of the cluster, such as namespaces, engines and limits."""
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from mandor.api.allowance import check_most, check_rules, forms_of
-from mandor.api.beside import Beside
 from mandor.api.counts import check_targets
 from mandor.api.parts import ApiParts
+from mandor.api.pending_objects import PendingObjects
 from mandor.api.pools import admit_pool, check_pool
 from mandor.api.secret import sealed
 from mandor.engines.registry import check_options
@@ -30,37 +30,44 @@ from mandor.model.record import Namespace
 from mandor.model.secret import Secret
 from mandor.model.volume import Volume
 from mandor.model.workload import GroupTemplate, Workload
-from mandor.store.base import Check, Filter, Store
+from mandor.store.base import Filter, Store
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
 
-NAME_MOST = 63
+NAME_MOST = 63  # characters
 _AWAY = OVER | {Phase.LOST}
 
 
 async def known_engines(store: Store, extra: Collection[str] = ()) -> frozenset[str]:
-    """Engines that are installed here, that some node reports, or that the settings name."""
+    """Return the engines that this server knows, that a node reports, or that the settings name."""
     found = {*registered(), *extra}
     for node in (await store.list(Node.kind)).items:
         found.update(node.status.engines)
     return frozenset(found)
 
 
-async def admit(value: Object, engines: Collection[str], beside: Beside) -> list[Check]:
-    """Raise `Invalid` or `Forbidden` for what may not be stored; else what must still be so at the commit.
+class Reference(NamedTuple):
+    """An object that another one depends on, and the version of it that was checked."""
 
-    `beside`: what is stored in the same breath, such as the namespace of a workload, and this value itself.
+    key: Key
+    version: int
+
+
+async def admit(value: Object, engines: Collection[str], pending: PendingObjects) -> list[Reference]:
+    """Raise `Invalid`, `Forbidden` or `Conflict` for an object that may not be stored; return what it depends on.
+
+    `pending`: all objects of the same request, including this one.
     """
     if isinstance(value, Namespace) and len(value.meta.name) > NAME_MOST:
         raise Invalid(f"the name of a namespace has at most {NAME_MOST} characters")
     if isinstance(value, Volume | Secret):
-        return (await _namespace(value, beside))[1]
+        return (await _namespace(value, pending))[1]
     if isinstance(value, PriorityClass):
-        await _check_default(value, beside)
+        await _check_default(value, pending)
     if isinstance(value, Quota):
-        return await _admit_quota(value, beside)
+        return await _admit_quota(value, pending)
     if isinstance(value, LimitDefaults):
-        return await _admit_defaults(value, beside)
+        return await _admit_defaults(value, pending)
     if isinstance(value, NodePool):
         admit_pool(value)
     if not isinstance(value, Workload):
@@ -73,163 +80,165 @@ async def admit(value: Object, engines: Collection[str], beside: Beside) -> list
         _check_engines(form, engines, path)
         _check_options(form, path)
     check_targets(value)
-    await _check_names(value, beside)
-    await _check_near(value, beside)
-    await _check_depends_on(value, beside)
-    priority, checks = await _priority(value, beside)
-    namespace, more = await _namespace(value, beside)
+    await _check_names(value, pending)
+    await _check_near(value, pending)
+    await _check_depends_on(value, pending)
+    priority, references = await _priority(value, pending)
+    namespace, more = await _namespace(value, pending)
     check_rules(value, namespace or Namespace(meta=Meta(name=DEFAULT_NAMESPACE)), priority)
-    defaults = await defaults_of(value.meta.namespace, beside)
+    defaults = await defaults_of(value.meta.namespace, pending)
     if defaults is not None:
         check_most(value, defaults)
-    return checks + more
+    return references + more
 
 
-async def completed(parts: ApiParts, stored: Object | None, value: Object, beside: Beside) -> Object:
-    """The object with the defaults of its namespace, and with its secrets sealed. A template that does not change stays
-    as it is stored, so that scaling restarts nothing."""
+async def completed(parts: ApiParts, stored: Object | None, value: Object, pending: PendingObjects) -> Object:
+    """Return the object with the defaults of its namespace and with its secrets sealed.
+
+    A template that does not change stays as it is stored, so that scaling restarts nothing.
+    """
     if not isinstance(value, Workload):
         return sealed(parts.sealer, stored, value, counted="secret-changes" in parts.everywhere())
     if isinstance(stored, Workload) and stored.spec.template == value.spec.template:
         return value
-    namespace = await beside.find(Namespace, Key(Namespace.kind, "", value.meta.namespace))
+    namespace = await pending.find(Namespace, Key(Namespace.kind, "", value.meta.namespace))
     value = value if namespace is None else with_allowed(value, namespace.spec)
-    defaults = await defaults_of(value.meta.namespace, beside)
+    defaults = await defaults_of(value.meta.namespace, pending)
     return filled(value, defaults.spec) if defaults is not None else value
 
 
-async def _admit_quota(value: Quota, beside: Beside) -> list[Check]:
-    checks: list[Check] = []
+async def _admit_quota(value: Quota, pending: PendingObjects) -> list[Reference]:
+    references: list[Reference] = []
     if value.spec.priority_class is not None:
-        _, checks = await _class(value.spec.priority_class, beside, "spec.priority_class")
-    _, more = await _namespace(value, beside)
-    return checks + more
+        _, references = await _class(value.spec.priority_class, pending, "spec.priority_class")
+    _, more = await _namespace(value, pending)
+    return references + more
 
 
-async def _admit_defaults(value: LimitDefaults, beside: Beside) -> list[Check]:
-    for other in await beside.all(LimitDefaults, value.meta.namespace):
+async def _admit_defaults(value: LimitDefaults, pending: PendingObjects) -> list[Reference]:
+    for other in await pending.all(LimitDefaults, value.meta.namespace):
         if other.key == value.key:
             continue
         raise Conflict(
-            f"the namespace {value.meta.namespace} has limit-defaults already: {other.meta.name}",
-            hint=f"change those, or delete them: `mandor delete limit-defaults {other.meta.name}`",
+            f"the namespace {value.meta.namespace} already has limit-defaults: {other.meta.name}",
+            hint=f"change {other.meta.name}, or delete it: `mandor delete limit-defaults {other.meta.name}`",
             path="meta.name",
         )
-    return (await _namespace(value, beside))[1]
+    return (await _namespace(value, pending))[1]
 
 
-async def defaults_of(namespace: str, beside: Beside) -> LimitDefaults | None:
-    """What is in the namespace, or about to be stored there: one at most, unless two are made at the same time."""
-    return next(iter(await beside.all(LimitDefaults, namespace)), None)
+async def defaults_of(namespace: str, pending: PendingObjects) -> LimitDefaults | None:
+    """Return the limit-defaults of a namespace, pending or stored; there is at most one unless two are made at once."""
+    return next(iter(await pending.all(LimitDefaults, namespace)), None)
 
 
-async def _namespace(value: Object, beside: Beside) -> tuple[Namespace | None, list[Check]]:
-    """Where it is to live, and what must still be there at the commit; `default` needs no object."""
-    found, checks = await _find(Namespace, value.meta.namespace, beside)
+async def _namespace(value: Object, pending: PendingObjects) -> tuple[Namespace | None, list[Reference]]:
+    """Return the namespace of an object and the reference to it; `default` needs no object."""
+    found, references = await _find(Namespace, value.meta.namespace, pending)
     if found is not None:
-        return found, checks
+        return found, references
     if value.meta.namespace == DEFAULT_NAMESPACE:
         return None, []
-    known = [each.meta.name for each in await beside.all(Namespace)]
+    known = [each.meta.name for each in await pending.all(Namespace)]
     raise Invalid(
         f"there is no namespace {value.meta.namespace}",
         hint=f"{did_you_mean(value.meta.namespace, [*known, DEFAULT_NAMESPACE])} "
-        "An admin makes one with a manifest: `kind: namespace`, `name: …`",
+        "An admin creates a namespace with a manifest: `kind: namespace`, `name: …`",
         path="meta.namespace",
     )
 
 
-async def _check_names(value: Workload, beside: Beside) -> None:
-    """`shop` with a group `web` and the workload `shop-web` would call their instances the same."""
+async def _check_names(value: Workload, pending: PendingObjects) -> None:
+    """Raise `Conflict` if another workload has the same instance names, as `shop` with group `web` and `shop-web`."""
     prefixes = {instance_prefix(value.meta.name, group): group for group in value.spec.groups}
     for prefix, group in prefixes.items():
         parts = prefix.split("-")
         for name in {"-".join(parts[:count]) for count in range(1, len(parts) + 1)} - {value.meta.name}:
             key = Key(Workload.kind, value.meta.namespace, name)
-            other = await beside.find(Workload, key)
-            if other is not None and _calls(other, prefix):
+            other = await pending.find(Workload, key)
+            if other is not None and _has_prefix(other, prefix):
                 raise Conflict(
-                    f"the instances of its group {group} would be called {prefix}-0, {prefix}-1 …, "
-                    f"as those of the workload {name}",
+                    f"the instances of its group {group} would be named {prefix}-0, {prefix}-1 …, "
+                    f"like those of the workload {name}",
                     hint="rename the workload or the group",
                     path="meta.name",
                     workload=name,
                 )
 
 
-def _calls(workload: Workload, prefix: str) -> bool:
+def _has_prefix(workload: Workload, prefix: str) -> bool:
     return any(instance_prefix(workload.meta.name, group) == prefix for group in workload.spec.groups)
 
 
-async def _priority(value: Workload, beside: Beside) -> tuple[int, list[Check]]:
-    """The number behind its priority, and the class that must still be there at the commit."""
+async def _priority(value: Workload, pending: PendingObjects) -> tuple[int, list[Reference]]:
+    """Return the numeric priority of a workload, and the reference to its priority class."""
     given = value.spec.priority
     if isinstance(given, int):
         return given, []
     if given is None:
-        classes = await beside.all(PriorityClass)
+        classes = await pending.all(PriorityClass)
         return min((each.spec.value for each in classes if each.spec.default), default=NO_CLASS.value), []
-    return await _class(given, beside, "spec.priority")
+    return await _class(given, pending, "spec.priority")
 
 
-async def _class(given: str, beside: Beside, path: str) -> tuple[int, list[Check]]:
-    found, checks = await _find(PriorityClass, given, beside)
+async def _class(given: str, pending: PendingObjects, path: str) -> tuple[int, list[Reference]]:
+    found, references = await _find(PriorityClass, given, pending)
     if found is not None:
-        return found.spec.value, checks
-    near = did_you_mean(given, [each.meta.name for each in await beside.all(PriorityClass)])
+        return found.spec.value, references
+    near = did_you_mean(given, [each.meta.name for each in await pending.all(PriorityClass)])
     raise Invalid(
         f"there is no priority class {given}",
-        hint=f"{near} An admin makes one with a manifest: `kind: priority-class`, `name: {given}`, `value: …`",
+        hint=f"{near} An admin creates a class with a manifest: `kind: priority-class`, `name: {given}`, `value: …`",
         path=path,
     )
 
 
-async def _check_default(value: PriorityClass, beside: Beside) -> None:
-    """Only one class can be meant by those who name none."""
+async def _check_default(value: PriorityClass, pending: PendingObjects) -> None:
+    """Raise `Conflict` if another priority class is the default."""
     if not value.spec.default:
         return
-    others = (each.meta.name for each in await beside.all(PriorityClass) if each.spec.default)
+    others = (each.meta.name for each in await pending.all(PriorityClass) if each.spec.default)
     taken = next((name for name in others if name != value.meta.name), None)
     if taken is not None:
         raise Conflict(
-            f"the priority class {taken} is the default already",
-            hint=f"apply {taken} without `default: true` first, or together with this",
+            f"the priority class {taken} is already the default",
+            hint=f"apply {taken} without `default: true` first, or in the same apply",
             path="spec.default",
         )
 
 
-async def _check_depends_on(value: Workload, beside: Beside) -> None:
-    """Nobody waits for himself, by way of others, or for what never comes."""
+async def _check_depends_on(value: Workload, pending: PendingObjects) -> None:
+    """Raise `Invalid` for dependencies that form a cycle or can never be met."""
     spec = value.spec
     if not any(group.depends_on for group in spec.groups.values()):
         return
     for group, each in spec.groups.items():
         for name, condition in each.depends_on.items():
             key = Key(Workload.kind, value.meta.namespace, name)
-            other = await beside.find(Workload, key) if name not in spec.groups else None
+            other = await pending.find(Workload, key) if name not in spec.groups else None
             if other is not None and other.spec.schedule is not None:
                 raise Invalid(
-                    f"group {group} waits for {name}, which runs by a schedule, again and again",
-                    hint="depend on a workload that begins once",
+                    f"group {group} depends on {name}, which runs repeatedly on a schedule",
+                    hint="depend on a workload without `schedule`",
                     path=f"spec.groups.{group}.depends_on.{name}",
                 )
             if other is not None and condition == "completed" and other.spec.type != "batch":
                 raise Invalid(
-                    f"group {group} waits for {name} to complete, and a {other.spec.type} never does",
-                    hint="`healthy`, or `started`",
+                    f"group {group} depends on the completion of {name}, but a {other.spec.type} never completes",
+                    hint="use `healthy` or `started`",
                     path=f"spec.groups.{group}.depends_on.{name}",
                 )
-    found = await beside.circle(value)
+    found = await pending.dependency_cycle(value)
     if found is not None:
         path = f"spec.groups.{found.group}.depends_on.{found.name}"
         raise Invalid(found.message, hint=UNTIE, path=path)
 
 
-async def _check_near(value: Workload, beside: Beside) -> None:
-    """Groups that would wait for each other for ever are refused; others are looked at only if there is such a rule."""
+async def _check_near(value: Workload, pending: PendingObjects) -> None:
+    """Raise `Invalid` if groups with `near` rules of strength `must` would wait for each other for ever."""
     if not any(rule.strength == "must" for group in value.spec.groups.values() for rule in group.placement.near):
         return
-    found = await beside.deadlock(value)
+    found = await pending.placement_deadlock(value)
     if found is not None:
         raise Invalid(found.message, hint=HINT, path=f"spec.groups.{found.group}.placement.near[{found.rule}]")
 
@@ -247,17 +256,15 @@ def _check_engines(group: GroupTemplate, known: Collection[str], path: str) -> N
             raise Invalid(f"there is no engine {name!r}", hint=hint, engine=name, path=f"{path}.engine")
 
 
-async def _find(kind: type[O], name: str, beside: Beside) -> tuple[O | None, list[Check]]:
-    """One that belongs to no namespace, stored or about to be, and what must still be so at the commit."""
+async def _find(kind: type[O], name: str, pending: PendingObjects) -> tuple[O | None, list[Reference]]:
+    """Return a pending or stored object without a namespace, and the reference to it."""
     key = Key(kind.kind, "", name)
-    found = await beside.find(kind, key)
-    if found is None:
-        return None, []
-    return found, [] if key in beside else [Check(key, found.meta.version)]
+    found = await pending.find(kind, key)
+    return found, [] if found is None else [Reference(key, found.meta.version)]
 
 
 async def check_deletable(store: Store, value: Object) -> None:
-    """Raise `Conflict` where deleting would leave something behind."""
+    """Raise `Conflict` if other objects still need the object."""
     check_pool(value, None)
     if isinstance(value, Namespace):
         where = Filter(namespace=value.meta.name)
@@ -265,12 +272,12 @@ async def check_deletable(store: Store, value: Object) -> None:
         left = [each for kind in kinds for each in (await store.list(kind, where)).items]
         if left:
             raise Conflict(
-                f"the namespace {value.meta.name} still holds {len(left)} objects, {left[0].key} among them",
+                f"the namespace {value.meta.name} still contains {len(left)} objects, for example {left[0].key}",
                 hint=f"`mandor delete {left[0].kind} NAME -n {value.meta.name}` first; instances take a moment to stop",
                 left=len(left),
             )
     if isinstance(value, Volume):
-        users = await _users(store, value)
+        users = await _instances_with(store, value)
         if users:
             raise Conflict(
                 f"the volume {value.meta.name} is used by {', '.join(users[:5])}",
@@ -282,7 +289,7 @@ async def check_deletable(store: Store, value: Object) -> None:
         named = [each for each in (await store.list("workload")).items if _names(each, value.meta.name)]
         if named:
             raise Conflict(
-                f"{len(named)} workloads have the priority class {value.meta.name}, {named[0].key} among them",
+                f"{len(named)} workloads use the priority class {value.meta.name}, for example {named[0].key}",
                 hint="give them another `priority` first",
                 left=len(named),
             )
@@ -291,14 +298,14 @@ async def check_deletable(store: Store, value: Object) -> None:
         held = [each for each in listing.items if isinstance(each, Instance) and each.phase.placed]
         if held:
             raise Conflict(
-                f"the node {value.meta.name} still holds {len(held)} instances, {held[0].meta.name} among them",
-                hint=f"`mandor drain {value.meta.name}` first, or wait until the node counts as lost",
+                f"the node {value.meta.name} still has {len(held)} instances, for example {held[0].meta.name}",
+                hint=f"run `mandor drain {value.meta.name}` first, or wait until the node is lost",
                 left=len(held),
             )
 
 
-async def _users(store: Store, volume: Volume) -> list[str]:
-    """Instances that have it; not those that were lost with its node, and may never come back."""
+async def _instances_with(store: Store, volume: Volume) -> list[str]:
+    """Return the instances that use a volume, without those that were lost with their node."""
     listing = await store.list("instance", Filter(namespace=volume.meta.namespace))
     return await in_turns(chosen(listing.items, lambda piece: _having(piece, volume.meta.name)))
 

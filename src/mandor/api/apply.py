@@ -1,7 +1,8 @@
-"""Apply: what a manifest would change, and changing it; nothing is written unless everything is right."""
+"""Apply: plans and commits the changes of a manifest; nothing is written unless every object is admitted."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,16 +10,14 @@ import msgspec
 from msgspec import Struct
 
 from mandor.api.access import sight
-from mandor.api.admission import admit, check_deletable, completed, known_engines
 from mandor.api.advice import advice, secrets_of
-from mandor.api.beside import Beside
 from mandor.api.changes import FieldChange, differences
 from mandor.api.counts import kept_counts
-from mandor.api.outward import check_outward
 from mandor.api.parts import ApiParts
+from mandor.api.pending_objects import PendingObjects
 from mandor.api.selector import Selector
 from mandor.api.writers import check_reach, check_write
-from mandor.api.writing import Author, commit_as
+from mandor.api.writing import Author, CheckedWrite, WriteChecker, commit_checked
 from mandor.errors import Conflict, MandorError
 from mandor.model.manifest import Document
 from mandor.model.meta import Key, Meta, Object
@@ -26,16 +25,14 @@ from mandor.model.node import Node
 from mandor.model.rollout import NO_ORDERS, RolloutOrders
 from mandor.model.secret import Secret
 from mandor.model.workload import Workload
-from mandor.store.base import WRITES_MOST, Delete, Filter, Put, Write
+from mandor.store.base import WRITES_MOST, Delete, Filter, Put
 
 Action = Literal["created", "changed", "unchanged", "deleted"]
 FIRST = frozenset({"namespace", "priority-class"})
-"""What must be there before those who name it, also where it takes several commits."""
+"""Kinds that are committed first because other objects refer to them."""
 TRIES = 5
-CHUNK = 10
-"""After so many documents others get their turn."""
 BATCH = WRITES_MOST - 1
-"""One write is left for the audit."""
+"""Writes per commit; one is left for the audit record."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -45,29 +42,30 @@ class Result(Struct, frozen=True, kw_only=True):
     action: Action
     changes: tuple[FieldChange, ...] = ()
     warnings: tuple[str, ...] = ()
-    """What is allowed, and seldom meant."""
+    """Remarks about settings that are allowed but rarely intended."""
 
 
 @dataclass(slots=True)
-class Plan:
-    """What would be written, and what that means to people."""
+class ApplyPlan:
+    """The checked writes of a manifest, and a result for each of its objects."""
 
-    writes: list[Write] = field(default_factory=list)
+    checked: list[CheckedWrite] = field(default_factory=list)
     results: dict[Key, Result] = field(default_factory=dict)
     revision: int = 0
     nodes: Sequence[Node] = ()
-    """As they are now, where that matters."""
+    """The nodes of the cluster; read only if the manifest contains daemons."""
     secrets: frozenset[tuple[str, str]] = frozenset()
-    """Those there are, or are about to be, where that matters."""
+    """Stored and pending secrets, by namespace and name; read only if the manifest refers to secrets."""
 
     def add(
         self,
         key: Key,
         action: Action,
         changes: Sequence[FieldChange] = (),
-        write: Write | None = None,
+        checked: CheckedWrite | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
+        write = checked.write if checked is not None else None
         self.results[key] = Result(
             kind=key.kind,
             namespace=key.namespace,
@@ -76,8 +74,13 @@ class Plan:
             changes=tuple(changes),
             warnings=(*(advice(write.value, self.nodes, self.secrets) if isinstance(write, Put) else ()), *warnings),
         )
-        if write is not None:
-            self.writes.append(write)
+        if checked is not None:
+            self.checked.append(checked)
+
+    @property
+    def values(self) -> list[Object]:
+        """The objects that would be created or changed."""
+        return [each.write.value for each in self.checked if isinstance(each.write, Put)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +93,12 @@ class Prune:
 
 async def apply(
     parts: ApiParts, author: Author, documents: Sequence[Document], *, prune: Prune | None, dry_run: bool
-) -> Plan:
+) -> ApplyPlan:
     done: dict[Key, Result] = {}
     for attempt in range(TRIES):
         plan = await plan_apply(parts, author, documents, prune)
         plan.results = _merged(done, plan.results)
-        if dry_run or not plan.writes:
+        if dry_run or not plan.checked:
             return plan
         try:
             return await _commit(parts, author, plan)
@@ -112,88 +115,92 @@ async def plan_apply(
     documents: Sequence[Document],
     prune: Prune | None = None,
     *,
-    rehearsed: bool = False,
-) -> Plan:
-    """What applying would write; raises for the first document that may not be applied, with its file and line.
+    forecast: bool = False,
+) -> ApplyPlan:
+    """Check every document and return the writes; raise for the first one that may not be applied, with file and line.
 
-    `rehearsed`: whoever may see what it is about may ask.
+    `forecast`: nothing will be written, so the right to read the objects is enough.
     """
-    plan = Plan(revision=(await parts.store.list("cluster")).revision)
-    engines = await known_engines(parts.store, parts.settings.engines)
-    beside = Beside(parts.store, (document.object for document in documents))
-    if any(isinstance(each, Workload) and each.spec.type == "daemon" for each in beside.values()):
+    plan = ApplyPlan(revision=(await parts.store.list("cluster")).revision)
+    stored, wanted = [], []
+    for document in documents:
+        with _located(document):
+            before = await _stored(parts, author, document.object, forecast=forecast)
+            stored.append(before)
+            wanted.append(merged(before, document.object))
+    pending = PendingObjects(parts.store, wanted)
+    if any(isinstance(each, Workload) and each.spec.type == "daemon" for each in wanted):
         plan.nodes = [each for each in (await parts.store.list(Node.kind)).items if isinstance(each, Node)]
-    if any(isinstance(each, Workload) and secrets_of(each) for each in beside.values()):
-        known = [*(await parts.store.list(Secret.kind)).items, *beside.values()]
+    if any(isinstance(each, Workload) and secrets_of(each) for each in wanted):
+        known = [*(await parts.store.list(Secret.kind)).items, *wanted]
         plan.secrets = frozenset((each.meta.namespace, each.meta.name) for each in known if isinstance(each, Secret))
-    for number, document in enumerate(documents):
-        if number % CHUNK == 0:
-            await asyncio.sleep(0)
-        try:
-            await _plan_one(parts, author, document.object, engines, beside, plan, rehearsed=rehearsed)
-        except MandorError as error:
-            error.facts.setdefault("file", document.file)
-            error.facts.setdefault("line", document.line_of(str(error.facts.get("path", ""))))
-            raise
+    checker = WriteChecker(parts, author.caller, pending, complete=True, forecast=forecast)
+    for document, before, value in zip(documents, stored, wanted, strict=True):
+        with _located(document):
+            checked = await checker.check(Put(value), before)
+            await _add(parts, plan, checked, pending)
     if prune is not None:
-        await _plan_prune(parts, author, prune, beside, plan)
+        await _plan_prune(parts, checker, prune, pending, plan)
     return plan
 
 
-async def _plan_one(
-    parts: ApiParts,
-    author: Author,
-    given: Object,
-    engines: frozenset[str],
-    beside: Beside,
-    plan: Plan,
-    *,
-    rehearsed: bool,
-) -> None:
-    if rehearsed:
+@contextmanager
+def _located(document: Document) -> Iterator[None]:
+    """Add the file and the line of a document to its errors."""
+    try:
+        yield
+    except MandorError as error:
+        error.facts.setdefault("file", document.file)
+        error.facts.setdefault("line", document.line_of(str(error.facts.get("path", ""))))
+        raise
+
+
+async def _stored(parts: ApiParts, author: Author, given: Object, *, forecast: bool) -> Object | None:
+    """Return the stored object; raise `Forbidden` before it is read if the caller has no rights on its key."""
+    if forecast:
         where = Filter(namespace=given.meta.namespace or None)
         await sight(parts.store, author.caller, given.kind, where, verb="get")
     else:
         check_reach(author.caller, given.key)
-    stored = await parts.store.get(given.key)
-    wanted = await completed(parts, stored, merged(stored, given), beside)
-    if not rehearsed:
-        check_write(author.caller, stored, wanted)
-    if author.caller.user:
-        await admit(wanted, engines, beside)
-        check_outward(parts, wanted)
-    changes = differences(stored, wanted)
-    if stored is None:
-        plan.add(given.key, "created", changes, Put(wanted), await _awaited(parts, wanted, beside))
-    elif changes:
-        plan.add(given.key, "changed", changes, Put(wanted), await _awaited(parts, wanted, beside))
-    else:
-        plan.add(given.key, "unchanged")
+    return await parts.store.get(given.key)
 
 
-async def _awaited(parts: ApiParts, value: Object, beside: Beside) -> list[str]:
-    """What it depends on, and nobody knows yet."""
+async def _add(parts: ApiParts, plan: ApplyPlan, checked: CheckedWrite, pending: PendingObjects) -> None:
+    assert isinstance(checked.write, Put)
+    value = checked.write.value
+    changes = differences(checked.before, value)
+    if checked.before is not None and not changes:
+        plan.add(value.key, "unchanged")
+        return
+    action: Action = "created" if checked.before is None else "changed"
+    plan.add(value.key, action, changes, checked, await _missing_dependencies(parts, value, pending))
+
+
+async def _missing_dependencies(parts: ApiParts, value: Object, pending: PendingObjects) -> list[str]:
+    """Return a warning for each dependency that does not exist yet."""
     groups = value.spec.groups if isinstance(value, Workload) else {}
     named = {other for group in groups.values() for other in group.depends_on if other not in groups}
     keys = [Key(Workload.kind, value.meta.namespace, name) for name in sorted(named)]
     return [
-        f"it waits for {key.name}, and there is no group or workload of that name yet"
+        f"it depends on {key.name}, but there is no group or workload of that name yet"
         for key in keys
-        if key not in beside and await parts.store.get(key) is None
+        if key not in pending and await parts.store.get(key) is None
     ]
 
 
-async def _plan_prune(parts: ApiParts, author: Author, prune: Prune, beside: Beside, plan: Plan) -> None:
+async def _plan_prune(
+    parts: ApiParts, checker: WriteChecker, prune: Prune, pending: PendingObjects, plan: ApplyPlan
+) -> None:
     for namespace in sorted(prune.namespaces):
         listing = await parts.store.list("workload", Filter(namespace=namespace))
         for stored in listing.items:
-            if stored.key not in beside and prune.selector.matches(stored.labels):
-                check_write(author.caller, stored, None)
-                plan.add(stored.key, "deleted", (), Delete(stored.key, stored.meta.version))
+            if stored.key not in pending and prune.selector.matches(stored.labels):
+                checked = await checker.check(Delete(stored.key, stored.meta.version), stored)
+                plan.add(stored.key, "deleted", (), checked)
 
 
 def merged(stored: Object | None, given: Object) -> Object:
-    """The given object in the place of the stored one; what a manifest leaves open stays as it is."""
+    """Return the given object as the next version of the stored one; settings that the manifest omits are kept."""
     if stored is None:
         meta = Meta(name=given.meta.name, namespace=given.meta.namespace, labels=given.meta.labels)
         spec = kept_counts(None, given.spec) if isinstance(given, Workload) else given.spec
@@ -202,9 +209,8 @@ def merged(stored: Object | None, given: Object) -> Object:
     if isinstance(stored, Workload) and isinstance(given, Workload):
         rollout = stored.spec.rollout
         if given.spec.template != stored.spec.template:
-            rollout = (
-                RolloutOrders(paused=True) if rollout.paused else NO_ORDERS
-            )  # what was promoted, or given up, was another one
+            # A promotion or a rollback was about the previous template.
+            rollout = RolloutOrders(paused=True) if rollout.paused else NO_ORDERS
         spec = msgspec.structs.replace(
             kept_counts(stored, given.spec),
             restarted=stored.spec.restarted,
@@ -214,47 +220,54 @@ def merged(stored: Object | None, given: Object) -> Object:
     return stored.changed(meta=msgspec.structs.replace(stored.meta, labels=given.meta.labels), spec=spec)
 
 
-async def delete_named(parts: ApiParts, author: Author, documents: Sequence[Document], *, dry_run: bool) -> Plan:
-    """Delete what the documents name; what others need last."""
-    plan = Plan(revision=(await parts.store.list("cluster")).revision)
+async def delete_named(parts: ApiParts, author: Author, documents: Sequence[Document], *, dry_run: bool) -> ApplyPlan:
+    """Delete the objects that the documents name; objects that others refer to are deleted last."""
+    plan = ApplyPlan(revision=(await parts.store.list("cluster")).revision)
+    checker = WriteChecker(parts, author.caller, PendingObjects(parts.store, ()), complete=False)
     for last in (False, True):
-        step = Plan(revision=plan.revision)
+        step = ApplyPlan(revision=plan.revision)
         for document in documents:
             key = document.object.key
             if (key.kind in FIRST or key.kind == "volume") is not last:
                 continue
+            check_reach(author.caller, key)
             stored = await parts.store.get(key)
             if stored is None:
                 step.add(key, "unchanged")
-                continue
-            check_write(author.caller, stored, None)
-            if last and not dry_run:
-                await _check_last(parts, stored, plan)
-            step.add(key, "deleted", (), Delete(key, stored.meta.version))
-        if step.writes and not dry_run:
+            elif dry_run:
+                # What needs the object would be deleted before it, so only the rights are checked.
+                check_write(author.caller, stored, None)
+                step.add(key, "deleted")
+            else:
+                step.add(key, "deleted", (), await _check_delete(checker, stored, plan))
+        if step.checked:
             step = await _commit(parts, author, step)
         plan.results |= step.results
         plan.revision = max(plan.revision, step.revision)
     return plan
 
 
-async def _check_last(parts: ApiParts, stored: Object, done: Plan) -> None:
-    """Instances take a moment to stop; whoever waits for that should know what is deleted already."""
+async def _check_delete(checker: WriteChecker, stored: Object, done: ApplyPlan) -> CheckedWrite:
+    """Check a delete; its error contains the results so far, because instances take a moment to stop."""
     try:
-        await check_deletable(parts.store, stored)
+        return await checker.check(Delete(stored.key, stored.meta.version), stored)
     except Conflict as error:
-        error.facts["results"] = [msgspec.to_builtins(each) for each in done.results.values()]
+        if done.results:
+            error.facts["results"] = [msgspec.to_builtins(each) for each in done.results.values()]
         raise
 
 
-async def _commit(parts: ApiParts, author: Author, plan: Plan) -> Plan:
-    writes = sorted(plan.writes, key=lambda write: write.key.kind not in FIRST)
-    for start in range(0, len(writes), BATCH):
+async def _commit(parts: ApiParts, author: Author, plan: ApplyPlan) -> ApplyPlan:
+    checked = sorted(plan.checked, key=lambda each: each.write.key.kind not in FIRST)
+    earlier: dict[Key, int] = {}
+    for start in range(0, len(checked), BATCH):
         await asyncio.sleep(0)
-        plan.revision = await commit_as(parts, author, writes[start : start + BATCH])
+        batch = checked[start : start + BATCH]
+        plan.revision = await commit_checked(parts, author, batch, earlier=earlier)
+        earlier |= {each.write.key: plan.revision for each in batch}
     return plan
 
 
 def _merged(done: Mapping[Key, Result], now: Mapping[Key, Result]) -> dict[Key, Result]:
-    """After a second try, what the first one did still counts."""
+    """Return the results of a retry, with the actions of the first attempt for objects that are unchanged since."""
     return {key: done[key] if key in done and each.action == "unchanged" else each for key, each in now.items()}

@@ -9,7 +9,7 @@ from msgspec import Meta as Note
 from msgspec import Struct
 
 from mandor.api.admission import known_engines
-from mandor.api.apply import Plan, Prune, Result, apply, delete_named
+from mandor.api.apply import ApplyPlan, Prune, Result, apply, delete_named
 from mandor.api.foreign import ImportReport, Read, Reading
 from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import JSON, YAML, Call, Operation
@@ -125,7 +125,7 @@ async def delete_manifest(call: Call[DeleteQuery, bytes]) -> Applied:
     return _told(await delete_named(call.parts, author, read.documents, dry_run=call.query.dry_run), read)
 
 
-def _told(plan: Plan, read: Read) -> Applied:
+def _told(plan: ApplyPlan, read: Read) -> Applied:
     return Applied(list(plan.results.values()), plan.revision, read.imported)
 
 

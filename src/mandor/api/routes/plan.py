@@ -23,7 +23,6 @@ from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.node import Node
 from mandor.model.workload import Workload, WorkloadSpec
 from mandor.placement.config import SchedulerConfig, read_config
-from mandor.store.base import Put
 
 INSTANCES_MOST = 100_000
 """So many instances may be wanted by the workloads of one plan."""
@@ -60,8 +59,8 @@ async def plan(call: Call[PlanQuery, bytes]) -> Text:
         await call.parts.store.commit(record)
     read = await _read(call, body)
     author = Author(call.caller, call.address, "plan")
-    applied = await plan_apply(call.parts, author, read.documents, rehearsed=True)
-    puts = tuple(each.value for each in applied.writes if isinstance(each, Put))
+    applied = await plan_apply(call.parts, author, read.documents, forecast=True)
+    puts = tuple(applied.values)
     wanted = sum(_wanted(each.spec, len(applied.nodes)) for each in puts if isinstance(each, Workload))
     if wanted > INSTANCES_MOST:
         raise TooLarge(f"{wanted:,} instances; at most {INSTANCES_MOST:,} can be planned at once", most=INSTANCES_MOST)

@@ -23,7 +23,6 @@ from mandor.api.writing import Author
 from mandor.errors import Forbidden, MandorError, TooLarge, Unavailable
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Object
-from mandor.store.base import Put
 
 TEXT_MOST = 256 * 1024
 OBJECTS_MOST = 2000
@@ -95,12 +94,9 @@ async def _scenario(call: Call[SimulateQuery, bytes]) -> tuple[str, ImportReport
         hint = "give a scenario with nodes of its own"
         raise Forbidden(f"{call.caller.identity} does not see the whole cluster, which would be simulated", hint=hint)
     read = await read_files(call, files, check_engines=True)
-    applied = await plan_apply(
-        call.parts, Author(call.caller, call.address, "simulate"), read.documents, rehearsed=True
-    )
-    change = [each.value for each in applied.writes if isinstance(each, Put)]
+    applied = await plan_apply(call.parts, Author(call.caller, call.address, "simulate"), read.documents, forecast=True)
     cluster = await _cluster(call)
-    return await asyncio.to_thread(scenario_of, cluster, change, seconds=60 * call.query.minutes), read.imported
+    return await asyncio.to_thread(scenario_of, cluster, applied.values, seconds=60 * call.query.minutes), read.imported
 
 
 async def _cluster(call: Call[SimulateQuery, bytes]) -> Sequence[Object]:

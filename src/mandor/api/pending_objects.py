@@ -1,7 +1,7 @@
-"""Beside: what is stored in the same breath, and what holds for all of it together.
+"""PendingObjects: the objects that one request writes, seen together with the stored ones.
 
-Thousands of objects may be, and each is looked at with regard to the others. So whatever is asked about all of them is
-found out once.
+A request may write thousands of objects, and each is checked against the others: lists, dependency cycles and placement
+deadlocks are computed once per request.
 """
 
 from collections.abc import Iterable
@@ -16,18 +16,18 @@ from mandor.store.base import ALL, Filter, Store
 O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
 
 
-class Beside:
-    """Lasts for one look at what is to be written: what is stored is remembered as it was when it was asked for."""
+class PendingObjects:
+    """A view of the store with the pending objects in it; lists of stored objects are cached for the request."""
 
     def __init__(self, store: Store, values: Iterable[Object]) -> None:
         self._store = store
         self._values = {each.key: each for each in values}
-        self._places: dict[tuple[str, str], list[Object]] = {}
-        """By kind and namespace."""
+        self._by_place: dict[tuple[str, str], list[Object]] = {}
+        """Pending objects by kind and namespace."""
         for key, each in self._values.items():
-            self._places.setdefault((key.kind, key.namespace), []).append(each)
-        self._known: dict[tuple[str, str | None], list[Object]] = {}
-        self._circles: dict[str, dict[Key, Circle]] = {}
+            self._by_place.setdefault((key.kind, key.namespace), []).append(each)
+        self._lists: dict[tuple[str, str | None], list[Object]] = {}
+        self._cycles: dict[str, dict[Key, Circle]] = {}
         self._deadlocks: dict[Key, Deadlock] | None = None
 
     def __contains__(self, key: Key) -> bool:
@@ -37,34 +37,35 @@ class Beside:
         return self._values.values()
 
     async def find(self, kind: type[O], key: Key) -> O | None:
-        """As it is about to be, or is stored."""
+        """Return the pending object of this key, or else the stored one."""
         found = self._values.get(key) or await self._store.get(key)
         return found if isinstance(found, kind) else None
 
     async def all(self, kind: type[O], namespace: str | None = None) -> list[O]:
-        """Those that are about to be stored, and then those that are and stay as they were."""
-        known = self._known.get((kind.kind, namespace))
+        """Return the pending objects of a kind, followed by the stored ones that are not pending."""
+        known = self._lists.get((kind.kind, namespace))
         if known is None:
             listing = await self._store.list(kind.kind, ALL if namespace is None else Filter(namespace=namespace))
             known = [
                 each
-                for (its_kind, space), place in self._places.items()
+                for (its_kind, space), place in self._by_place.items()
                 if its_kind == kind.kind and namespace in (None, space)
                 for each in place
             ]
             known += [each for each in listing.items if isinstance(each, kind) and each.key not in self._values]
-            self._known[kind.kind, namespace] = known
+            self._lists[kind.kind, namespace] = known
         return cast("list[O]", known)
 
-    async def circle(self, workload: Workload) -> Circle | None:
-        """The one in which it waits for itself, if it is the first of those given who does."""
+    async def dependency_cycle(self, workload: Workload) -> Circle | None:
+        """Return the cycle of `depends_on` that is reported at this workload, the first of the cycle's pending ones."""
         space = workload.meta.namespace
-        if space not in self._circles:
+        if space not in self._cycles:
             found = find_circles(await self.all(Workload, space))
-            self._circles[space] = {each.workload.key: each for each in reversed(found)}
-        return self._circles[space].get(workload.key)
+            self._cycles[space] = {each.workload.key: each for each in reversed(found)}
+        return self._cycles[space].get(workload.key)
 
-    async def deadlock(self, workload: Workload) -> Deadlock | None:
+    async def placement_deadlock(self, workload: Workload) -> Deadlock | None:
+        """Return the deadlock of `near` rules that is reported at this workload."""
         if self._deadlocks is None:
             found = find_deadlocks(await self.all(Workload))
             self._deadlocks = {each.workload.key: each for each in reversed(found)}
