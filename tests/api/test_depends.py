@@ -39,13 +39,13 @@ async def test_a_cycle_through_what_is_stored_is_told_where_the_first_of_those_g
     assert found["line"] == 3
 
 
-async def test_what_never_completes_is_not_waited_for(dev: Api) -> None:
+async def test_a_dependency_that_can_never_be_met_is_refused(dev: Api) -> None:
     await apply(dev, "name: db\ncommand: [run]\n")
     found = await apply(dev, "name: web\ncommand: [run]\ndepends_on: {db: completed}\n", 400)
-    assert "a service never does" in found["detail"]
+    assert "a service never completes" in found["detail"]
     await apply(dev, "name: tidy\ntype: batch\ncommand: [run]\nschedule: '* * * * *'\n")
     found = await apply(dev, "name: web\ncommand: [run]\ndepends_on: {tidy: completed}\n", 400)
-    assert "runs by a schedule" in found["detail"]
+    assert "runs repeatedly on a schedule" in found["detail"]
 
 
 async def test_an_instance_that_waits_says_for_what_and_a_plan_tells_where_it_would_go(dev: Api) -> None:

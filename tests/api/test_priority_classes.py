@@ -47,7 +47,7 @@ async def test_only_one_class_is_the_default(dev: Api) -> None:
 async def test_a_class_stays_while_a_workload_names_it(dev: Api) -> None:
     client = await dev.client()
     await send(client, f"{WEB}---\n{HIGH}")
-    with pytest.raises(Conflict, match="1 workloads have the priority class high"):
+    with pytest.raises(Conflict, match="1 workloads use the priority class high"):
         await client.call("DELETE", "/v1/priority-classes/high", dict)
     gone = await send(client, f"{HIGH}---\n{WEB}", "/v1/delete")
     assert actions(gone) == {"high": "deleted", "web": "deleted"}

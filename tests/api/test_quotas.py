@@ -77,6 +77,6 @@ async def test_workloads_whose_instances_would_share_names_are_refused(dev: Api,
 
 async def test_both_in_one_file_are_refused_too_and_neighbours_are_not(dev: Api) -> None:
     client = await dev.client()
-    with pytest.raises(Conflict, match="as those of the workload"):
+    with pytest.raises(Conflict, match="like those of the workload"):
         await send(client, f"{GROUPS.format(name='shop', group='web')}---\n{FLAT.format(name='shop-web')}")
     await send(client, f"{GROUPS.format(name='shop', group='web')}---\n{FLAT.format(name='shop-we')}")

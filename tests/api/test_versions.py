@@ -119,7 +119,7 @@ async def test_an_object_of_a_later_schema_can_be_read_and_deleted_but_not_writt
     value = decode(json.dumps(plain).encode()).stamped(version=index.revision + 1, uid="u1")
     index.load([value])
     assert (await admin.call("GET", "/v1/nodes/n1", dict))["meta"]["schema"] == 2
-    with pytest.raises(Invalid, match="node n1 has the schema 2, and this version of mandor writes 1"):
+    with pytest.raises(Invalid, match="node n1 has schema version 2, but this version of mandor writes 1"):
         await admin.call("PATCH", "/v1/nodes/n1", dict, body={"spec": {"cordoned": True}})
     assert isinstance(await api.store.get(Key("node", "", "n1")), Node)
     await admin.request("DELETE", "/v1/nodes/n1")
