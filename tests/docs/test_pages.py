@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -65,3 +66,35 @@ def test_every_decision_is_listed() -> None:
 def test_a_decision_has_its_three_sections(record: Path) -> None:
     headings = re.findall(r"^## (.+)$", prose(record), flags=re.MULTILINE)
     assert headings[:3] == ["Context", "Decision", "Consequences"]
+
+
+FLOW = ROOT / "docs" / "contributing" / "flow.md"
+STEPS = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", FLOW.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("file", "name"), STEPS, ids=[f"{file}:{name}" for file, name in STEPS])
+def test_the_flow_of_an_instance_names_code_that_exists(file: str, name: str) -> None:
+    tree = ast.parse((ROOT / "src" / "mandor" / file).read_text(encoding="utf-8"))
+    assert name in _defined(tree)
+
+
+def test_every_file_on_the_page_of_the_flow_exists() -> None:
+    files = re.findall(r"`([\w/]+\.py)`", FLOW.read_text(encoding="utf-8"))
+    assert len(files) > len(STEPS) > 20
+    assert [file for file in files if not (ROOT / "src" / "mandor" / file).is_file()] == []
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    found = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
+    assigned = (target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets)
+    return found | {target.id for target in assigned if isinstance(target, ast.Name)}
+
+
+PACKAGES = sorted(path.name for path in (ROOT / "src" / "mandor").iterdir() if (path / "__init__.py").is_file())
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_page_of_the_tree_shows_every_package(package: str) -> None:
+    assert re.search(
+        rf"^[├└]── {package}/ ", (ROOT / "docs/contributing/tree.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
