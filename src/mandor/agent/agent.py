@@ -46,7 +46,6 @@ from mandor.model.log_sink import LogSink
 from mandor.model.meta import Object
 from mandor.model.node import CLOCK_AHEAD, RENEWS, Node
 from mandor.model.record import ClusterSpec, Namespace, Session
-from mandor.model.resources import Resources
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
 from mandor.model.workload import Release, Workload
@@ -147,13 +146,10 @@ class Agent:
             look_seconds=settings.look_seconds,
             cleaned=self._image_cleaned,
         )
-        self._disks = EngineDisks(self._engines.values(), clock, self._more_disks)
-        self._only_machine = not settings.shared
-        """What the machine has left is all there is to measure: no part of it, no other disks."""
+        self._disks = EngineDisks(self._engines.values(), clock)
         self.node.pressure = lambda: self.defence.shown
         self._own_memory: int | None = None
         self._last_usage = NodeUsage()
-        self._used = Resources()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
         self._meter = InstanceMeter(clock)
         self._shipper = self._make_shipper(own_logs, blocking) if own_logs is not None else None
@@ -337,27 +333,19 @@ class Agent:
     async def _usage(self) -> dict[str, InstanceUsage]:
         return await self._meter.read(self._engines.values(), self.workers.names(), self.workers.ready())
 
-    def _more_disks(self) -> None:
-        self._only_machine = False
-
     def _readings(self) -> Sequence[Reading]:
         """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""
-        machine = self._machine.readings()
-        if self._only_machine:
-            return machine
-        found = [*machine, *self._disks.readings()]
+        found = [*self._machine.readings(), *self._disks.readings()]
         has = self.node.capacity.memory_bytes
         if self._shared and self._own_memory is not None and has:
             found.append(Reading("memory", max(0, has - self._own_memory), has))
         return found
 
     def _measured(self, machine: NodeUsage, instances: Mapping[str, InstanceUsage]) -> None:
-        if not self._shared:
-            if machine is not self._last_usage:
-                self._last_usage, self._used = machine, used_by_all(machine)
-            self.node.measured(self._used, instances)
-            return
         self._last_usage = machine
+        if not self._shared:
+            self.node.measured(used_by_all(machine), instances)
+            return
         own = used_by_own(instances)
         self._own_memory = own.memory_bytes
         self.node.measured(own, instances)

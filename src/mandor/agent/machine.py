@@ -1,7 +1,7 @@
 """The machine under an agent: what it has, what is known about it, how busy it is and what is left of it."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -64,11 +64,10 @@ class ThisMachine:
 
 
 class EngineDisks:
-    def __init__(self, engines: Iterable[Engine], clock: Clock, found: Callable[[], None] = lambda: None) -> None:
-        """`found`: called when an engine has one of its own."""
+    def __init__(self, engines: Iterable[Engine], clock: Clock) -> None:
         self._engines = tuple(each for each in engines if type(each).storage is not Engine.storage)
         """Those that can tell."""
-        self._clock, self._found = clock, found
+        self._clock = clock
         self._folders: dict[str, Path] = {}
 
     async def run(self) -> None:
@@ -81,7 +80,6 @@ class EngineDisks:
                     continue
                 if folder:
                     self._folders[engine.name] = Path(folder)
-                    self._found()
             await self._clock.sleep(DISKS_SECONDS)
 
     def readings(self) -> Iterator[Reading]:

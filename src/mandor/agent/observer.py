@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from mandor.engines.base import Engine, Observed, UnitPhase
 from mandor.errors import MandorError, NotFound, Unsupported
@@ -67,8 +67,6 @@ class Observer:
         self._idle = idle or asyncio.Event()
         self._clock, self._changed, self._poll_seconds = clock, changed, poll_seconds
         self._units: dict[str, tuple[Observed, ...]] | None = None
-        self._answer: Sequence[Observed] | None = None
-        """What the units are made of: an engine that gives the very same tuple again has nothing new."""
         self.looked = False
         """It was asked at least once, whether it answered or not."""
         self._tells = False
@@ -121,11 +119,7 @@ class Observer:
             log.info("engine %s answers again", self.engine.name)
             self._turned()
         before = self._units
-        # A list may be the engine's own, and be another one inside by now.
-        if before is not None and found is self._answer and isinstance(found, tuple):
-            return
-        now = _by_uid(found)
-        self._units, self._answer = now, found
+        now = self._units = _by_uid(found)
         if before is None:
             self._changed(None)
         else:

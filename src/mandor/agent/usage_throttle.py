@@ -22,33 +22,20 @@ class UsageThrottle:
         self._measures = 0
         self._at = 0.0
         self._instances: frozenset[str] = frozenset()
-        self._last: tuple[Iterable[str], frozenset[str]] = ((), frozenset())
-        self._known_well: tuple[object, object] | None = None
-        """What was measured last, if that is what was told: the very same is not worth a thought."""
         self.told: Resources | None = None
 
     def measured(
         self, used: Resources, capacity: Resources, instances: Iterable[str], *, stored: Resources | None = None
     ) -> bool:
         """True: the world should hear of it; `told` is what it should hear. `stored`: what it heard last."""
-        if self._known_well is not None and self._known_well[0] is used and self._known_well[1] is instances:
-            return False
         self._measures += 1
-        now, here = self._clock.monotonic(), self._known(instances)
+        now, here = self._clock.monotonic(), frozenset(instances)
         if self.told is None and stored is not None:  # another agent told it, before this one began
             self.told, self._at, self._instances = stored, now, here
-        told = self._measures > 1 and used == self.told and here == self._instances
-        self._known_well = (used, instances) if told else None
         if self._measures < 2 or not self._due(used, capacity, here, now - self._at):
             return False  # the first measure spans no time: its rates mean nothing
         self.told, self._at, self._instances = used, now, here
         return True
-
-    def _known(self, instances: Iterable[str]) -> frozenset[str]:
-        """Their names; the very same mapping has the same ones."""
-        if instances is not self._last[0]:
-            self._last = instances, frozenset(instances)
-        return self._last[1]
 
     def _due(self, used: Resources, capacity: Resources, here: frozenset[str], passed: float) -> bool:
         if self.told is None:

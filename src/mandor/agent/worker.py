@@ -102,9 +102,6 @@ class Surroundings(Protocol):
     async def forget(self, uid: str) -> None: ...
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None: ...
 
-    def ready_changed(self) -> None:
-        """One serves that did not, or the other way round."""
-
 
 class Worker:
     """Its actions come one after the other; different instances have different workers."""
@@ -142,7 +139,7 @@ class Worker:
             self.memory = msgspec.structs.replace(self.memory, held="")
             self.poke()
         if instance.status.phase is self.status.phase:
-            self._take_status(instance.status)
+            self.status = instance.status
         spec_changed = instance.spec != self.order.instance.spec
         self.order = msgspec.structs.replace(self.order, instance=instance, cluster=cluster, epoch=epoch)
         self._must_end = False
@@ -155,12 +152,6 @@ class Worker:
         """A start that is under way is broken off."""
         self._must_end = True
         self._turned.set()
-
-    def _take_status(self, status: InstanceStatus) -> None:
-        changed = status.ready != self.status.ready
-        self.status = status
-        if changed:
-            self._around.ready_changed()
 
     def dismiss(self) -> None:
         """Nobody wants it any more."""
@@ -447,7 +438,7 @@ class Worker:
         # Before the first list nothing is said: what is stored may be what would be said.
         if decision.status is not None and self._around.settled:
             before = self.status
-            self._take_status(decision.status)
+            self.status = decision.status
             if self.trace is not None:
                 self.trace.described(decision.status)
             self._around.report(self.order, before, decision.status)

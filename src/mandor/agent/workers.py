@@ -102,8 +102,6 @@ class Workers:
         self.quick_seconds = settings.quick_seconds
         self.otlp = settings.otlp
         self.by_uid: dict[str, Worker] = {}
-        self._names: dict[str, str] | None = None
-        self._ready: frozenset[str] | None = None
         at_once = partial(knows, "running-at-once")
         self.reporter = Reporter(store, clock, at_once=at_once)
         if tracing is not None:
@@ -227,7 +225,6 @@ class Workers:
         assert self._tasks is not None, "the crew begins before it gets orders"
         worker = Worker(entry, self)
         self.by_uid[worker.uid] = worker
-        self._names = self._ready = None
         self._tasks.start(worker.run(), f"instance {worker.order.name}")
         return worker
 
@@ -293,20 +290,13 @@ class Workers:
         return known is None or known.up
 
     def names(self) -> Mapping[str, str]:
-        """The same object as long as they are the same."""
-        if self._names is None:
-            found = ((uid, worker.order.instance.meta) for uid, worker in self.by_uid.items())
-            self._names = {uid: f"{meta.namespace}/{meta.name}" for uid, meta in found}
-        return self._names
+        """Return `namespace/name` by uid."""
+        found = ((uid, worker.order.instance.meta) for uid, worker in self.by_uid.items())
+        return {uid: f"{meta.namespace}/{meta.name}" for uid, meta in found}
 
     def ready(self) -> frozenset[str]:
-        """The uids of those that serve; the same object as long as they are the same."""
-        if self._ready is None:
-            self._ready = frozenset(uid for uid, worker in self.by_uid.items() if worker.status.ready)
-        return self._ready
-
-    def ready_changed(self) -> None:
-        self._ready = None
+        """Return the uids of ready instances."""
+        return frozenset(uid for uid, worker in self.by_uid.items() if worker.status.ready)
 
     def latest(self, worker: Worker, task: str) -> Unit:
         """The unit whose logs someone wants: the latest that its engine knows."""

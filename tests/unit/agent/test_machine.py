@@ -19,16 +19,15 @@ class Telling(FakeEngine):
 
 
 async def test_one_that_can_tell_may_do_so_late_and_keeps_what_it_had(tmp_path: Path) -> None:
-    clock, found = ManualClock(), []
+    clock = ManualClock()
     engine = Telling(clock)
-    disks = EngineDisks([engine], clock, lambda: found.append(1))
+    disks = EngineDisks([engine], clock)
     asking = asyncio.ensure_future(disks.run())
     await clock.advance(1)
     assert list(disks.readings()) == []
     engine.folder = str(tmp_path)
     await clock.advance(DISKS_SECONDS)
     assert "disk" in {each.signal for each in disks.readings()}
-    assert found
     engine.down()
     await clock.advance(DISKS_SECONDS)
     assert list(disks.readings())
