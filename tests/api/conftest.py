@@ -31,7 +31,7 @@ from mandor.model.record import (
     Role,
 )
 from mandor.roots.forecast import make_scheduling
-from mandor.scheduler.consulting import Inquire, ask_nobody
+from mandor.scheduler.consultations import Inquire, refuse_questions
 from mandor.scheduler.reload import ConfigSource
 from mandor.store.base import Put, Store
 from mandor.store.memory import MemoryStore
@@ -75,7 +75,7 @@ async def running_api(
     auth: Auth | None = None,
     *,
     config: ConfigSource | None = None,
-    inquire: Inquire = ask_nobody,
+    inquire: Inquire = refuse_questions,
     clusters: tuple[str, ...] = (),
     simulate: Callable[[str, int], Awaitable[tuple[bytes, str]]] | None = None,
 ) -> AsyncIterator[Api]:
@@ -126,7 +126,7 @@ async def start_api() -> AsyncIterator[StartApi]:
         async def start(
             store: Store | None = None,
             config: ConfigSource | None = None,
-            inquire: Inquire = ask_nobody,
+            inquire: Inquire = refuse_questions,
             clusters: tuple[str, ...] = (),
             simulate: Callable[[str, int], Awaitable[tuple[bytes, str]]] | None = None,
             **settings: object,

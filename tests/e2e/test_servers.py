@@ -112,7 +112,7 @@ def test_two_schedulers_place_the_work_of_their_own_pools_and_one_may_die(tmp_pa
             return str(each["status"].get("message", ""))
 
         eventually("nobody takes metal", lambda: told("vm") == "no scheduler takes the pool metal")
-        gone = "no scheduler takes the pool gpu: the one that owns it is gone"
+        gone = "no scheduler takes the pool gpu: its owner is gone"
         eventually("gpu's scheduler is gone", lambda: told("late") == gone)
         status, body = cluster.call("GET", "/v1/explain/instances/late-0")
         assert status == 200

@@ -63,7 +63,7 @@ def table_of(nodes: list[dict[str, Any]]) -> Table:
     return table
 
 
-def ask_of(fields: dict[str, Any]) -> PlacementRequest:
+def request_of(fields: dict[str, Any]) -> PlacementRequest:
     where = [{"rule": f"zone == {fields['zone']}"}] if fields["zone"] else []
     return PlacementRequest(
         key("new-0"), Shape.of(make_template(cpu=fields["cpu"], memory=fields["memory"], where=where))
@@ -111,7 +111,7 @@ def _fields(found: Any) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(nodes=st.lists(node, min_size=1, max_size=4), fields=wanted)
 def test_what_is_proposed_works_for_whoever_does_it(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
-    table, request = table_of(nodes), ask_of(fields)
+    table, request = table_of(nodes), request_of(fields)
     if decide(PROFILE, request, table.snapshot()).node:
         return
     before = counted(table)
@@ -129,7 +129,7 @@ def test_what_is_proposed_works_for_whoever_does_it(nodes: list[dict[str, Any]],
 @settings(max_examples=40, deadline=None)
 @given(nodes=st.lists(node, min_size=1, max_size=4), fields=wanted)
 def test_one_megabyte_more_than_proposed_does_not_fit(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
-    table, request = table_of(nodes), ask_of(fields)
+    table, request = table_of(nodes), request_of(fields)
     if decide(PROFILE, request, table.snapshot()).node:
         return
     less = [each for each in remedies(PROFILE, request, table) if each.kind == "less" and " and " not in each.text]
@@ -147,7 +147,7 @@ def test_one_megabyte_more_than_proposed_does_not_fit(nodes: list[dict[str, Any]
 @settings(max_examples=60, deadline=None)
 @given(nodes=st.lists(node, min_size=1, max_size=5), fields=wanted)
 def test_the_best_of_the_score_table_is_what_is_chosen(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
-    table, request = table_of(nodes), ask_of(fields)
+    table, request = table_of(nodes), request_of(fields)
     decision = decide(PROFILE, request, table.snapshot())
     scores = score_table(PROFILE, decision.request or request, table.snapshot())
     steps, verdict, _ = steps_of(PROFILE, request, table.snapshot())

@@ -17,8 +17,8 @@ from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.placement.cycle import Decision
 from mandor.scheduler import gang_cycle
+from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.gang_cycle import GangCycle
-from mandor.scheduler.queue import Entry
 from mandor.store.base import Put, Write
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
@@ -71,7 +71,7 @@ async def test_what_changes_while_it_is_given_its_room_has_the_whole_gang_decide
     heard, looked, facts = Eavesdropper(world), 0, GangCycle._facts
     waiting: list[asyncio.Task[int]] = []
 
-    def look(cycle: GangCycle, entry: Entry, decision: Decision) -> tuple[object, ...]:
+    def look(cycle: GangCycle, attempt: Attempt, decision: Decision) -> tuple[object, ...]:
         nonlocal looked
         looked += 1
         if looked == 12 + 3:  # all of them before it begins, and then one after another
@@ -80,7 +80,7 @@ async def test_what_changes_while_it_is_given_its_room_has_the_whole_gang_decide
             labels = node.changed(meta=structs.replace(node.meta, labels={"new": "label"}))
             change = Put(labels if what == "a node" else member.stopping("test", at=0.0))
             waiting.append(asyncio.create_task(world.store.commit(change)))
-        return facts(cycle, entry, decision)
+        return facts(cycle, attempt, decision)
 
     monkeypatch.setattr(GangCycle, "_facts", look)
     await world.add_nodes("n1", cpu=12)
@@ -155,7 +155,7 @@ async def test_a_gang_waits_for_members_that_do_not_exist_yet(world: World) -> N
         )
         await world.store.commit(Put(fresh))
     await world.run(5)
-    assert {world.instance(name).status.message for name in ("mpi-0", "mpi-1")} == {"2 of 3 members are there"}
+    assert {world.instance(name).status.message for name in ("mpi-0", "mpi-1")} == {"the gang has 2 of 3 members"}
     assert bound(world) == []
 
     world.start_controllers()

@@ -175,16 +175,16 @@ async def test_what_happens_on_a_cordoned_node_is_nothing_to_those_who_wait_for_
     await world.apply(make_workload("third", replicas=1, cpu="2"))
     await world.run(30)
     assert world.scheduler is not None
-    entry = world.scheduler._queue.entry(world.instance("third-0").key)
+    entry = world.scheduler._queue.attempt(world.instance("third-0").key)
     assert entry is not None
-    tried = entry.attempts
+    tried = entry.failures
 
     await world.change_node(node, reserved=Resources(cpu_milli=100))
     await world.change_node(node, reserved=Resources())
     await world.apply(make_workload("first", replicas=0, cpu="2"))
     await world.run(30)
     assert not world.instances("first")
-    assert entry.attempts == tried
+    assert entry.failures == tried
 
     await world.change_node(node, cordoned=False)
     await world.until(lambda: world.serving_count("third") == 1, seconds=15)
@@ -346,7 +346,7 @@ async def test_room_is_counted_before_the_bind_is_written(slow: tuple[World, Slo
     await world.run(3)
     assert all(not each.node for each in world.instances()), "nothing is written yet"
     assert world.scheduler is not None
-    assert world.scheduler.view.promises == 2
+    assert world.scheduler.view.binding == 2
     assert world.scheduler.view.table.free("n1")["cpu"] == 0
 
     store.open.set()
@@ -365,7 +365,7 @@ async def test_a_scheduler_that_dies_between_decision_and_bind_loses_and_doubles
     await world.apply(make_workload("web", replicas=2, cpu="2"))
     await world.run(3)
     assert world.scheduler is not None
-    assert world.scheduler.view.promises == 2
+    assert world.scheduler.view.binding == 2
     await world.kill("scheduler")
     world.scheduler_store = None
 
@@ -387,7 +387,7 @@ async def test_a_bind_whose_answer_was_lost_is_done_once(slow: tuple[World, Slow
     await world.run(10)
     assert {each.meta.name: each.node for each in world.instances()} == placed
     assert world.scheduler is not None
-    assert world.scheduler.view.promises == 0
+    assert world.scheduler.view.binding == 0
 
 
 async def test_an_instance_stopped_while_its_bind_is_on_the_way_is_not_bound(slow: tuple[World, SlowStore]) -> None:

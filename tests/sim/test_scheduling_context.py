@@ -199,7 +199,7 @@ async def test_a_wait_that_runs_out_is_a_denial(make_world: Any) -> None:
     assert plugin.log.of("web-0") == ["Everywhere.reserve", "Everywhere.permit"]
     await world.run(3)
     assert plugin.log.of("web-0")[2] == "Everywhere.unreserve"
-    assert web(world).status.message == "Everywhere does not permit it: nobody approved it in time"
+    assert web(world).status.message == "Everywhere does not permit it: not approved in time"
 
 
 @pytest.mark.req("S1-20", "S1-26")
@@ -298,7 +298,7 @@ async def test_a_binder_that_only_says_so_binds_nothing(make_world: Any) -> None
     await world.apply(make_workload("mine"))
     await world.run(2)
     assert world.instance("mine-0").status.message == (
-        "the plugin OwnBinder says that it has bound it, and it is not bound"
+        "the plugin OwnBinder reported a bind to n1, but the instance is not bound there"
     )
     assert plugin.log.of("mine-0")[3] == "Everywhere.unreserve"
 

@@ -173,4 +173,4 @@ async def test_work_for_a_pool_whose_scheduler_is_gone_says_so(world: World) -> 
     await world.kill("other")
     await world.apply(make_workload("train", replicas=1, placement={"pool": "gpu"}))
     await world.run(15)
-    assert world.instance("train-0").status.message == "no scheduler takes the pool gpu: the one that owns it is gone"
+    assert world.instance("train-0").status.message == "no scheduler takes the pool gpu: its owner is gone"

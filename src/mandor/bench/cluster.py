@@ -15,8 +15,8 @@ from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.workload import Workload
+from mandor.scheduler.attempt import AttemptState
 from mandor.scheduler.loop import Scheduler
-from mandor.scheduler.queue import Place as QueuePlace
 from mandor.scheduler.reload import Configured
 from mandor.store.base import WRITES_MOST, Change, Delete, Put, Store, Write
 from mandor.store.election import Election
@@ -25,7 +25,7 @@ from mandor.store.recorder import Recorder
 COMMITS_MOST = 16
 """So many commits are on their way at once while objects are created."""
 LEASE_SECONDS = 15.0
-_UNTRIED = {None, QueuePlace.ACTIVE, QueuePlace.ASKED_ABOUT, QueuePlace.NOWHERE}
+_UNTRIED = {None, AttemptState.ACTIVE, AttemptState.CONSULTING, AttemptState.OUT}
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +141,7 @@ class Cluster:
 
     def _was_tried(self, key: Key) -> bool:
         assert self.scheduler is not None
-        return self.scheduler.place(key) not in _UNTRIED
+        return self.scheduler.state(key) not in _UNTRIED
 
     def waiting(self) -> list[Key]:
         return list(self._open)

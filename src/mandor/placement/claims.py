@@ -45,7 +45,7 @@ def _shape(cpu_milli: int, memory_bytes: int, pool: str, dedicated: bool, where:
     )
 
 
-def claim_ask(instance: Instance, claim: Claim) -> PlacementRequest:
+def claim_request(instance: Instance, claim: Claim) -> PlacementRequest:
     identity = Identity(instance.meta.namespace, claim.owner, instance.spec.group)
     return PlacementRequest(instance.key, shape_of(claim), profile=BAREMETAL, preempts=False, identity=identity)
 

@@ -18,11 +18,11 @@ from mandor.placement.budgets import Budgets
 from mandor.placement.conversion import (
     NOTHING,
     PlacementState,
-    ask_of,
     held_of,
     limit_of,
     placement_state,
     release_key,
+    request_of,
     shapes_of,
     tenure_of,
     workload_key,
@@ -173,11 +173,11 @@ class ClusterModel:
     def request(self, instance: Instance) -> PlacementRequest | None:
         """What it asks for, whether or not it has a node; None: its release or its workload is gone."""
         if instance.spec.claim is not None:
-            return claims.claim_ask(instance, instance.spec.claim)
+            return claims.claim_request(instance, instance.spec.claim)
         workload, shape = self.workloads.get(workload_key(instance)), self._shape(instance)
         if workload is None or shape is None:
             return None
-        return ask_of(instance, workload, shape, self._roster.identity(instance), self._roster.rank(instance))
+        return request_of(instance, workload, shape, self._roster.identity(instance), self._roster.rank(instance))
 
     def _counted(self, instance: Instance) -> Shape:
         """Of one whose release is gone: what it was counted for where it is."""

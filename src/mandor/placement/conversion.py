@@ -140,7 +140,9 @@ def tenure_of(instance: Instance, shape: Shape, rank: Rank) -> AllocationTerms:
     return AllocationTerms(rank, instance.meta.created_at, until)
 
 
-def ask_of(instance: Instance, workload: Workload, shape: Shape, identity: Identity, rank: Rank) -> PlacementRequest:
+def request_of(
+    instance: Instance, workload: Workload, shape: Shape, identity: Identity, rank: Rank
+) -> PlacementRequest:
     return PlacementRequest(
         key=instance.key,
         shape=shape,

@@ -1,4 +1,4 @@
-"""A gang on a board: who of it is there, and where all of it would go, or why it would not."""
+"""A gang on a board: identity of it is there, and where all of it would go, or why it would not."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def decide_gang(
     watch: Watch,
     moment: Moment = NOW,
 ) -> GangOutcome | None:
-    """None: the ask is in no gang, or in one that is whole without it."""
+    """None: the request is in no gang, or in one that is whole without it."""
     if request.member is None or not profile.gangs:
         return None
     namespace, name, group = request.member.gang
@@ -61,7 +61,7 @@ def decide_gang(
     requests = [each for each in found if each is not None and each.profile == request.profile]
     there = bound + len(requests)
     if there < needed:
-        return GangOutcome(requests, message=f"{there} of {needed} members are there")
+        return GangOutcome(requests, message=f"the gang has {there} of {needed} members")
     consulted: dict[Key, Mapping[str, object]] = {}
     if profile.consults:
         consulted = {each.key: consult(profile, each, board.table.snapshot()) for each in requests}
@@ -83,7 +83,7 @@ def _bound(instance: Instance) -> bool:
 
 
 def _needed(workload: Workload, group: str, members: Sequence[Instance]) -> int:
-    """Of a batch, nobody waits for those who are done."""
+    """Of a batch, nobody waits for those identity are done."""
     spec = workload.spec
     least = spec.gang_of(group)
     if spec.type != "batch":

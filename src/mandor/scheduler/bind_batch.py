@@ -1,71 +1,69 @@
-"""BindBatches: placements that were decided together and are written together or not at all."""
+"""Bind batches: attempts of a gang that are written together or not at all."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mandor.scheduler.view import Promise
+from mandor.scheduler.attempt import Attempt
 
 
 @dataclass(slots=True, eq=False)
 class BindBatch:
-    promises: list[Promise]
-    awaited: set[int] = field(default_factory=set)
-    """Ids of those whose plugins are not done yet."""
-    begun: set[int] = field(default_factory=set)
-    """Ids of those that have a binding cycle of their own, which hears of the end."""
+    attempts: list[Attempt]
+    awaited: set[Attempt] = field(default_factory=set)
+    """Attempts whose plugins have not finished yet."""
+    binding: set[Attempt] = field(default_factory=set)
+    """Attempts with a binding cycle of their own, which has to learn how the batch ends."""
 
     def __post_init__(self) -> None:
-        self.awaited = {id(each) for each in self.promises}
+        self.awaited = set(self.attempts)
 
 
 class BindBatches:
-    """A promise is in at most one, and in none any more once its party is being written, or broken up."""
+    """The open batches. An attempt is in one batch at most, and leaves it when the batch is written or given up."""
 
-    def __init__(self, *, write: Callable[[Sequence[Promise]], None], give_up: Callable[[Promise, bool], None]) -> None:
-        """`give_up`: told of each when another one has failed, and whether it has a binding cycle."""
-        self._write = write
-        self._give_up = give_up
-        self._by_promise: dict[int, BindBatch] = {}
+    def __init__(self) -> None:
+        self._by_attempt: dict[Attempt, BindBatch] = {}
 
-    def open(self, promises: Sequence[Promise]) -> BindBatch:
-        party = BindBatch(list(promises))
-        for each in promises:
-            self._by_promise[id(each)] = party
-        return party
+    def open(self, attempts: Sequence[Attempt]) -> BindBatch:
+        batch = BindBatch(list(attempts))
+        for each in attempts:
+            self._by_attempt[each] = batch
+        return batch
 
-    def __contains__(self, promise: Promise) -> bool:
-        return id(promise) in self._by_promise
+    def __contains__(self, attempt: Attempt) -> bool:
+        return attempt in self._by_attempt
 
-    def begin(self, promise: Promise) -> None:
-        """It goes through a binding cycle before it is to be written."""
-        party = self._by_promise.get(id(promise))
-        if party is not None:
-            party.begun.add(id(promise))
+    def begin(self, attempt: Attempt) -> None:
+        """Note that the attempt goes through a binding cycle before it can be written."""
+        batch = self._by_attempt.get(attempt)
+        if batch is not None:
+            batch.binding.add(attempt)
 
-    def arrive(self, promise: Promise, *, written: bool = False) -> None:
-        """Nothing is left to do for it but the write; `written`: not even that."""
-        party = self._by_promise.get(id(promise))
-        if party is None:
-            return
-        party.awaited.discard(id(promise))
+    def arrive(self, attempt: Attempt, *, written: bool = False) -> Sequence[Attempt]:
+        """Mark an attempt as ready to be written, or as written by its own Bind plugin.
+
+        Return the attempts to write once all of the batch have arrived; else an empty sequence.
+        """
+        batch = self._by_attempt.get(attempt)
+        if batch is None:
+            return ()
+        batch.awaited.discard(attempt)
         if written:
-            party.promises.remove(promise)
-            del self._by_promise[id(promise)]
-        if not party.awaited:
-            self._close(party)
-            if party.promises:
-                self._write(party.promises)
+            batch.attempts.remove(attempt)
+            del self._by_attempt[attempt]
+        if batch.awaited:
+            return ()
+        self._close(batch)
+        return batch.attempts
 
-    def fail(self, promise: Promise) -> None:
-        """Then all of them fail."""
-        party = self._by_promise.get(id(promise))
-        if party is None:
-            return
-        self._close(party)
-        for each in party.promises:
-            if each is not promise:
-                self._give_up(each, id(each) in party.begun)
+    def fail(self, attempt: Attempt) -> list[tuple[Attempt, bool]]:
+        """Give a batch up because one attempt failed; return the others, each with whether it has a binding cycle."""
+        batch = self._by_attempt.get(attempt)
+        if batch is None:
+            return []
+        self._close(batch)
+        return [(each, each in batch.binding) for each in batch.attempts if each is not attempt]
 
-    def _close(self, party: BindBatch) -> None:
-        for each in party.promises:
-            del self._by_promise[id(each)]
+    def _close(self, batch: BindBatch) -> None:
+        for each in batch.attempts:
+            del self._by_attempt[each]

@@ -1,4 +1,4 @@
-"""Writes decisions down: many in one commit, several commits at once."""
+"""Writes binds to the store: many in one commit, several commits at a time."""
 
 import asyncio
 import logging
@@ -11,28 +11,29 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.store_retry import AFTER_OUTAGE, stored_now
-from mandor.scheduler.view import Promise
 from mandor.store.base import OPERATIONS_MOST, WRITES_MOST, Check, Put, Store, Write
 
 log = logging.getLogger(__name__)
 
 CHECKED_MOST = OPERATIONS_MOST - 1
-"""Binds and checks of one commit; one more belongs to the leader's fence."""
+"""Binds and node checks per commit; one more operation is the leader's fence."""
 COMMITS_MOST = 16
+"""Commits in progress at a time."""
 _new_tuple = tuple.__new__  # half the time of Key(…)
 _NONE_NEWER: Mapping[Key, Instance] = MappingProxyType({})
 
 
 class NotBound(Exception):
-    """Somebody changed the instance, its node or its volumes meanwhile."""
+    """The instance, its node or its volumes have changed since the decision."""
 
 
 class Binder:
-    """Each bind checks that its node is still the one that was decided on: not changed, not gone.
+    """Commits binds together with a check that each node still has the version that was decided on.
 
-    A node changes seldom (heartbeats are no writes), so the check is cheap; and when it fails, only the
-    binds on that node are taken back, and the others of the commit go on without them.
+    Nodes change rarely (heartbeats are not stored), so the check rarely fails; if it does, only the binds to that node
+    are given up, and the others of the commit are written without them.
     """
 
     def __init__(
@@ -40,11 +41,11 @@ class Binder:
         store: Store,
         clock: Clock,
         *,
-        bound: Callable[[Promise], None],
-        failed: Callable[[Promise], None],
-        marked: Callable[[Promise, Instance], Instance] | None = None,
+        bound: Callable[[Attempt], None],
+        failed: Callable[[Attempt], None],
+        marked: Callable[[Attempt, Instance], Instance] | None = None,
     ) -> None:
-        """`marked`: what else a bound instance says of itself, for traces; None: nothing."""
+        """`bound` and `failed` are called once per attempt; `marked` adds a trace context to the bound instance."""
         self._store = store
         self._clock = clock
         self._bound = bound
@@ -52,9 +53,9 @@ class Binder:
         self._marked = marked
         self.room = asyncio.Semaphore(COMMITS_MOST)
 
-    async def write(self, promises: Sequence[Promise]) -> None:
-        """One chunk, until each of it is bound or taken back."""
-        left = list(promises)
+    async def write(self, attempts: Sequence[Attempt]) -> None:
+        """Write one chunk, until each attempt is bound or has failed."""
+        left = list(attempts)
         failures = 0
         while left:
             try:
@@ -62,98 +63,102 @@ class Binder:
             except Conflict as error:
                 left = await self._without_loser(left, error)
             except Unavailable as error:
-                # Perhaps it is written, perhaps not: the same again tells, by its conflicts.
+                # The commit may have succeeded: repeating it shows that by a conflict.
                 failures += 1
-                log.warning("%d binds wait: %s", len(left), error)
+                log.warning("the store is unavailable, %d binds are retried: %s", len(left), error)
                 await self._clock.sleep(AFTER_OUTAGE.pause(failures))
             else:
                 for each in left:
                     self._bound(each)
                 return
 
-    async def write_whole(self, promises: Sequence[Promise]) -> None:
-        """A gang: one commit if it fits into one. If not, one after another; when one is refused, those after it are
-        not written, and what is left of the gang is decided again."""
-        left = list(chunks(promises))
+    async def write_whole(self, attempts: Sequence[Attempt]) -> None:
+        """Write the binds of a gang, in one commit if they fit.
+
+        If not, commits follow one another; after a refused one the rest is given up and decided again.
+        """
+        left = list(chunks(attempts))
         while left:
             chunk = left.pop(0)
             if not await self._write_all(chunk):
-                for each in (promise for chunk in left for promise in chunk):
+                for each in (attempt for chunk in left for attempt in chunk):
                     self._failed(each)
                 return
 
-    async def _write_all(self, promises: Sequence[Promise]) -> bool:
-        """All of one commit, or nothing of it. True: they are bound."""
+    async def _write_all(self, attempts: Sequence[Attempt]) -> bool:
+        """Write all binds in one commit or none; return whether they are bound."""
         newer: dict[Key, Instance] = {}
         failures = 0
         while True:
             try:
-                await self._store.commit(*self._writes(promises, newer))
+                await self._store.commit(*self._writes(attempts, newer))
             except Conflict as error:
                 key = error.facts.get("key")
-                if not any(key in {each.key, Key(Node.kind, "", each.node)} for each in promises):
-                    raise  # The fence: somebody else leads now.
-                again = await self._still_waits(promises, key)
+                if not any(key in {each.key, Key(Node.kind, "", each.node)} for each in attempts):
+                    raise  # The fence: another scheduler leads now.
+                again = await self._unchanged(attempts, key)
                 if again is None:
-                    return all([await self._settle(each) for each in promises])
+                    return all([await self._settle(each) for each in attempts])
                 newer[again.key] = again
-                await asyncio.sleep(0)  # Of many, each may stand in the way.
+                await asyncio.sleep(0)  # Each of many instances may cause a conflict.
             except Unavailable as error:
                 failures += 1
-                log.warning("%d binds of a gang wait: %s", len(promises), error)
+                log.warning("the store is unavailable, %d binds of a gang are retried: %s", len(attempts), error)
                 await self._clock.sleep(AFTER_OUTAGE.pause(failures))
             else:
-                for each in promises:
+                for each in attempts:
                     self._bound(each)
                 return True
 
-    async def _still_waits(self, promises: Sequence[Promise], key: object) -> Instance | None:
-        """The instance that stood in the way, if all that changed about it is what is said of it."""
-        promise = next((each for each in promises if each.key == key), None)
-        stored = await stored_now(self._store, self._clock, promise.key) if promise is not None else None
-        if promise is None or not isinstance(stored, Instance) or stored.meta.uid != promise.instance.meta.uid:
+    async def _unchanged(self, attempts: Sequence[Attempt], key: object) -> Instance | None:
+        """Return the instance that caused the conflict if only its status has changed; else None."""
+        attempt = next((each for each in attempts if each.key == key), None)
+        stored = await stored_now(self._store, self._clock, attempt.key) if attempt is not None else None
+        before = attempt.instance if attempt is not None else None
+        if before is None or not isinstance(stored, Instance) or stored.meta.uid != before.meta.uid:
             return None
-        return stored if stored.phase is Phase.PENDING and stored.spec == promise.instance.spec else None
+        return stored if stored.phase is Phase.PENDING and stored.spec == before.spec else None
 
-    def _writes(self, promises: Sequence[Promise], newer: Mapping[Key, Instance] = _NONE_NEWER) -> list[Write]:
+    def _writes(self, attempts: Sequence[Attempt], newer: Mapping[Key, Instance] = _NONE_NEWER) -> list[Write]:
         now = self._clock.now()
-        versions = {each.node: each.node_version for each in promises}
+        versions = {each.node: each.node_version for each in attempts}
         kind = Node.kind
         checks: list[Write] = [Check(_new_tuple(Key, (kind, "", name)), version) for name, version in versions.items()]
-        bound = [each.bound(at=now, now=newer.get(each.key)) for each in promises]
+        bound = [each.bound(at=now, newer=newer.get(each.key)) for each in attempts]
         if self._marked is not None:
-            bound = [self._marked(promise, each) for promise, each in zip(promises, bound, strict=True)]
+            bound = [self._marked(attempt, each) for attempt, each in zip(attempts, bound, strict=True)]
         return checks + [Put(each) for each in bound]
 
-    async def _without_loser(self, promises: Sequence[Promise], conflict: Conflict) -> list[Promise]:
+    async def _without_loser(self, attempts: Sequence[Attempt], conflict: Conflict) -> list[Attempt]:
         key = conflict.facts.get("key")
-        lost = [each for each in promises if key in {each.key, Key(Node.kind, "", each.node)}]
+        lost = [each for each in attempts if key in {each.key, Key(Node.kind, "", each.node)}]
         if not lost:
-            raise conflict  # The fence: somebody else leads now.
+            raise conflict  # The fence: another scheduler leads now.
         for each in lost:
             await self._settle(each)
-        return [each for each in promises if each not in lost]
+        return [each for each in attempts if each not in lost]
 
-    async def _settle(self, promise: Promise) -> bool:
-        """It may have been written by a commit whose answer never came. True: it is bound."""
-        stored = await stored_now(self._store, self._clock, promise.key)
-        same = isinstance(stored, Instance) and stored.meta.uid == promise.instance.meta.uid
-        bound = same and stored is not None and stored.node == promise.node
+    async def _settle(self, attempt: Attempt) -> bool:
+        """End an attempt after a conflict, which an earlier commit without a reply may have caused; return whether it
+        is bound."""
+        stored = await stored_now(self._store, self._clock, attempt.key)
+        same = isinstance(stored, Instance) and stored.meta.uid == attempt.uid
+        bound = same and stored is not None and stored.node == attempt.node
         if bound:
-            self._bound(promise)
+            self._bound(attempt)
         else:
-            self._failed(promise)
+            self._failed(attempt)
         return bound
 
 
-def chunks(promises: Sequence[Promise]) -> Iterator[list[Promise]]:
-    """Together on a node, together in a commit: they share its check.
+def chunks(attempts: Sequence[Attempt]) -> Iterator[list[Attempt]]:
+    """Split binds into commits; binds to one node share a commit and its check.
 
-    Promises that saw different versions of a node never share one.
+    Binds that were decided on different versions of a node are never in the same commit.
     """
-    chunk: list[Promise] = []
+    chunk: list[Attempt] = []
     nodes: dict[str, int] = {}
-    for each in sorted(promises, key=lambda each: each.node):
+    for each in sorted(attempts, key=lambda each: each.node):
         writes = len(chunk) + 1
         full = writes > WRITES_MOST or writes + len(nodes) + (each.node not in nodes) > CHECKED_MOST
         if full or nodes.get(each.node, each.node_version) != each.node_version:

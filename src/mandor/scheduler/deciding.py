@@ -1,4 +1,4 @@
-"""Decides about one instance: by what is known, in one go, or, where room has to be made for it, in steps."""
+"""Decides one attempt: in one turn, or in several where other instances have to be preempted."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,63 +16,78 @@ from mandor.placement.cycle import FEW_NODES, Decision, begin, broken_off
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Overrun
+from mandor.scheduler.attempt import Attempt
+from mandor.scheduler.decision_log import DecisionLog
 from mandor.scheduler.metrics import SchedulerMetrics
 from mandor.scheduler.nominations import Nominations
-from mandor.scheduler.queue import Entry, SchedulingQueue
+from mandor.scheduler.queue import SchedulingQueue
 from mandor.scheduler.tracing import Tracing
 from mandor.scheduler.view import View
 from mandor.scheduler.watchdog import Watchdog
 
-BEGINNINGS_MOST = 4
-"""So often the table may have changed under it; then it is decided in one go."""
+RESTARTS_MOST = 4
+"""Starts of one decision, each after a change of the table; the last one runs to its end in one turn."""
 T = TypeVar("T")
-_NOBODY = Key(Instance.kind, "", "")
+_NO_KEY = Key(Instance.kind, "", "")
+"""The key of requests in the cache of refusals, which hold for all instances of a class."""
 
 
 @dataclass(slots=True)
-class Begun:
-    """A decision that is not over."""
+class DecisionInProgress:
+    """A decision that continues in the next turn."""
 
-    entry: Entry
+    attempt: Attempt
     request: PlacementRequest
     profile: Profile
     nominated: str
     steps: Steps[Decision]
     version: int
-    """Of the table when it was begun."""
+    """Version of the table at the start."""
     seconds: float
-    """What it has taken so far."""
+    """Time spent so far."""
     sampled: bool
+    """The time goes into the metrics."""
 
 
 class Deciding:
+    """Makes decisions, caches refusals of a class of instances, and records what was decided."""
+
     def __init__(
         self,
         view: View,
         queue: SchedulingQueue,
         watchdog: Watchdog,
-        measures: SchedulerMetrics,
+        metrics: SchedulerMetrics,
         nominations: Nominations,
+        decision_log: DecisionLog,
         tracing: Tracing | None,
     ) -> None:
         self._view, self._queue = view, queue
-        self._watchdog, self._measures = watchdog, measures
-        self._nominations, self._tracing = nominations, tracing
+        self._watchdog, self._metrics = watchdog, metrics
+        self._nominations, self._log, self._tracing = nominations, decision_log, tracing
         self._refusals: dict[PlacementRequest, Decision] = {}
         """Cached refusals by class, without the instance's key; valid for one version of the table."""
         self._refused_at = -1
         """The table's version that `_refusals` is valid for."""
 
     def forget(self) -> None:
-        """What is known was said by plugins that are not asked any more."""
+        """Drop the cached refusals: the plugins have been replaced."""
         self._refusals.clear()
 
-    def following(self, entry: Entry) -> AbstractContextManager[None]:
-        """What is done in it is part of this one's story."""
-        return self._tracing.following(entry) if self._tracing is not None else nullcontext()
+    def record(self, attempt: Attempt, profile: Profile, decision: Decision) -> None:
+        """Add a decision to metrics, decision log and trace, before it is counted in the table."""
+        self._metrics.decided(profile.name, decision)
+        self._log.note(attempt, profile, decision, self._view.table)
+        if self._tracing is not None:
+            self._tracing.decided(attempt, decision)
 
-    def begin(self, entry: Entry, profile: Profile) -> Decision | Begun:
-        request, table = entry.request, self._view.table
+    def following(self, attempt: Attempt) -> AbstractContextManager[None]:
+        """Return a context in which plugin calls are added to the attempt's trace."""
+        return self._tracing.following(attempt) if self._tracing is not None else nullcontext()
+
+    def begin(self, attempt: Attempt, profile: Profile) -> Decision | DecisionInProgress:
+        """Decide, or return the rest of a decision that takes more than one turn."""
+        request, table = attempt.request, self._view.table
         nominated = self._view.nominated(request.key) if table.lodgings.lowest_held() is not None else ""
         # An instance that did not fit means that its replicas do not fit either, while the table is unchanged.
         if self._refused_at != table.version:
@@ -80,77 +95,80 @@ class Deciding:
             self._refused_at = table.version
         # A traced decision is made in full, so that its trace shows every plugin.
         if self._refusals and not nominated and self._watchdog.trail is None:
-            known = self._refusals.get(structs.replace(request, key=_NOBODY))
+            known = self._refusals.get(structs.replace(request, key=_NO_KEY))
             if known is not None:
                 return structs.replace(known, key=request.key)
         began = perf_counter()
-        made = self._watched(entry, lambda: self._placed(entry, profile, nominated))
+        made = self._guarded(attempt, lambda: self._decide(attempt, profile, nominated))
         seconds, sampled = perf_counter() - began, self._watchdog.sampled and self._watchdog.trail is None
         if not isinstance(made, Decision):
-            return Begun(entry, request, profile, nominated, made, table.version, seconds, sampled)
+            return DecisionInProgress(attempt, request, profile, nominated, made, table.version, seconds, sampled)
         if sampled:
-            self._measures.decisions.add(seconds)
-        self._remember(request, profile, nominated, made)
+            self._metrics.decisions.add(seconds)
+        self._cache_refusal(request, profile, nominated, made)
         return made
 
-    async def finish(self, begun: Begun) -> Decision | None:
-        """Others run between its steps, but no other cycle. When the table has changed it begins anew: what comes out
-        is what one step would have given. None: it is gone, or it is not what it was, and is decided again."""
-        entry, request, beginnings = begun.entry, begun.request, 1
-        self._queue.decide_on(entry)
+    async def finish(self, running: DecisionInProgress) -> Decision | None:
+        """Continue a decision until it ends; other tasks run between its steps, but no other scheduling cycle.
+
+        When the table has changed meanwhile the decision starts again, so the result is the one that a single turn
+        would have given. None: the instance is gone, or has changed and is queued again.
+        """
+        attempt, request, starts = running.attempt, running.request, 1
+        self._queue.decide_on(attempt)
         while True:
             await asyncio.sleep(0)
-            if self._queue.entry(request.key) is not entry:
+            if self._queue.attempt(request.key) is not attempt:
                 return None
-            if entry.request != request:
-                self._queue.drop_held(entry)
-                self._queue.retry(entry)
+            if attempt.request != request:
+                self._queue.drop_held(attempt)
+                self._queue.retry(attempt)
                 return None
-            with self.following(entry):
+            with self.following(attempt):
                 made = None
-                if self._view.table.version != begun.version:
-                    beginnings += 1
-                    made = self._begin_anew(begun)
+                if self._view.table.version != running.version:
+                    starts += 1
+                    made = self._restart(running)
                 if made is None:
-                    made = self._go_on(begun, whole=beginnings >= BEGINNINGS_MOST)
+                    made = self._continue(running, whole=starts >= RESTARTS_MOST)
             if made is not None:
-                self._queue.drop_held(entry)
+                self._queue.drop_held(attempt)
                 return made
 
-    def _begin_anew(self, begun: Begun) -> Decision | None:
-        made = self.begin(begun.entry, begun.profile)
+    def _restart(self, running: DecisionInProgress) -> Decision | None:
+        made = self.begin(running.attempt, running.profile)
         if isinstance(made, Decision):
             return made
-        begun.nominated, begun.steps, begun.version = made.nominated, made.steps, made.version
-        begun.seconds += made.seconds
+        running.nominated, running.steps, running.version = made.nominated, made.steps, made.version
+        running.seconds += made.seconds
         return None
 
-    def _go_on(self, begun: Begun, *, whole: bool) -> Decision | None:
-        """None: it is not over."""
+    def _continue(self, running: DecisionInProgress, *, whole: bool) -> Decision | None:
+        """Run some steps, or all of them (`whole`); None: the decision is not made yet."""
         began = perf_counter()
-        made = self._watched(begun.entry, lambda: at_once(begun.steps) if whole else _some(begun.steps))
-        begun.seconds += perf_counter() - began
+        made = self._guarded(running.attempt, lambda: at_once(running.steps) if whole else _some(running.steps))
+        running.seconds += perf_counter() - began
         if made is not None:
-            if begun.sampled:
-                self._measures.decisions.add(begun.seconds)
-            self._remember(begun.request, begun.profile, begun.nominated, made)
+            if running.sampled:
+                self._metrics.decisions.add(running.seconds)
+            self._cache_refusal(running.request, running.profile, running.nominated, made)
         return made
 
-    def _placed(self, entry: Entry, profile: Profile, nominated: str) -> Decision | Steps[Decision]:
+    def _decide(self, attempt: Attempt, profile: Profile, nominated: str) -> Decision | Steps[Decision]:
         table, nodes = self._view.table, len(self._view.table)
         tracing = self._tracing if self._watchdog.trail is not None else None
         return begin(
             profile,
-            entry.request,
+            attempt.request,
             table.snapshot(),
             nominated=nominated,
-            consulted=entry.consulted,
+            consulted=attempt.consulted,
             watch=self._watchdog,
-            moment=lambda: self._nominations.moment(entry),
-            step_by_step=tracing.affords(entry, nodes) if tracing is not None else nodes <= FEW_NODES,
+            moment=lambda: self._nominations.moment(attempt),
+            step_by_step=tracing.affords(attempt, nodes) if tracing is not None else nodes <= FEW_NODES,
         )
 
-    def _watched(self, entry: Entry, work: Callable[[], T]) -> T | Decision:
+    def _guarded(self, attempt: Attempt, work: Callable[[], T]) -> T | Decision:
         watchdog = self._watchdog
         watchdog.enter()
         try:
@@ -158,18 +176,18 @@ class Deciding:
                 return work()
             finally:
                 watchdog.leave()
-        except Overrun:  # it arrived on the way out
-            return broken_off(entry.request.key, watchdog.last)
+        except Overrun:  # raised while leaving
+            return broken_off(attempt.request.key, watchdog.last)
 
-    def _remember(self, request: PlacementRequest, profile: Profile, nominated: str, decision: Decision) -> None:
-        # Each has its own volumes, perhaps, though all else is alike.
-        alike = profile.by_class and not request.shape.volumes and not nominated
-        if alike and not (decision.node or decision.fault or decision.nominated):
-            self._refusals[structs.replace(request, key=_NOBODY)] = decision
+    def _cache_refusal(self, request: PlacementRequest, profile: Profile, nominated: str, decision: Decision) -> None:
+        # Replicas may differ in their volumes, though all else is the same.
+        of_class = profile.by_class and not request.shape.volumes and not nominated
+        if of_class and not (decision.node or decision.fault or decision.nominated):
+            self._refusals[structs.replace(request, key=_NO_KEY)] = decision
 
 
 def _some(steps: Steps[Decision]) -> Decision | None:
-    """None: it is not over."""
+    """Run the steps of one turn; None: the decision is not made yet."""
     looks = 0
     while looks < TURN:
         try:

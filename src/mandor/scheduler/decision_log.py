@@ -1,4 +1,4 @@
-"""Keeps decisions for those who ask later: the remarkable ones, and a few of the others, written in the background."""
+"""The decision log: stores remarkable decisions and a sample of the others, in the background."""
 
 import asyncio
 import logging
@@ -17,22 +17,24 @@ from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Overrun
 from mandor.placement.table import Table
-from mandor.scheduler.queue import Entry
+from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.watchdog import Watchdog
 from mandor.store.base import Put, Store
 
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 1.0
+"""Seconds between two writes."""
 REMARKABLE_MOST = 64
-"""So many are kept of each second: relaxed, refused, placed after a refusal, with victims, with a fault."""
+"""Decisions stored per second that are relaxed, refused, placed after a refusal, preempting or faulty."""
 ORDINARY_MOST = 16
+"""Other decisions stored per second."""
 SCORED_NODES = 20_000
-"""The scores of so many nodes are worked out again in each second, for the decisions that are kept."""
+"""Nodes per second whose scores are computed again for the stored decisions."""
 
 
 class DecisionLog:
-    """`note` is called for every decision, and mostly does nothing: it costs a comparison or two."""
+    """`note` is called for every decision and mostly returns after two comparisons."""
 
     def __init__(self, store: Store, clock: Clock, watchdog: Watchdog) -> None:
         self._store = store
@@ -46,14 +48,14 @@ class DecisionLog:
 
     @property
     def full(self) -> bool:
-        """Of ordinary decisions no more are kept for now, and nobody reads them in the log."""
+        """Return whether ordinary decisions are neither stored at present nor logged."""
         return not self._ordinary and not log.isEnabledFor(logging.DEBUG)
 
-    def note(self, entry: Entry, profile: Profile, decision: Decision, table: Table) -> None:
-        """A decision that has just been made, and is not counted yet."""
+    def note(self, attempt: Attempt, profile: Profile, decision: Decision, table: Table) -> None:
+        """Note a decision before it is counted in the table."""
         if log.isEnabledFor(logging.DEBUG):
-            _tell(entry, profile, decision)
-        if decision.node and not (entry.attempts or decision.relaxed or decision.message):
+            _log_decision(attempt, profile, decision)
+        if decision.node and not (attempt.failures or decision.relaxed or decision.message):
             if not self._ordinary:
                 return
             self._ordinary -= 1
@@ -66,8 +68,8 @@ class DecisionLog:
         before = self._kept.get((key.namespace, key.name))
         self._kept[key.namespace, key.name] = DecisionSpec(
             at=self._clock.now(),
-            uid=entry.uid,
-            workload=entry.request.identity.workload,
+            uid=attempt.uid,
+            workload=attempt.request.identity.workload,
             profile=profile.name,
             node=decision.node,
             message=decision.message[:MESSAGE_MOST] or (before.message if before is not None else ""),
@@ -75,28 +77,28 @@ class DecisionLog:
             form=_form(decision),
             victims=tuple(each.name for each in decision.victims if each.namespace == key.namespace),
             fault=decision.fault,
-            attempts=entry.attempts + 1,
+            attempts=attempt.number,
             best=self._best(profile, decision, table),
             versions=profile.versions,
         )
 
     def _best(self, profile: Profile, decision: Decision, table: Table) -> tuple[NodeScore, ...]:
-        """By asking once more; others' plugins, which may count how often they are asked, are not."""
-        if not decision.node or self._scored <= 0 or not _our_own(profile):
+        """Return the best nodes by scoring again; not with third-party plugins, which may count their calls."""
+        if not decision.node or self._scored <= 0 or not _is_built_in(profile):
             return ()
         self._scored -= len(table) + 1
         watchdog = self._watchdog
-        trail, watchdog.trail = watchdog.trail, None  # Nothing is decided by it.
+        trail, watchdog.trail = watchdog.trail, None  # These calls are not part of the decision.
         try:
             return tuple(watchdog.run(lambda: best_nodes(profile, decision, table.snapshot(), watch=watchdog)))
         except (PluginFault, Overrun):
-            return ()  # It is decided; the scores are for people.
+            return ()  # The decision stands; the scores are information only.
         finally:
             watchdog.end()
             watchdog.trail = trail
 
     async def run(self) -> None:
-        """For ever."""
+        """Write the noted decisions once per second, until cancelled."""
         while True:
             await self._noted.wait()
             await self._clock.sleep(PAUSE_SECONDS)
@@ -104,7 +106,7 @@ class DecisionLog:
             try:
                 await self.flush()
             except MandorError as error:
-                log.warning("%d decisions are not kept: %s", len(self._kept), error)
+                log.warning("%d decisions are not stored: %s", len(self._kept), error)
                 self._kept.clear()
             self._remarkable, self._ordinary, self._scored = REMARKABLE_MOST, ORDINARY_MOST, SCORED_NODES
 
@@ -119,15 +121,15 @@ class DecisionLog:
             await self._one_by_one(records)
 
     async def _one_by_one(self, records: Sequence[KeptDecision]) -> None:
-        """One that was cleared away meanwhile must not take the others with it."""
+        """Write records one at a time, so that one that was deleted meanwhile does not affect the others."""
         for each in records:
             try:
                 await self._store.commit(Put(each))
             except (Conflict, Invalid) as error:
-                log.debug("the decision about %s is not kept: %s", each.meta.name, error)
+                log.debug("the decision about %s is not stored: %s", each.meta.name, error)
 
     async def _record(self, namespace: str, name: str, spec: DecisionSpec) -> KeptDecision:
-        """In place of the one before, whose refusal stays known when there is a node now."""
+        """Return the record that replaces the stored one; the message of an earlier refusal is kept after a bind."""
         meta = Meta(name=name, namespace=namespace, labels={"workload": spec.workload} if spec.workload else {})
         stored = await self._store.get(KeptDecision(meta=meta, spec=spec).key)
         if not isinstance(stored, KeptDecision):
@@ -137,13 +139,13 @@ class DecisionLog:
         return stored.changed(spec=spec)
 
 
-def _tell(entry: Entry, profile: Profile, decision: Decision) -> None:
+def _log_decision(attempt: Attempt, profile: Profile, decision: Decision) -> None:
     key = decision.key
     facts = {
-        "decision": f"{entry.uid}.{entry.attempts + 1}",
+        "decision": f"{attempt.uid}.{attempt.number}",
         "namespace": key.namespace,
         "instance": key.name,
-        "workload": entry.request.identity.workload,
+        "workload": attempt.request.identity.workload,
         "profile": profile.name,
         "node": decision.node,
     }
@@ -155,5 +157,5 @@ def _form(decision: Decision) -> str:
     return shape.form_name if shape is not None and shape.variant else ""
 
 
-def _our_own(profile: Profile) -> bool:
+def _is_built_in(profile: Profile) -> bool:
     return all(BUILT_IN.get(each.plugin.name) is type(each.plugin) for each in profile.enabled)

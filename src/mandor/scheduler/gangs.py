@@ -40,7 +40,7 @@ class GangCounts:
 
 
 class Gangs:
-    """Only groups that are gangs are kept; a group that becomes one is counted when somebody asks."""
+    """Only groups that are gangs are kept; a group that becomes one is counted when somebody requests."""
 
     def __init__(self, clock: Clock, instances: Mirror, workloads: Mirror) -> None:
         self._clock = clock
@@ -142,7 +142,7 @@ class Gangs:
         found = self._workloads.get(Key(Workload.kind, gang[0], gang[1]))
         return found if isinstance(found, Workload) and gang[2] in found.spec.groups else None
 
-    # What the scheduler asks and tells.
+    # What the scheduler requests and tells.
 
     def gang_members(self, request: PlacementRequest) -> GangMembers | None:
         if request.member is None:
@@ -153,7 +153,7 @@ class Gangs:
             return None
         return GangMembers(self._needed(request.member.gang, roll), len(roll.bound), len(roll.coming - roll.bound))
 
-    def promised(self, request: PlacementRequest) -> None:
+    def assigned(self, request: PlacementRequest) -> None:
         if request.member is not None and request.member.gang in self._rolls:
             self._rolls[request.member.gang].coming.add(request.key)
 

@@ -1,9 +1,7 @@
-"""How placements end: bound, or given up. Whoever reserved hears of exactly one of the two."""
+"""How assigned attempts end: bound, or given up. A plugin that reserved sees exactly one of the two."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from mandor.lib.clock import Clock
 from mandor.placement.cycle import Decision
@@ -11,192 +9,199 @@ from mandor.placement.framework.context import Context, run_post_binds, run_unre
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.plugins.gang import Gang
+from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.bind_batch import BindBatches
 from mandor.scheduler.binding import NotBound
 from mandor.scheduler.gangs import Gangs
 from mandor.scheduler.metrics import SchedulerMetrics
+from mandor.scheduler.pending_work import PendingWork
 from mandor.scheduler.permits import PermitWaits
-from mandor.scheduler.queue import Entry, SchedulingQueue
+from mandor.scheduler.queue import SchedulingQueue
+from mandor.scheduler.requeue import Requeue
 from mandor.scheduler.tracing import Tracing
-from mandor.scheduler.view import Promise, View
+from mandor.scheduler.view import View
 from mandor.scheduler.watchdog import Watchdog
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-NOTED_MOST = 64
-"""While more than this are on their way or in the queue, only remarkable binds are told as events."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """Where the scheduler takes it from here."""
-
-    write: Callable[[Promise], None]
-    write_whole: Callable[[Sequence[Promise]], None]
-    wait: Callable[[Entry, Decision], None]
-    fault: Callable[[Entry, str], None]
-    wake: Callable[[], None]
+EVENTS_MOST = 64
+"""Attempts in the queue or being bound above which ordinary binds get no event."""
 
 
 class Outcomes:
-    """Of promises that are on their way to the store, or through the plugins that have a say before that."""
+    """Ends the attempts that have a node: after the write of their bind, or when a plugin or the store refuses it."""
 
     def __init__(
         self,
         view: View,
         queue: SchedulingQueue,
-        room: PermitWaits,
+        permits: PermitWaits,
         gangs: Gangs,
+        requeue: Requeue,
+        work: PendingWork,
         watchdog: Watchdog,
         recorder: Recorder,
         clock: Clock,
-        measures: SchedulerMetrics,
-        ways: Ways,
+        metrics: SchedulerMetrics,
         tracing: Tracing | None = None,
     ) -> None:
         self._view = view
         self._queue = queue
-        self._room = room
+        self._permits = permits
         self._gangs = gangs
+        self._requeue = requeue
+        self._work = work
         self._watchdog = watchdog
         self._recorder = recorder
         self._clock = clock
-        self._measures = measures
-        self._ways = ways
+        self._metrics = metrics
         self._tracing = tracing
-        self.parties = BindBatches(write=ways.write_whole, give_up=self._fail_with_others)
-        self._writing: dict[int, asyncio.Future[bool]] = {}
-        """By the promise's id: another instance may take the name of one that is gone."""
-        self._reserved: dict[int, Promise] = {}
-        """Of those whose plugins are to hear the end: the ones that have not."""
-        self._broken: set[int] = set()
-        """Promises, by id, whose party is broken up, and whose binding cycle does not know it yet."""
+        self.batches = BindBatches()
+        self._writing: dict[Attempt, asyncio.Future[bool]] = {}
+        """Attempts whose Bind plugin waits for the write."""
+        self._reserved: dict[Attempt, None] = {}
+        """Attempts with a successful Reserve and no end yet."""
+        self._given_up: set[Attempt] = set()
+        """Attempts of a bind batch that was given up while a plugin of theirs was running."""
 
-    def reserving(self, promise: Promise) -> None:
-        """Its plugins hear how it ends."""
-        self._reserved[id(promise)] = promise
+    def reserving(self, attempt: Attempt) -> None:
+        """Note that Reserve plugins are called, so that PostBind or Unreserve follows."""
+        self._reserved[attempt] = None
 
     async def bind(self, request: PlacementRequest, node: str) -> None:
-        promise = self._view.promised(request.key)
-        ours = promise is not None and promise.context is not None and promise.context.request is request
-        known = id(promise) in self._writing or id(promise) in self._broken
-        if promise is None or not ours or promise.node != node or known:
+        """Write the bind of an assigned attempt, on behalf of a Bind plugin; raise `NotBound` if it is refused."""
+        attempt = self._view.assigned(request.key)
+        ours = attempt is not None and attempt.context is not None and attempt.context.request is request
+        if attempt is None or not ours or attempt.node != node or attempt in self._writing or attempt in self._given_up:
             raise NotBound(f"{request.key.name} is not to be bound to {node}")
         written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._writing[id(promise)] = written
-        if promise in self.parties:
-            self.parties.arrive(promise)
+        self._writing[attempt] = written
+        if attempt in self.batches:
+            self.ready(attempt)
         else:
-            self._ways.write(promise)
-            self._ways.wake()
+            self._work.binds.append(attempt)
+            self._work.wake.set()
         if not await written:
             raise NotBound(f"{request.key.name} or {node} has changed")
 
-    def written(self, promise: Promise) -> None:
-        written = self._writing.pop(id(promise), None) if self._writing else None
+    def ready(self, attempt: Attempt, *, written: bool = False) -> None:
+        """Mark an attempt of a bind batch as ready, or as written; the last one makes the batch due for its write."""
+        due = self.batches.arrive(attempt, written=written)
+        if due:
+            self._work.gang_binds.append(due)
+            self._work.wake.set()
+
+    def written(self, attempt: Attempt) -> None:
+        """End an attempt whose bind is stored, or let its Bind plugin continue."""
+        written = self._writing.pop(attempt, None) if self._writing else None
         if written is None:
-            self.bound(promise)
+            self.bound(attempt)
         elif not written.done():
             written.set_result(True)
 
-    def not_written(self, promise: Promise) -> None:
-        written = self._writing.pop(id(promise), None)
+    def not_written(self, attempt: Attempt) -> None:
+        """End an attempt whose bind was refused by the store, or let its Bind plugin fail."""
+        written = self._writing.pop(attempt, None)
         if written is None:
-            self.failed(promise)
+            self.failed(attempt)
         elif not written.done():
             written.set_result(False)
 
-    def bound(self, promise: Promise) -> None:
-        self._measures.waits.add(self._clock.now() - promise.entry.queued_at)
-        context = promise.context
+    def bound(self, attempt: Attempt) -> None:
+        self._metrics.waits.add(self._clock.now() - attempt.queued_at)
+        context = attempt.context
         if self._tracing is not None:
-            with self._tracing.bound(promise):
-                self._end_well(promise, context)
+            with self._tracing.bound(attempt):
+                self._post_bind(attempt, context)
         elif context is not None:
-            self._end_well(promise, context)
-        if promise.relaxed or promise.shape or (len(self._queue) <= NOTED_MOST and self._view.promises <= NOTED_MOST):
+            self._post_bind(attempt, context)
+        quiet = len(self._queue) > EVENTS_MOST or self._view.binding > EVENTS_MOST
+        if attempt.instance is not None and (attempt.relaxed or attempt.shape or not quiet):
             versions = context.profile.versions if context is not None else ()
-            without = "".join(f", without `{rule}`" for rule in promise.relaxed)
+            without = "".join(f", without `{rule}`" for rule in attempt.relaxed)
             by = f" ({', '.join(versions)})" if versions else ""
-            form = f" as {promise.shape.form_name}" if promise.shape is not None else ""
-            text = f"placed on {promise.node}{form}{without}{by}"
-            self._recorder.note(promise.instance, "Scheduled", text, node=promise.node)
+            form = f" as {attempt.shape.form_name}" if attempt.shape is not None else ""
+            text = f"placed on {attempt.node}{form}{without}{by}"
+            self._recorder.note(attempt.instance, "Scheduled", text, node=attempt.node)
 
-    def _end_well(self, promise: Promise, context: Context | None) -> None:
-        """Those who had a say in it hear of it; without a context there is nobody, and it is in no gang."""
+    def _post_bind(self, attempt: Attempt, context: Context | None) -> None:
+        """Without a context there are no plugins to call, and the instance is in no gang."""
         if context is None:
             return
-        self._reserved.pop(id(promise), None)
-        self.parties.arrive(promise, written=True)
-        self._gangs.written(promise.entry.request, promise.instance.meta.uid)
+        self._reserved.pop(attempt, None)
+        self.ready(attempt, written=True)
+        self._gangs.written(attempt.request, attempt.uid)
         if context.profile.post_binds:
             for fault in self._watchdog.run(lambda: run_post_binds(context, self._watchdog)):
-                log.warning("%s is bound; %s", promise.key, fault, extra={"facts": _facts(promise)})
+                log.warning("%s is bound; %s", attempt.key, fault, extra={"facts": _facts(attempt)})
 
-    def failed(self, promise: Promise) -> None:
-        """Somebody changed it or its node meanwhile: decide again."""
-        if self._give_up(promise):
-            self._measures.taken_back += 1
+    def failed(self, attempt: Attempt) -> None:
+        """Retry, because the instance or its node changed before the bind was written."""
+        if self._give_up(attempt):
+            self._metrics.taken_back += 1
             if self._tracing is not None:
-                self._tracing.refused(promise.entry, "TakenBack", "it or its node has changed meanwhile")
-            if promise.entry.attempts:
-                self._queue.back_off(promise.entry, now=self._clock.monotonic())
+                self._tracing.refused(attempt, "TakenBack", "the instance or its node has changed meanwhile")
+            if attempt.failures:
+                self._queue.back_off(attempt, now=self._clock.monotonic())
             else:
-                self._queue.retry(promise.entry)
-            self._ways.wake()
+                self._queue.retry(attempt)
+            self._work.wake.set()
 
-    def abort(self, promise: Promise, message: str) -> None:
-        """Something went wrong: again, after a pause."""
-        if self._give_up(promise):
-            self._ways.fault(promise.entry, message)
-            self._ways.wake()
+    def abort(self, attempt: Attempt, message: str) -> None:
+        """Retry after a pause, because a plugin failed."""
+        if self._give_up(attempt):
+            self._requeue.after_fault(attempt, message)
+            self._work.wake.set()
 
-    def deny(self, promise: Promise, plugin: str, why: str) -> None:
-        """A permit was refused: again, when something has happened that the plugin cares for."""
-        if self._give_up(promise):
-            assert promise.context is not None
-            blamed = promise.context.profile.plugin(plugin)
+    def deny(self, attempt: Attempt, plugin: str, why: str) -> None:
+        """Wait for an event that the plugin has registered for, because it denied the permit."""
+        if self._give_up(attempt):
+            assert attempt.context is not None
+            blamed = attempt.context.profile.plugin(plugin)
             denied = Decision(
-                promise.key,
+                attempt.key,
                 message=f"{plugin} does not permit it: {why}",
                 retry_on=blamed.retry_on if blamed is not None else ANYTHING,
                 blamed=(blamed,) if blamed is not None else (),
             )
-            self._ways.wait(promise.entry, denied)
-            self._ways.wake()
+            self._requeue.unschedulable(attempt, denied)
+            self._work.wake.set()
 
-    def _give_up(self, promise: Promise) -> bool:
-        """True: the instance still waits for a node."""
-        self.parties.fail(promise)
-        self._gangs.given_up(promise.entry.request)
-        self._broken.discard(id(promise))
-        self._unreserve(promise)
-        return self._view.take_back(promise)
+    def _give_up(self, attempt: Attempt) -> bool:
+        """Free the node; return whether the instance still needs one."""
+        for other, binding in self.batches.fail(attempt):
+            self._fail_with_batch(other, binding=binding)
+        self._gangs.given_up(attempt.request)
+        self._given_up.discard(attempt)
+        self._unreserve(attempt)
+        return self._view.withdraw(attempt)
 
-    def _fail_with_others(self, promise: Promise, begun: bool) -> None:
-        """Another one of its party is not to be bound, so it is not either."""
-        if not begun:
-            self.failed(promise)
-        elif id(promise) in self._writing:
-            self.not_written(promise)
-        elif not self._room.reject(promise.key, Gang.name, "others of its gang could not be bound"):
-            self._broken.add(id(promise))  # A plugin is at work for it; it is refused when it comes to be written.
+    def _fail_with_batch(self, attempt: Attempt, *, binding: bool) -> None:
+        """Fail an attempt because another one of its bind batch failed. `binding`: it has a binding cycle."""
+        if not binding:
+            self.failed(attempt)
+        elif attempt in self._writing:
+            self.not_written(attempt)
+        elif not self._permits.reject(attempt.key, Gang.name, "other members of its gang could not be bound"):
+            self._given_up.add(attempt)  # A plugin is running; `bind` refuses when it comes to the write.
 
-    def _unreserve(self, promise: Promise) -> None:
-        context = promise.context
-        if self._reserved.pop(id(promise), None) is None or context is None:
+    def _unreserve(self, attempt: Attempt) -> None:
+        context = attempt.context
+        if attempt not in self._reserved or context is None:
             return
+        del self._reserved[attempt]
         for fault in self._watchdog.run(lambda: run_unreserve(context, self._watchdog)):
-            log.warning("%s gives %s back; %s", promise.key, promise.node, fault, extra={"facts": _facts(promise)})
+            log.warning("%s gives %s back; %s", attempt.key, attempt.node, fault, extra={"facts": _facts(attempt)})
 
     def unreserve_all(self) -> None:
-        for promise in list(self._reserved.values()):
-            self._unreserve(promise)
+        """Call Unreserve for every attempt without an end, at shutdown."""
+        for attempt in list(self._reserved):
+            self._unreserve(attempt)
 
 
-def _facts(promise: Promise) -> dict[str, object]:
-    """For machines that read the log."""
-    key, entry = promise.key, promise.entry
-    decision = f"{entry.uid}.{entry.attempts + 1}"
-    return {"decision": decision, "namespace": key.namespace, "instance": key.name, "node": promise.node}
+def _facts(attempt: Attempt) -> dict[str, object]:
+    """Return the structured fields of a log line."""
+    key = attempt.key
+    decision = f"{attempt.uid}.{attempt.number}"
+    return {"decision": decision, "namespace": key.namespace, "instance": key.name, "node": attempt.node}

@@ -1,4 +1,4 @@
-"""Carries a preemption out: who has to go is told to stop, and it is written down for whom, all of it or nothing."""
+"""Writes preemptions: stops the victims and records the nomination, all in one commit or not at all."""
 
 import asyncio
 import logging
@@ -23,13 +23,14 @@ log = logging.getLogger(__name__)
 
 PREEMPTED = "Preempted"
 COMMITS_MOST = 16
+"""Commits in progress at a time."""
 TRIES = 5
-"""Agents report about those who have to go meanwhile: it is read again and tried again so often."""
+"""Tries of one commit: agents may update the victims meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Room that is made for an instance."""
+    """The room that a preemption makes for an instance."""
 
     instance: Instance
     node: str
@@ -38,16 +39,18 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
+    """A decided preemption."""
+
     claims: tuple[Claim, ...]
-    """One; or those of a gang."""
+    """One claim, or those of a gang."""
     victims: tuple[Instance, ...]
-    """Each on the node of a claim."""
+    """Instances to stop, each on the node of a claim."""
     reason: str
     message: str
 
     @property
     def nodes(self) -> dict[str, int]:
-        """With their versions."""
+        """Versions of the nodes, by name."""
         return {each.node: each.node_version for each in self.claims}
 
     @property
@@ -56,7 +59,7 @@ class Preemption:
 
 
 class Stale(Exception):
-    """Something is not what it was when it was decided."""
+    """An object has changed since the decision."""
 
 
 class Preempting:
@@ -65,32 +68,32 @@ class Preempting:
         store: Store,
         clock: Clock,
         recorder: Recorder,
-        measures: SchedulerMetrics,
+        metrics: SchedulerMetrics,
         *,
         failed: Callable[[Preemption], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._recorder = recorder
-        self._measures = measures
+        self._metrics = metrics
         self._failed = failed
         self._room = asyncio.Semaphore(COMMITS_MOST)
 
     async def carry_out(self, order: Preemption) -> None:
-        """In one commit if it can be; what is more follows piece by piece, and nothing after one that fails."""
+        """Write a preemption, in one commit if it fits; later commits are skipped after a failed one."""
         for part in _parts(order):
             async with self._room:
                 try:
                     victims = await self._write(part)
                 except Stale as stale:
-                    log.info("%s preempts nobody on %s: %s", order.name, ", ".join(part.nodes), stale)
+                    log.info("%s does not preempt on %s: %s", order.name, ", ".join(part.nodes), stale)
                     self._failed(order)
                     return
-            self._measures.victims += len(victims)
-            self._tell(part, victims)
+            self._metrics.victims += len(victims)
+            self._record_events(part, victims)
 
     async def _write(self, order: Preemption) -> Sequence[Instance]:
-        """Those who were told to stop; the others were going already."""
+        """Write one part; return the victims that were stopped by it, not those that were stopping already."""
         now, victims = [each.instance for each in order.claims], order.victims
         failures = 0
         for _ in range(TRIES):
@@ -100,19 +103,20 @@ class Preempting:
             except Conflict as error:
                 self._check_ours(order, error)
             except Unavailable as error:
-                # Perhaps it is written, perhaps not: what is stored tells.
+                # The commit may have succeeded; the stored objects show that.
                 failures += 1
-                log.warning("a preemption on %s waits: %s", ", ".join(order.nodes), error)
+                nodes = ", ".join(order.nodes)
+                log.warning("the store is unavailable, the preemption on %s is retried: %s", nodes, error)
                 await self._clock.sleep(AFTER_OUTAGE.pause(failures))
             else:
                 return left
             now, victims = await self._read_again(order)
-            told = all(
+            written = all(
                 each.status.nominated == claim.node for claim, each in zip(order.claims, now, strict=True)
             ) and not _still_there(order, victims)
-            if told:
-                return order.victims  # It was written by a commit whose answer never came.
-        raise Stale("it changes all the time")
+            if written:
+                return order.victims  # An earlier commit succeeded, though its reply was lost.
+        raise Stale(f"its instances changed during each of {TRIES} tries")
 
     def _writes(self, order: Preemption, now: Sequence[Instance], victims: Sequence[Instance]) -> list[Write]:
         at = self._clock.now()
@@ -129,22 +133,22 @@ class Preempting:
         if key in {Key(Node.kind, "", node) for node in order.nodes}:
             raise Stale("the node has changed")
         if key not in {each.key for each in (*(claim.instance for claim in order.claims), *order.victims)}:
-            raise conflict  # The fence: somebody else leads now.
+            raise conflict  # The fence: another scheduler leads now.
 
     async def _read_again(self, order: Preemption) -> tuple[list[Instance], tuple[Instance, ...]]:
         now = []
         for claim in order.claims:
             instance = await stored_now(self._store, self._clock, claim.instance.key)
             if not isinstance(instance, Instance) or instance.meta.uid != claim.instance.meta.uid:
-                raise Stale("who waited for it is gone")
+                raise Stale("the pending instance is gone")
             if not _waits(instance):
-                raise Stale("nobody waits for it any more")
+                raise Stale("the instance is not pending any more")
             now.append(instance)
         found = [await stored_now(self._store, self._clock, each.key) for each in order.victims]
         uids = {each.meta.uid for each in order.victims}
         return now, tuple(each for each in found if isinstance(each, Instance) and each.meta.uid in uids)
 
-    def _tell(self, order: Preemption, victims: Sequence[Instance]) -> None:
+    def _record_events(self, order: Preemption, victims: Sequence[Instance]) -> None:
         for claim in {each.node: each for each in reversed(order.claims)}.values():
             mine, gone = claim.instance, [each for each in victims if each.node == claim.node]
             if not gone:
@@ -158,7 +162,7 @@ class Preempting:
 
 
 def _parts(order: Preemption) -> Iterator[Preemption]:
-    """What fits into one commit each; claims are told before those who have to go for them."""
+    """Split a preemption into commits; a claim comes with or before its victims."""
     claims: list[Claim] = []
     victims: list[Instance] = []
     seen: set[str] = set()
@@ -174,7 +178,7 @@ def _parts(order: Preemption) -> Iterator[Preemption]:
 
 
 def _still_there(order: Preemption, victims: Sequence[Instance]) -> list[Instance]:
-    """Those who are where they were and do not know yet."""
+    """Return the victims that are on their nodes and not stopping yet."""
     return [each for each in victims if each.node in order.nodes and each.spec.stop is None and not each.phase.over]
 
 

@@ -1,4 +1,4 @@
-"""Says why an instance waits: in its status and in an event, and only when that changes."""
+"""Writes why an instance waits, to its status and as an event, whenever the reason changes."""
 
 import asyncio
 import logging
@@ -17,10 +17,10 @@ from mandor.store.recorder import Recorder
 log = logging.getLogger(__name__)
 
 REFUSALS_MOST = 10_000
-"""So many instances may wait to have their reason written down; the others are told at their next try."""
+"""Reasons waiting to be written; more are dropped until the next try of their instance."""
 
 Refusal = tuple[str, str, str]
-"""Reason, message, and the node where there will be room."""
+"""Reason, message, and the node where room is held."""
 
 
 class StatusWriter:
@@ -31,13 +31,14 @@ class StatusWriter:
         self._refusals: dict[Key, Refusal] = {}
         self._refused = asyncio.Event()
 
-    def tell(self, key: Key, uid: str, reason: str, message: str, nominated: str = "") -> None:
+    def refused(self, key: Key, uid: str, reason: str, message: str, nominated: str = "") -> None:
+        """Queue a reason to be written, unless it is the current one."""
         instance = self._instances.get(key)
         if not isinstance(instance, Instance) or instance.meta.uid != uid:
             return
         status = instance.status
-        told = self._refusals.get(key) or (status.reason, status.message, status.nominated)
-        if told == (reason, message, nominated) or len(self._refusals) >= REFUSALS_MOST:
+        known = self._refusals.get(key) or (status.reason, status.message, status.nominated)
+        if known == (reason, message, nominated) or len(self._refusals) >= REFUSALS_MOST:
             return
         self._refusals[key] = (reason, message, nominated)
         self._refused.set()
@@ -60,16 +61,16 @@ class StatusWriter:
                 writes.append(Put(instance.changed(status=status)))
         while writes:
             try:
-                # What is said next about one of them begins with what was said now.
+                # The next reason is compared with this one, so the mirror has to show it.
                 await self._instances.reached(await self._store.commit(*writes))
             except Conflict as error:
-                # It has moved on; if it still does not fit, that is said again.
+                # The instance has changed; if it still does not fit, its next try writes the reason.
                 rest = [write for write in writes if write.key != error.facts.get("key")]
                 if len(rest) == len(writes):
                     raise
                 writes = rest
             except Unavailable as error:
-                log.warning("%d reasons are not written: %s", len(writes), error)
+                log.warning("the reasons of %d pending instances are not written: %s", len(writes), error)
                 return
             else:
                 return

@@ -30,7 +30,7 @@ async def compare(view: View, store: Store, clock: Clock) -> TableReport:
     return TableReport(
         nodes=len(table),
         instances=len(table.allocations),
-        promised=view.promises,
+        promised=view.binding,
         differences=tuple(sorted(lasting or (), key=lambda each: each.about))[:DIFFERENCES_MOST],
     )
 
@@ -86,7 +86,7 @@ def _instances(view: View, instances: Sequence[Object]) -> Steps[list[Difference
 def _of_instance(view: View, key: Key, there: str) -> Iterable[Difference]:
     allocation = view.table.allocation(key)
     here = allocation.node if allocation is not None else ""
-    if here != there and view.promised(key) is None:
+    if here != there and view.assigned(key) is None:
         about = f"instance {key.namespace}/{key.name}"
         yield Difference(about, f"on {here}" if here else "not counted", f"on {there}" if there else "on no node")
 

@@ -1,8 +1,9 @@
-"""Spans of scheduling: one for each attempt to place an instance that is in a trace, one for each point below it."""
+"""Spans of scheduling: one for each try to place an instance that is part of a trace, and one for each point below."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter, time_ns
 from typing import TypeVar
 
@@ -14,8 +15,8 @@ from mandor.model.meta import Key
 from mandor.placement.cycle import FEW_NODES, Decision
 from mandor.placement.framework.points import Plugin
 from mandor.placement.framework.request import PlacementRequest
-from mandor.scheduler.queue import Entry, gate_of
-from mandor.scheduler.view import Promise
+from mandor.scheduler.attempt import Attempt
+from mandor.scheduler.queue import gate_of
 from mandor.scheduler.watchdog import Call, Watchdog
 from mandor.store.mirror import Mirror
 from mandor.store.traced import left_by, make_mark
@@ -26,36 +27,39 @@ from mandor.telemetry.tracer import Tracer
 T = TypeVar("T")
 
 ATTEMPTS_MOST = 20
-"""So many attempts without a node are told of each instance, and then only the one that finds it."""
+"""Tries without a node that are exported per instance; later ones are dropped, except the one that finds a node."""
 SECTIONS_MOST = 64
-"""So many spans of points one attempt has: whoever makes room asks plugins thousands of times."""
+"""Spans of points per try: a preemption calls plugins thousands of times."""
 KNOWN_MOST = 10_000
+"""Instances whose tries are followed at a time."""
 NODES_EACH_SECOND = 100_000
-"""So many nodes are asked about step by step in a second, for traces; in a burst the others are decided the quick way,
-and only those points are told of where plugins were called."""
+"""Nodes per second on which traced decisions call every plugin; above that, decisions use cached scores, and their
+traces show only the plugins that were called."""
 PASSED = ("Reserve", "Permit", "PreBind")
-"""Points that every placement passes, though mostly nobody has anything to do there."""
+"""Points that get a span in every trace, though mostly no plugin takes part."""
 
 
 def _offset() -> int:
-    """From `perf_counter`, in nanoseconds, to the time of day."""
+    """Return the difference between the wall clock and `perf_counter`, in nanoseconds."""
     return time_ns() - int(perf_counter() * 1e9)
 
 
 @dataclass(slots=True)
-class Wait:
-    """Of one that has no node yet: since when this attempt waits, and what it went through."""
+class TraceWait:
+    """The time that an instance spends in the queue before a try."""
 
     uid: str
     since: int
     offset: int = field(default_factory=_offset)
-    """One for the whole attempt: two clocks are never read at the same moment, and with another mistake for each of its
-    points they would not stand in order."""
+    """One offset for the whole try: an offset per point would put the points out of order, as two clocks are never read
+    at the same moment."""
     gates: list[Call] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Attempt:
+class AttemptTrace:
+    """The spans of one try."""
+
     uid: str
     span: Span
     number: int
@@ -65,18 +69,18 @@ class Attempt:
 
 
 class Tracing:
-    """Every question is answered by whether the instance carries a mark: without one, nothing is done."""
+    """Makes the spans of instances that carry a trace context; does nothing for others."""
 
     def __init__(self, tracer: Tracer, instances: Mirror, watchdog: Watchdog, clock: Clock) -> None:
         self._tracer, self._instances, self._watchdog, self._clock = tracer, instances, watchdog, clock
-        self._attempts: dict[Key, Attempt] = {}
-        self._waits: dict[Key, Wait] = {}
+        self._traces: dict[Key, AttemptTrace] = {}
+        self._waits: dict[Key, TraceWait] = {}
         self._second, self._nodes_left = 0.0, NODES_EACH_SECOND
 
-    # Before a cycle.
+    # Before a scheduling cycle.
 
     def call(self, plugin: Plugin, work: Callable[..., T], *given: object) -> T:
-        """As the watchdog's, which the queue calls plugins by: PreEnqueue is noted."""
+        """Call a plugin for the queue through the watchdog, and note the time of PreEnqueue calls."""
         if work is not gate_of or not isinstance(given[-1], PlacementRequest):
             return self._watchdog.call(plugin, work, *given)
         began = perf_counter()
@@ -92,17 +96,17 @@ class Tracing:
         wait = self._waits.get(key)
         if wait is None or wait.uid != instance.meta.uid:
             offset = _offset()
-            wait = self._waits[key] = Wait(instance.meta.uid, int(gate[2] * 1e9) + offset, offset)
+            wait = self._waits[key] = TraceWait(instance.meta.uid, int(gate[2] * 1e9) + offset, offset)
             _forget_oldest(self._waits)
         wait.gates = [*wait.gates[-SECTIONS_MOST:], gate]
 
-    # A cycle, and what comes after it.
+    # In and after a scheduling cycle.
 
     @contextmanager
-    def following(self, entry: Entry) -> Iterator[None]:
-        """The points that it goes through in here are told of."""
-        attempt = self._attempt(entry)
-        if attempt is None:
+    def following(self, attempt: Attempt) -> Iterator[None]:
+        """Add the plugin calls made in this context to the trace of the attempt."""
+        trace = self._trace(attempt)
+        if trace is None:
             yield
             return
         before, trail = self._watchdog.trail, list[Call]()
@@ -111,148 +115,148 @@ class Tracing:
             yield
         finally:
             self._watchdog.trail = before
-            self._tell(attempt, trail)
+            self._add_calls(trace, trail)
 
-    def affords(self, entry: Entry, nodes: int) -> bool:
-        """Whether it is decided step by step, on so many nodes; few of them cost nothing."""
+    def affords(self, attempt: Attempt, nodes: int) -> bool:
+        """Return whether a decision on this number of nodes may call every plugin (`NODES_EACH_SECOND`)."""
         now = self._clock.monotonic()
         if now - self._second >= 1.0:
             self._second, self._nodes_left = now, NODES_EACH_SECOND
         if nodes > FEW_NODES:
             self._nodes_left -= nodes + 1
         affords = nodes <= FEW_NODES or self._nodes_left >= 0
-        found = self._attempts.get(entry.request.key)
+        found = self._traces.get(attempt.request.key)
         if found is not None:
             found.span.attributes["mandor.step_by_step"] = affords
         return affords
 
     @contextmanager
-    def step(self, entry: Entry, point: str, plugin: str) -> Iterator[None]:
-        """A point where a plugin may take its time, and write or ask others."""
-        attempt = self._attempt(entry)
-        if attempt is None:
+    def step(self, attempt: Attempt, point: str, plugin: str) -> Iterator[None]:
+        """Make a span for an asynchronous call of a plugin."""
+        trace = self._trace(attempt)
+        if trace is None:
             yield
             return
-        attempt.passed.add(point)
-        span = self._tracer.below(attempt.span, point, attributes={"mandor.point": point, "mandor.plugins": (plugin,)})
+        trace.passed.add(point)
+        span = self._tracer.below(trace.span, point, attributes={"mandor.point": point, "mandor.plugins": (plugin,)})
         with self._tracer.ending(span), within(span):
             yield
 
-    def decided(self, entry: Entry, decision: Decision) -> None:
-        attempt = self._attempt(entry)
-        if attempt is None:
+    def decided(self, attempt: Attempt, decision: Decision) -> None:
+        trace = self._trace(attempt)
+        if trace is None:
             return
         found: dict[str, Value] = {"mandor.node": decision.node} if decision.node else {}
         if decision.relaxed:
             found["mandor.relaxed"] = decision.relaxed
         if decision.nominated:
             found |= {"mandor.nominated": decision.nominated, "mandor.victims": len(decision.victims)}
-        attempt.span.attributes |= found
+        trace.span.attributes |= found
 
-    def refused(self, entry: Entry, reason: str, message: str) -> None:
-        """It waits again."""
-        attempt = self._attempt(entry)
-        if attempt is None:
+    def refused(self, attempt: Attempt, reason: str, message: str) -> None:
+        """End the try without a node."""
+        trace = self._trace(attempt)
+        if trace is None:
             return
-        del self._attempts[entry.request.key]
-        if attempt.bind is not None:
-            attempt.bind.fail(message, reason)
-            self._tracer.end(attempt.bind)
-        attempt.span.fail(message, reason)
-        if attempt.number > ATTEMPTS_MOST:
-            self._tracer.drop(attempt.span)
+        del self._traces[attempt.request.key]
+        if trace.bind is not None:
+            trace.bind.fail(message, reason)
+            self._tracer.end(trace.bind)
+        trace.span.fail(message, reason)
+        if trace.number > ATTEMPTS_MOST:
+            self._tracer.drop(trace.span)
         else:
-            self._tracer.end(attempt.span)
-        self._waits[entry.request.key] = Wait(entry.uid, time_ns())
+            self._tracer.end(trace.span)
+        self._waits[attempt.request.key] = TraceWait(attempt.uid, time_ns())
         _forget_oldest(self._waits)
 
-    def binding(self, promise: Promise, bound: Instance) -> Instance:
-        """As it is to be written: whoever acts on it goes on from there."""
-        attempt = self._attempt(promise.entry)
-        if attempt is None:
+    def binding(self, attempt: Attempt, bound: Instance) -> Instance:
+        """Add the trace context of the bind to the instance, so that the agent continues the trace."""
+        trace = self._trace(attempt)
+        if trace is None:
             return bound
-        if attempt.bind is None:
-            about: dict[str, Value] = {"mandor.point": "Bind", "mandor.node": promise.node}
-            attempt.bind = self._tracer.below(attempt.span, "Bind", Kind.PRODUCER, attributes=about)
+        if trace.bind is None:
+            about: dict[str, Value] = {"mandor.point": "Bind", "mandor.node": attempt.node}
+            trace.bind = self._tracer.below(trace.span, "Bind", Kind.PRODUCER, attributes=about)
         at = bound.meta.trace.at if bound.meta.trace is not None else self._clock.now()
-        return bound.changed(meta=replace(bound.meta, trace=make_mark(attempt.bind.context, at)))
+        return bound.changed(meta=replace(bound.meta, trace=make_mark(trace.bind.context, at)))
 
     @contextmanager
-    def bound(self, promise: Promise) -> Iterator[None]:
-        """It is written down; in here those hear of it who have to."""
-        attempt = self._attempts.get(promise.key)
-        if attempt is None or attempt.uid != promise.entry.uid:
+    def bound(self, attempt: Attempt) -> Iterator[None]:
+        """End the try with a bind; PostBind plugins are called in this context."""
+        trace = self._traces.get(attempt.key)
+        if trace is None or trace.uid != attempt.uid:
             yield
             return
-        self._end_bind(attempt)
+        self._end_bind(trace)
         try:
-            with self.following(promise.entry):
+            with self.following(attempt):
                 yield
         finally:
-            self._attempts.pop(promise.key, None)
-            self._tracer.end(attempt.span)
+            self._traces.pop(attempt.key, None)
+            self._tracer.end(trace.span)
 
-    def _end_bind(self, attempt: Attempt) -> None:
-        since = attempt.bind.start if attempt.bind is not None else time_ns()
+    def _end_bind(self, trace: AttemptTrace) -> None:
+        since = trace.bind.start if trace.bind is not None else time_ns()
         for point in PASSED:
-            if point not in attempt.passed:
-                nobody: dict[str, Value] = {"mandor.point": point, "mandor.plugins": ()}
-                self._tracer.end(self._tracer.below(attempt.span, point, start=since, attributes=nobody), at=since)
-        if attempt.bind is not None:
-            self._tracer.end(attempt.bind)
+            if point not in trace.passed:
+                about: dict[str, Value] = {"mandor.point": point, "mandor.plugins": ()}
+                self._tracer.end(self._tracer.below(trace.span, point, start=since, attributes=about), at=since)
+        if trace.bind is not None:
+            self._tracer.end(trace.bind)
 
-    def _attempt(self, entry: Entry) -> Attempt | None:
-        """The one that goes on, or a new one; None: the instance is in no trace."""
-        key = entry.request.key
-        found = self._attempts.get(key)
-        if found is not None and found.uid == entry.uid:
+    def _trace(self, attempt: Attempt) -> AttemptTrace | None:
+        """Return the trace of the current try, made if necessary; None: the instance is in no trace."""
+        key = attempt.request.key
+        found = self._traces.get(key)
+        if found is not None and found.uid == attempt.uid:
             return found
         instance = self._instances.get(key)
         parent = left_by(instance)
-        if instance is None or parent is None or instance.meta.uid != entry.uid:
+        if instance is None or parent is None or instance.meta.uid != attempt.uid:
             return None
         wait = self._waits.pop(key, None)
-        if wait is None or wait.uid != entry.uid:
-            wait = Wait(entry.uid, min(int(entry.queued_at * 1e9), time_ns()))
-        made = self._attempts[key] = self._begun(entry, parent, wait)
-        _forget_oldest(self._attempts)
+        if wait is None or wait.uid != attempt.uid:
+            wait = TraceWait(attempt.uid, min(int(attempt.queued_at * 1e9), time_ns()))
+        made = self._traces[key] = self._begin_trace(attempt, parent, wait)
+        _forget_oldest(self._traces)
         return made
 
-    def _begun(self, entry: Entry, parent: SpanContext, wait: Wait) -> Attempt:
-        key, number = entry.request.key, entry.attempts + 1
+    def _begin_trace(self, attempt: Attempt, parent: SpanContext, wait: TraceWait) -> AttemptTrace:
+        key, number = attempt.request.key, attempt.number
         span = self._tracer.begin("schedule", parent, Kind.CONSUMER, start=wait.since)
         span.pending = []
         span.attributes |= {
             "mandor.namespace": key.namespace,
             "mandor.instance": key.name,
-            "mandor.workload": entry.request.identity.workload,
-            "mandor.decision": f"{entry.uid}.{number}",
-            "mandor.attempt": number,
-            "mandor.profile": entry.request.profile,
-            "mandor.priority": entry.request.priority,
+            "mandor.workload": attempt.request.identity.workload,
+            "mandor.decision": f"{attempt.uid}.{number}",
+            "mandor.trace": number,
+            "mandor.profile": attempt.request.profile,
+            "mandor.priority": attempt.request.priority,
         }
-        attempt = Attempt(entry.uid, span, number, wait.offset)
+        trace = AttemptTrace(attempt.uid, span, number, wait.offset)
         if wait.gates:
-            self._tell(attempt, wait.gates)
+            self._add_calls(trace, wait.gates)
         elif number == 1:
             about: dict[str, Value] = {"mandor.point": "PreEnqueue", "mandor.plugins": ()}
             gate = self._tracer.below(span, "PreEnqueue", start=wait.since, attributes=about)
             self._tracer.end(gate, at=wait.since)
         self._tracer.end(self._tracer.below(span, "Queue", start=wait.since))
-        return attempt
+        return trace
 
-    def _tell(self, attempt: Attempt, trail: Sequence[Call]) -> None:
-        """A span for each row of calls at one point."""
+    def _add_calls(self, trace: AttemptTrace, trail: Sequence[Call]) -> None:
+        """Make a span for each run of consecutive calls at one point."""
         for section in _sections(trail):
             point, _, began, _ = section[0]
-            attempt.passed.add(point)
+            trace.passed.add(point)
             about: dict[str, Value] = {
                 "mandor.point": point,
                 "mandor.plugins": tuple(call[1] for call in section),
                 "mandor.plugins.nanoseconds": tuple(int((call[3] - call[2]) * 1e9) for call in section),
             }
-            start, end = (int(each * 1e9) + attempt.offset for each in (began, section[-1][3]))
-            span = self._tracer.below(attempt.span, point, start=max(start, attempt.span.start), attributes=about)
+            start, end = (int(each * 1e9) + trace.offset for each in (began, section[-1][3]))
+            span = self._tracer.below(trace.span, point, start=max(start, trace.span.start), attributes=about)
             self._tracer.end(span, at=end)
 
 
@@ -267,6 +271,19 @@ def _sections(trail: Sequence[Call]) -> list[list[Call]]:
 
 
 def _forget_oldest(among: dict[Key, T]) -> None:
-    """Of those that vanished nobody tells."""
+    """Drop the oldest record above the limit: an instance that is deleted leaves one behind."""
     if len(among) > KNOWN_MOST:
         del among[next(iter(among))]
+
+
+Step = Callable[[str, str], AbstractContextManager[None]]
+"""Opens a span for a point and a plugin."""
+
+
+def step_of(tracing: Tracing | None, attempt: Attempt) -> Step:
+    """Return the function that opens the spans of an attempt; without tracing it opens none."""
+    return partial(tracing.step, attempt) if tracing is not None else _untraced
+
+
+def _untraced(point: str, plugin: str) -> AbstractContextManager[None]:
+    return nullcontext()

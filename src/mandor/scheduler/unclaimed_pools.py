@@ -1,13 +1,14 @@
 """Says of work for a pool that no living scheduler owns that it waits for one: else nobody would say why it waits."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key
 from mandor.model.record import Lease
 from mandor.scheduler.pool_ownership import EVERY, ONE, ROLE, Pools, election_of
+from mandor.scheduler.status_writer import StatusWriter
 from mandor.store.base import Store
 
 LOOK_SECONDS = 2.0
@@ -24,7 +25,7 @@ class UnclaimedPools:
         clock: Clock,
         pools: Pools,
         waiting: Mapping[Key, tuple[str, str]],
-        tell: Callable[..., None],
+        status: StatusWriter,
     ) -> None:
         """`waiting`: those whose pool is not ours, with their uid and pool."""
         self._store = store
@@ -32,7 +33,7 @@ class UnclaimedPools:
         self._pools = pools
         self._waiting = waiting
         self._some = asyncio.Event()
-        self._tell = tell
+        self._status = status
         self._seen: dict[str, tuple[int, float]] = {}
         """The version of each leader's lease, and since when it is that."""
 
@@ -63,9 +64,9 @@ class UnclaimedPools:
         for key, (uid, pool) in list(self._waiting.items()):
             owner = owners.get(EVERY) or owners.get(ONE + pool)
             if owner is None:
-                self._tell(key, uid, UNCLAIMED, f"no scheduler takes the pool {pool}")
+                self._status.refused(key, uid, UNCLAIMED, f"no scheduler takes the pool {pool}")
             elif owner not in alive:
-                self._tell(key, uid, UNCLAIMED, f"no scheduler takes the pool {pool}: the one that owns it is gone")
+                self._status.refused(key, uid, UNCLAIMED, f"no scheduler takes the pool {pool}: its owner is gone")
 
     def _alive(self, leases: Iterable[Lease]) -> Iterable[str]:
         """Elections whose leader renews his lease, or has not been watched for long enough."""

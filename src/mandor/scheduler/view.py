@@ -1,10 +1,9 @@
-"""What the scheduler knows: the table and the queue, kept by changes; and what it has promised and not yet written."""
+"""The scheduler's view of the cluster: the table and the queue, updated by store changes, and the assigned attempts."""
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
@@ -22,11 +21,11 @@ from mandor.placement.budgets import Budgets
 from mandor.placement.conversion import (
     NOTHING,
     PlacementState,
-    ask_of,
     held_of,
     limit_of,
     placement_state,
     release_key,
+    request_of,
     shapes_of,
     tenure_of,
     workload_key,
@@ -40,55 +39,23 @@ from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.group_attributes import GroupAttributes
 from mandor.placement.table import Table
-from mandor.scheduler.queue import Entry, SchedulingQueue
+from mandor.scheduler.attempt import Attempt
+from mandor.scheduler.queue import SchedulingQueue
 from mandor.store.base import Change
 from mandor.store.mirror import Mirror
 
 log = logging.getLogger(__name__)
 
 DETAILS_MOST = 1024
-"""When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
+"""Changes kept between two turns; above that, every instance that waits for such an event is retried without hints."""
 
 NOWHERE: frozenset[str] = frozenset()
 _ONE_PLACED = frozenset({ClusterEvent.PLACED})
 _NEITHER, _PLACED, _RESERVED = PlacementState.NEITHER, PlacementState.PLACED, Phase.RESERVED
 
 
-class Promise(Struct, frozen=True, eq=False, gc=False):
-    """A decision that is counted in the table and on its way to the store."""
-
-    entry: Entry
-    instance: Instance
-    node: str
-    node_version: int
-    relaxed: tuple[str, ...] = ()
-    context: Context | None = None
-    """For the plugins that are still to hear of it."""
-    shape: Shape | None = None
-    """The form that was chosen, if it is not the main one."""
-    ports: dict[str, int] | None = None
-    """The node's ports that were chosen for it, by name."""
-
-    @property
-    def key(self) -> Key:
-        return self.entry.request.key
-
-    @property
-    def uid(self) -> str:
-        return self.instance.meta.uid
-
-    def bound(self, *, at: float, now: Instance | None = None) -> Instance:
-        """`now`: the instance as it is stored now, if that is newer."""
-        request = self.entry.request
-        volumes = tuple(sorted(wanted.key.name for wanted in request.local_volumes)) if request.shape.volumes else ()
-        variant = self.shape.variant if self.shape is not None else 0
-        return (now or self.instance).bound(
-            self.node, at=at, relaxed=self.relaxed, volumes=volumes, variant=variant, ports=self.ports
-        )
-
-
 class View:
-    """Every change goes in by `apply`, in each kind's order; the kinds may come in any order."""
+    """Changes go in by `apply`, in order within a kind; the kinds may come in any order."""
 
     def __init__(
         self,
@@ -97,15 +64,15 @@ class View:
         workloads: Mirror,
         *,
         seed: str = "",
-        gone: Callable[[Promise], None] = lambda promise: None,
+        gone: Callable[[Attempt], None] = lambda attempt: None,
         pools: frozenset[str] | None = None,
     ) -> None:
-        """`gone`: told of a promise whose instance is gone, or has been stopped, before it was bound. `pools`: the
-        nodes of others, and the instances that wait for those, are another scheduler's; None: all are ours."""
+        """`gone` is called with an attempt whose instance is deleted or stopped before the bind. `pools`: the node
+        pools of this scheduler; None: all pools."""
         self.table = Table(seed)
         self.queue = queue
         self.happened: set[ClusterEvent] = set()
-        """Since the queue was last told."""
+        """Events since the queue was last updated."""
         self._details: list[ClusterChange] = []
         self._gone = gone
         self._pools = pools
@@ -114,18 +81,19 @@ class View:
         self._shapes: dict[Key, Mapping[str, Shape]] = {}
         self._roster = GroupAttributes(workloads.get)
         self._budgets = Budgets(self.table.lodgings)
-        self._kin: dict[tuple[str, str, str, str], PlacementRequest] = {}
-        """What all instances of a group of a release ask for, by namespace, workload, release and group: as long as
-        no object changes that it was made of."""
-        self._promises: dict[Key, Promise] = {}
+        self._class_requests: dict[tuple[str, str, str, str], PlacementRequest] = {}
+        """Requests shared by the instances of a group, by namespace, workload, release and group; cleared by every
+        change of another kind than Instance."""
+        self._assigned: dict[Key, Attempt] = {}
         self.elsewhere: dict[Key, tuple[str, str]] = {}
-        """Instances that wait for nodes of other schedulers, with their uid and pool."""
-        self._waiting_for: dict[Key, dict[Key, None]] = {}  # in order: who comes first decides
-        """Instances whose release or workload is not here yet, by that."""
+        """Pending instances for pools of other schedulers, with uid and pool."""
+        self._waiting_for: dict[Key, dict[Key, None]] = {}  # ordered: the first instance is decided first
+        """Instances by the key of the missing object: a release, a workload or a node."""
         self._due: deque[Steps[None]] = deque()
+        """Updates that concern many instances and run in steps."""
 
     def apply_all(self, changes: Sequence[Change]) -> None:
-        """Of one kind, in their order."""
+        """Apply changes of one kind, in order."""
         if not isinstance(changes[0].value, Instance):
             for change in changes:
                 self.apply(change)
@@ -143,7 +111,7 @@ class View:
             self._budgets.see(change.before, change.after)
             self._apply_instance(change.key, change.after)
             return
-        self._kin.clear()
+        self._class_requests.clear()
         if isinstance(value, Node):
             self._apply_node(value, change.before, gone=change.after is None)
         elif isinstance(value, Release):
@@ -163,11 +131,11 @@ class View:
 
     @property
     def behind(self) -> bool:
-        """Something has changed that concerns many: nothing is decided before all of them show it (`catch_up`)."""
+        """Return whether updates are due (`catch_up`) before the next decision."""
         return bool(self._due)
 
     def catch_up(self) -> Steps[None]:
-        """Each is taken as it is when its turn comes: changes go in meanwhile."""
+        """Run the updates that are due; each instance is read when its turn comes, as changes go in meanwhile."""
         while self._due:
             yield from self._due[0]
             self._due.popleft()
@@ -182,7 +150,7 @@ class View:
         claims.set_node(self.table, node)
         if new or not isinstance(before, Node):
             self._happen(ClusterEvent.NODE_ADDED, node)
-            self._look_again(node.key)
+            self._resume_waiting(node.key)
             return
         if _matters(before) != _matters(node):
             self._happen(ClusterEvent.NODE_CHANGED, node, before=before)
@@ -200,7 +168,7 @@ class View:
             self._details.append(ClusterChange(event, node, instance, before))
 
     def take_happened(self) -> tuple[set[ClusterEvent], list[ClusterChange]]:
-        """What happened since the last time; details of all of it, or of nothing when it was too much."""
+        """Return and reset events and changes; the changes are empty when there were more than `DETAILS_MOST`."""
         happened, details = self.happened, self._details
         self.happened, self._details = set(), []
         return happened, details if len(details) <= DETAILS_MOST else []
@@ -210,7 +178,7 @@ class View:
             self._shapes.pop(release.key, None)
             return
         self._shapes[release.key] = shapes_of(release)
-        self._look_again(release.key)
+        self._resume_waiting(release.key)
 
     def _apply_workload(self, change: Change) -> None:
         before, after = change.before, change.after
@@ -220,13 +188,13 @@ class View:
         budgets = self._budgets.set_workload(change.key, workload)
         if budgets:
             self._due.append(self._budgets.count(budgets, self._all, self._instances.get))
-        self._look_again(change.key)
+        self._resume_waiting(change.key)
         if (
             isinstance(before, Workload)
             and isinstance(after, Workload)
             and _matters_to_queue(before) != _matters_to_queue(after)
         ):
-            self._due.append(self._rank_again({change.key}))
+            self._due.append(self._update_ranks({change.key}))
 
     def _apply_class(self, changed: PriorityClass, *, gone: bool) -> None:
         classes = self._roster.classes
@@ -240,10 +208,10 @@ class View:
         for key in moved:
             self._roster.forget_ranks(key)
         if moved:
-            self._due.append(self._rank_again(moved))
+            self._due.append(self._update_ranks(moved))
 
     def _apply_quota(self, quota: Quota, before: Object | None, *, gone: bool) -> None:
-        """What is used of it is its status, and nothing new here."""
+        """Ignore changes of the status, which only reports the usage."""
         if gone:
             self.table.drop_quota(quota.meta.namespace, quota.meta.name)
         elif isinstance(before, Quota) and before.spec == quota.spec:
@@ -262,46 +230,46 @@ class View:
     def _all(self) -> list[Object]:
         return list(self._instances.items())
 
-    def _rank_again(self, workloads: Set[Key]) -> Steps[None]:
-        """Those of their instances that wait are queued anew, by what they are now; the others count as that."""
+    def _update_ranks(self, workloads: Set[Key]) -> Steps[None]:
+        """Apply the current priority of these workloads to their placed and queued instances."""
         names = {key.name for key in workloads}
         for piece in pieces(self._all(), FEW // 2):
             theirs = [each for each in piece if isinstance(each, Instance) and each.spec.workload in names]
             for key in [each.key for each in theirs if workload_key(each) in workloads]:
                 now = self._instances.get(key)
                 if isinstance(now, Instance):
-                    self._rank_one(key, now)
+                    self._update_rank(key, now)
             yield len(piece) + 3 * WRITTEN * len(theirs)
         self._happen(ClusterEvent.ROOM_FREED, None)
 
-    def _rank_one(self, key: Key, instance: Instance) -> None:
+    def _update_rank(self, key: Key, instance: Instance) -> None:
         allocation = self.table.allocation(key)
         if allocation is not None:
             terms = replace(allocation.terms, rank=self._roster.rank(instance))
             self.table.set_allocation(key, allocation.node, allocation.shape, allocation.identity, terms)
-        if self.queue.place(key):
+        if self.queue.state(key):
             self.queue.remove(key)
             self._enqueue(key, instance)
 
     def _relabel(self, before: Identity, after: Identity) -> Steps[None]:
-        """Instances are to others what their labels say now."""
+        """Count the instances of a group under its new labels."""
         placed = yield from self.table.relabel(before, after)
         if placed:
             self._happen(ClusterEvent.PLACED, None)
             self._happen(ClusterEvent.ROOM_FREED, None)
 
-    def _who(self, instance: Instance) -> Identity:
+    def _identity(self, instance: Instance) -> Identity:
         allocation = self.table.allocation(instance.key)
         if allocation is not None and self._workloads.get(workload_key(instance)) is None:
             return allocation.identity
         return self._roster.identity(instance)
 
-    def _look_again(self, arrived: Key) -> None:
+    def _resume_waiting(self, arrived: Key) -> None:
         waiting = self._waiting_for.pop(arrived, None)
         if waiting is not None:
-            self._due.append(self._look_at(list(waiting)))
+            self._due.append(self._apply_again(list(waiting)))
 
-    def _look_at(self, keys: Sequence[Key]) -> Steps[None]:
+    def _apply_again(self, keys: Sequence[Key]) -> Steps[None]:
         for piece in pieces(keys, FEW):
             for key in piece:
                 self._apply_instance(key, self._instances.get(key))
@@ -310,14 +278,17 @@ class View:
     # Instances.
 
     def _is_bound(self, change: Change) -> bool:
-        """It is as it was promised, and counted since: most changes of a burst are that, or new instances."""
+        """Return whether the change is the bind of an assigned attempt, which the table counts already.
+
+        In a burst most changes are that, or new instances.
+        """
         after, place = change.after, change.place
         if place is None or type(after) is not Instance or not after.spec.node:
             return False
-        promise = self._promises.get(place)  # type: ignore[call-overload]
-        if promise is None or not _as_promised(promise, after) or after.status.phase is not _RESERVED:
+        attempt = self._assigned.get(place)  # type: ignore[call-overload]
+        if attempt is None or not _as_assigned(attempt, after) or after.status.phase is not _RESERVED:
             return False
-        del self._promises[place]  # type: ignore[arg-type]
+        del self._assigned[place]  # type: ignore[arg-type]
         return True
 
     def _apply_instance(self, key: Key, after: Object | None) -> None:
@@ -326,9 +297,9 @@ class View:
             self._forget(key)
         elif stands is _PLACED:
             self._count(key, after)
-        elif not self._promised(key, after.meta.uid):
+        elif not self._is_assigned(key, after.meta.uid):
             allocation = self.table.allocation(key)
-            if key in self._promises or (allocation is not None and not allocation.terms.held):
+            if key in self._assigned or (allocation is not None and not allocation.terms.held):
                 self._uncount(key)
             self._enqueue(key, after)
 
@@ -337,22 +308,22 @@ class View:
         self._uncount(key)
 
     def _uncount(self, key: Key) -> None:
-        promise = self._promises.pop(key, None)
+        attempt = self._assigned.pop(key, None)
         allocation = self.table.allocation(key)
         if allocation is not None:
             self.table.drop_allocation(key)
             self._happen(ClusterEvent.ROOM_FREED, self.table.node(allocation.node), key)
-        if promise is not None:
-            self._gone(promise)
+        if attempt is not None:
+            self._gone(attempt)
 
-    def _promised(self, key: Key, uid: str) -> bool:
-        promise = self._promises.get(key)
-        return promise is not None and promise.uid == uid
+    def _is_assigned(self, key: Key, uid: str) -> bool:
+        attempt = self._assigned.get(key)
+        return attempt is not None and attempt.uid == uid
 
     def _count(self, key: Key, instance: Instance) -> None:
-        promise = self._promises.pop(key, None)
-        if promise is not None and _as_promised(promise, instance):
-            return  # It is counted since it was decided.
+        attempt = self._assigned.pop(key, None)
+        if attempt is not None and _as_assigned(attempt, instance):
+            return  # Counted since the decision.
         self.queue.remove(key)
         shape = self._shape(instance)
         if shape is not None:
@@ -364,36 +335,47 @@ class View:
             new = self.table.allocation(key) is None or bool(self.nominated(key))
             terms = tenure_of(instance, shape, self._roster.rank(instance))
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
-            self.table.set_allocation(key, instance.spec.node, shape, self._who(instance), terms, ports)
+            self.table.set_allocation(key, instance.spec.node, shape, self._identity(instance), terms, ports)
             if new:
                 self._happen(ClusterEvent.PLACED, self.table.node(instance.spec.node), key)
 
     def _enqueue(self, key: Key, instance: Instance) -> None:
-        """A new one is active at once; one that is known keeps its place in the queue."""
+        """Queue a pending instance; if it is in the queue already, update its request."""
         meta, spec = instance.meta, instance.spec
         daemon = bool(spec.pin) and bool(spec.home)
         if daemon and self._pools is not None and self.table.node(spec.pin) is None:
-            self._wait_for(Key(Node.kind, "", spec.pin), instance)  # or it is another scheduler's
+            self._wait_for(Key(Node.kind, "", spec.pin), instance)  # or the node belongs to another scheduler
             return
         name = (meta.namespace, spec.workload, spec.release, spec.group)
-        kin = self._kin.get(name)
-        if kin is None:
-            kin = self._kin_of(instance)
-            if kin is None:
+        shared = self._class_requests.get(name)
+        if shared is None:
+            shared = self._make_class_request(instance)
+            if shared is None:
                 return
-            self._kin[name] = kin
+            self._class_requests[name] = shared
         avoid = frozenset(spec.avoid) if spec.avoid else NOWHERE
-        gates = kin.gates + spec.waits if spec.waits else kin.gates
-        request = replace(kin, key=key, avoid=avoid, pin=spec.pin, daemon=daemon, gates=gates)
+        request = PlacementRequest(
+            key,
+            shared.shape,
+            shared.priority,
+            shared.profile,
+            avoid,
+            identity=shared.identity,
+            pin=spec.pin,
+            daemon=daemon,
+            gates=shared.gates + spec.waits if spec.waits else shared.gates,
+            preempts=shared.preempts,
+            member=shared.member,
+        )
         held = instance.status.nominated
-        if held and self.queue.place(request.key) is None and not self.nominated(request.key):
-            self._hold(request, held, meta.created_at)  # as an earlier scheduler decided
+        if held and self.queue.state(request.key) is None and not self.nominated(request.key):
+            self._hold(request, held, meta.created_at)  # decided by an earlier leader
         self.queue.add(request, meta.uid, meta.created_at)
 
-    def _kin_of(self, instance: Instance) -> PlacementRequest | None:
-        """What it and its like ask for; None: not all of that is here yet."""
+    def _make_class_request(self, instance: Instance) -> PlacementRequest | None:
+        """Return the shared request of a group; None: an object is missing, or the pool is not ours."""
         if instance.spec.claim is not None:
-            made = claims.claim_ask(instance, instance.spec.claim)
+            made = claims.claim_request(instance, instance.spec.claim)
             return made if self._is_ours(instance, made.shape) else None
         workload = self._workloads.get(workload_key(instance))
         if not isinstance(workload, Workload):
@@ -404,8 +386,8 @@ class View:
             return None
         if not instance.spec.home and not self._is_ours(instance, shape):
             return None
-        made = ask_of(instance, workload, shape, self._who(instance), self._roster.rank(instance))
-        return replace(made, gates=workload.spec.gates)  # what it waits for by itself is its own
+        made = request_of(instance, workload, shape, self._identity(instance), self._roster.rank(instance))
+        return replace(made, gates=workload.spec.gates)  # gates of a single instance are added later
 
     def _is_ours(self, instance: Instance, shape: Shape) -> bool:
         if self.owns(shape.home):
@@ -414,7 +396,7 @@ class View:
         return False
 
     def _shape(self, instance: Instance) -> Shape | None:
-        """Of its main form. None: its release is not here yet; the instance is looked at again when it comes."""
+        """Return the shape of the main form; None: the release is not known yet, and the instance waits for it."""
         if instance.spec.claim is not None:
             return claims.shape_of(instance.spec.claim)
         release = release_key(instance)
@@ -428,61 +410,60 @@ class View:
 
     # Decisions.
 
-    def promise(
+    def assign(
         self,
-        entry: Entry,
+        attempt: Attempt,
         node: str,
         relaxed: tuple[str, ...] = (),
         context: Context | None = None,
         shape: Shape | None = None,
-    ) -> Promise | None:
-        """Count it at once, before it is written; None: the instance is not what it was any more. `shape`: the form
-        that was chosen, if it is not the main one."""
-        request = entry.request
+    ) -> bool:
+        """Count an attempt on its node before the bind is written; return False if the instance has changed.
+
+        `shape`: the chosen form; None: the main form.
+        """
+        request = attempt.request
         key = request.key
         instance, chosen = self._instances.get(key), self.table.node(node)
-        if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
-            return None
+        if not isinstance(instance, Instance) or instance.meta.uid != attempt.uid or chosen is None:
+            return False
         terms, form = AllocationTerms(self._roster.rank(instance), instance.meta.created_at), shape or request.shape
         self.table.set_allocation(key, node, form, request.identity, terms)
         ports = self._chosen(key) if form.any_ports else None
-        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, shape, ports)
-        self._promises[key] = made
-        if self.queue.hopes(_ONE_PLACED):  # Whoever is decided later sees it in the table.
+        attempt.assign(instance, node, chosen.meta.version, relaxed, context, shape, ports)
+        self._assigned[key] = attempt
+        if self.queue.hopes(_ONE_PLACED):  # Later decisions see it in the table.
             self._happen(ClusterEvent.PLACED, chosen, key)
-        return made
+        return True
 
-    def waiting(self, entry: Entry) -> Instance | None:
-        """The instance, if it is what it was when it was queued, and counted nowhere."""
-        key = entry.request.key
+    def unassigned(self, attempt: Attempt) -> Instance | None:
+        """Return the instance of an attempt if it was not replaced and the table does not count it."""
+        key = attempt.request.key
         instance = self._instances.get(key)
         if (
             not isinstance(instance, Instance)
-            or instance.meta.uid != entry.uid
+            or instance.meta.uid != attempt.uid
             or self.table.allocation(key) is not None
         ):
             return None
         return instance
 
-    def promise_all(
-        self, entries: Sequence[Entry], instances: Sequence[Instance], slots: Sequence[int]
-    ) -> list[Promise]:
-        """As `promise` of each, one after another: of a class that takes room alone, whose instances are `waiting`."""
+    def assign_all(self, attempts: Sequence[Attempt], instances: Sequence[Instance], slots: Sequence[int]) -> None:
+        """Assign replicas that take nothing but resources and are `unassigned`; the same as `assign` for each."""
         if not slots:
-            return []
-        request, rank = entries[0].request, self._roster.rank(instances[0])
-        keys = [each.request.key for each in entries]
+            return
+        request, rank = attempts[0].request, self._roster.rank(instances[0])
         terms = [AllocationTerms(rank, each.meta.created_at) for each in instances]
-        self.table.set_allocations(slots, keys, request.shape, request.identity, terms)
-        nodes, promises = self.table.nodes, self._promises
-        made: list[Promise] = []
-        for entry, instance, slot in zip(entries, instances, slots, strict=True):
-            node, key = nodes[slot], entry.request.key
-            promises[key] = promise = Promise(entry, instance, node.meta.name, node.meta.version)
-            made.append(promise)
+        self.table.set_allocations(
+            slots, [each.request.key for each in attempts], request.shape, request.identity, terms
+        )
+        nodes, assigned = self.table.nodes, self._assigned
+        for attempt, instance, slot in zip(attempts, instances, slots, strict=True):
+            node, key = nodes[slot], attempt.request.key
+            attempt.assign(instance, node.meta.name, node.meta.version)
+            assigned[key] = attempt
             if self.queue.hopes(_ONE_PLACED):
                 self._happen(ClusterEvent.PLACED, node, key)
-        return made
 
     def _chosen(self, key: Key) -> dict[str, int]:
         allocation = self.table.allocations[key]
@@ -491,31 +472,32 @@ class View:
     # Room that is held.
 
     def nominated(self, key: Key) -> str:
-        """The node where room is held for it; empty: nowhere."""
+        """Return the node where room is held for a pending instance; empty: no node."""
         allocation = self.table.allocation(key)
         return allocation.node if allocation is not None and allocation.terms.held else ""
 
-    def nominate(self, entry: Entry, node: str, request: PlacementRequest | None = None) -> None:
-        """Hold room for it there, and nowhere else; nowhere at all, if that is empty. `request`: in another form."""
+    def nominate(self, attempt: Attempt, node: str, request: PlacementRequest | None = None) -> None:
+        """Hold room on this node and no other; an empty name holds none. `request`: the request in the chosen form."""
         if node:
-            self._hold(request or entry.request, node, entry.queued_at)
-        elif self.nominated(entry.request.key):
-            self._uncount(entry.request.key)
+            self._hold(request or attempt.request, node, attempt.queued_at)
+        elif self.nominated(attempt.request.key):
+            self._uncount(attempt.request.key)
 
     def _hold(self, request: PlacementRequest, node: str, born: float) -> None:
         rank = Rank(request.priority, request.preempts, profile=request.profile)
-        terms = AllocationTerms(rank, born, held=True)
-        self.table.set_allocation(request.key, node, request.shape, request.identity, terms)
+        self.table.set_allocation(
+            request.key, node, request.shape, request.identity, AllocationTerms(rank, born, held=True)
+        )
 
     def displaced(self, node: str, priority: int) -> list[Key]:
-        """Those of lower priority for whom room is held there."""
+        """Return the pending instances of lower priority for which room is held on a node."""
         lowest = self.table.lodgings.lowest_held()
         if lowest is None or lowest >= priority:
             return []
         return [each.key for where, each in self.table.lodgings.held() if where == node and each.priority < priority]
 
     def evict(self, instances: Iterable[Instance], now: float) -> None:
-        """They count as stopping from now on."""
+        """Count instances as stopping, before their agents report it."""
         for each in instances:
             allocation = self.table.allocation(each.key)
             if allocation is not None:
@@ -523,63 +505,63 @@ class View:
                 self.table.set_allocation(each.key, allocation.node, allocation.shape, allocation.identity, terms)
                 self._budgets.see(each, None)
 
-    def look_again(self, keys: Iterable[Key]) -> None:
-        """They are what the store says."""
+    def reset(self, keys: Iterable[Key]) -> None:
+        """Count instances as the store shows them."""
         for key in keys:
             now = self._instances.get(key)
             self._budgets.see(None, now)
             self._apply_instance(key, now)
 
-    def promised(self, key: Key) -> Promise | None:
-        return self._promises.get(key)
+    def assigned(self, key: Key) -> Attempt | None:
+        """Return the attempt that has a node and no bind yet."""
+        return self._assigned.get(key)
 
-    def take_back(self, promise: Promise) -> bool:
-        """Its room is free again. True: the instance still waits for a node, and is not in the queue."""
-        if self._promises.get(promise.key) is not promise:
-            return False  # The mirror has shown its end, or that it is bound, before we heard of it.
-        del self._promises[promise.key]
-        self._forget(promise.key)
-        now = self._instances.get(promise.key)
+    def withdraw(self, attempt: Attempt) -> bool:
+        """Free the node of an attempt; return whether the instance still needs one. It is not in the queue then."""
+        if self._assigned.get(attempt.key) is not attempt:
+            return False  # The mirror has already shown the bind, or the end of the instance.
+        del self._assigned[attempt.key]
+        self._forget(attempt.key)
+        now = self._instances.get(attempt.key)
         return (
-            isinstance(now, Instance)
-            and now.meta.uid == promise.instance.meta.uid
-            and placement_state(now) is PlacementState.WAITING
+            isinstance(now, Instance) and now.meta.uid == attempt.uid and placement_state(now) is PlacementState.WAITING
         )
 
     @property
-    def promises(self) -> int:
-        return len(self._promises)
+    def binding(self) -> int:
+        """The number of attempts with a node and no bind yet."""
+        return len(self._assigned)
 
     # At the start.
 
     def missing(self) -> Iterable[Key]:
-        """Releases and workloads that instances name and that have not been seen."""
+        """Return the keys of releases and workloads that instances refer to and that have not been seen."""
         return tuple(self._waiting_for)
 
     def without(self, missing: Key) -> None:
-        """It does not exist: what is placed counts as nothing, and what is not placed goes on waiting for it."""
+        """Handle a missing object: placed instances count with no resources, pending ones go on waiting for it."""
         for key in self._waiting_for.get(missing, ()):
             instance = self._instances.get(key)
             if isinstance(instance, Instance) and instance.spec.node and self.table.allocation(key) is None:
-                log.warning("%s runs on %s, and its %s is gone: it counts as nothing", key, instance.node, missing)
+                log.warning("%s on %s has no %s: it is counted with no resources", key, instance.node, missing)
                 self.table.set_allocation(key, instance.spec.node, NOTHING)
 
 
 def _stays(before: Object | None, after: Object | None) -> bool:
-    """Where it is, and takes what it took: that it starts and runs is no news to a table."""
+    """Return whether an instance stays placed with the same spec, so that the table need not change."""
     if type(before) is not Instance or type(after) is not Instance or before.spec is not after.spec:
         return False
     same = before.meta.uid == after.meta.uid
     return same and placement_state(before) is _PLACED and placement_state(after) is _PLACED
 
 
-def _as_promised(promise: Promise, instance: Instance) -> bool:
+def _as_assigned(attempt: Attempt, instance: Instance) -> bool:
     spec = instance.spec
-    return promise.node == spec.node and promise.instance.meta.uid == instance.meta.uid and spec.stop is None
+    return attempt.node == spec.node and attempt.uid == instance.meta.uid and spec.stop is None
 
 
 def _matters(node: Node) -> tuple[object, ...]:
-    """What placement looks at; the rest of a node may change without anybody being tried again."""
+    """Return the fields of a node that placement depends on."""
     status = node.status
     health = status.phase, status.pressure
     room = status.capacity, status.occupied

@@ -147,8 +147,8 @@ class Watchdog:
         finally:
             self.end()
 
-    def told(self, fault: BaseException) -> str:
-        """What went wrong, for people: a `PluginFault`, or an `Overrun` of who was called last."""
+    def describe(self, fault: BaseException) -> str:
+        """Return the message of a `PluginFault`, or one that names the plugin that overran its budget."""
         return (
             str(fault) if isinstance(fault, PluginFault) else f"the plugin {self.last} took too long and was broken off"
         )

@@ -113,7 +113,7 @@ class _Rest:
             if not each.spec.waits:
                 yield f"{each.meta.name} is new"
             return
-        if self._cluster.scheduler.place(each.key) is None:
+        if self._cluster.scheduler.state(each.key) is None:
             yield f"{each.meta.name} is pending, and not in the queue"
         if not each.status.message:
             yield f"{each.meta.name} is pending, and nobody says why"

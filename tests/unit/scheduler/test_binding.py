@@ -13,9 +13,8 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.placement.framework.request import PlacementRequest, Shape
+from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.binding import Binder, chunks
-from mandor.scheduler.queue import Entry
-from mandor.scheduler.view import Promise
 from mandor.sim.wire import Wire
 from mandor.store.base import Check, Put, Write
 from mandor.store.fence import FencedStore
@@ -25,28 +24,35 @@ from tests.scenarios.make import make_instance, make_node, make_template
 SHAPE = Shape.of(make_template())
 
 
-def make_promise(instance: Instance, node: str, node_version: int) -> Promise:
-    return Promise(Entry(PlacementRequest(instance.key, SHAPE), instance.meta.uid, 0.0), instance, node, node_version)
+def make_attempt(instance: Instance, node: str, node_version: int) -> Attempt:
+    attempt = Attempt(PlacementRequest(instance.key, SHAPE), instance.meta.uid, 0.0)
+    attempt.assign(instance, node, node_version)
+    return attempt
 
 
-def fake_promises(count: int, nodes: int, version: int = 1) -> list[Promise]:
-    return [make_promise(make_instance(index, Phase.PENDING), f"n{index % nodes}", version) for index in range(count)]
+def stored(attempt: Attempt) -> Instance:
+    assert attempt.instance is not None
+    return attempt.instance
+
+
+def fake_attempts(count: int, nodes: int, version: int = 1) -> list[Attempt]:
+    return [make_attempt(make_instance(index, Phase.PENDING), f"n{index % nodes}", version) for index in range(count)]
 
 
 @pytest.mark.parametrize(("count", "nodes"), [(1, 1), (101, 1), (100, 1), (200, 7), (500, 500), (3, 2)])
 def test_a_commit_keeps_the_stores_bounds_with_a_check_for_each_node_and_the_fence(count: int, nodes: int) -> None:
-    made = list(chunks(fake_promises(count, nodes)))
+    made = list(chunks(fake_attempts(count, nodes)))
     assert sum(map(len, made)) == count
     assert all(len(chunk) <= 100 and len(chunk) + len({each.node for each in chunk}) <= 127 for chunk in made)
     assert all(made), "no empty commit"
 
 
 def test_binds_on_one_node_share_its_check() -> None:
-    assert len(list(chunks(fake_promises(200, 2)))) == 2, "two nodes, two checks in all"
+    assert len(list(chunks(fake_attempts(200, 2)))) == 2, "two nodes, two checks in all"
 
 
 def test_two_sights_of_one_node_never_share_a_commit() -> None:
-    old, new = fake_promises(2, 1, version=1), fake_promises(2, 1, version=2)
+    old, new = fake_attempts(2, 1, version=1), fake_attempts(2, 1, version=2)
     made = list(chunks([old[0], new[1]]))
     assert [len(chunk) for chunk in made] == [1, 1]
 
@@ -65,7 +71,7 @@ class Desk:
             failed=lambda each: self.failed.append(each.key.name),
         )
 
-    async def promises(self, *pairs: tuple[int, str]) -> list[Promise]:
+    async def attempts(self, *pairs: tuple[int, str]) -> list[Attempt]:
         for name in sorted({name for _, name in pairs}):
             await self.store.commit(Put(make_node(name)))
         made = []
@@ -76,7 +82,7 @@ class Desk:
             )
             stored = await self.instance(index)
             node = await self.node(name)
-            made.append(make_promise(stored, name, node.meta.version))
+            made.append(make_attempt(stored, name, node.meta.version))
         return made
 
     async def instance(self, index: int) -> Instance:
@@ -93,7 +99,7 @@ class Desk:
 @pytest.mark.req("S0-25", "S0-26")
 async def test_a_bind_is_recorded_with_node_and_phase() -> None:
     desk = Desk()
-    await desk.binder.write(await desk.promises((0, "n1"), (1, "n2")))
+    await desk.binder.write(await desk.attempts((0, "n1"), (1, "n2")))
     assert [(await desk.instance(index)).node for index in (0, 1)] == ["n1", "n2"]
     assert (await desk.instance(0)).phase is Phase.RESERVED
     assert desk.bound == ["web-0", "web-1"]
@@ -101,35 +107,35 @@ async def test_a_bind_is_recorded_with_node_and_phase() -> None:
 
 async def test_a_node_that_changed_takes_its_own_binds_back_and_no_others() -> None:
     desk = Desk()
-    promises = await desk.promises((0, "n1"), (1, "n2"), (2, "n1"))
+    attempts = await desk.attempts((0, "n1"), (1, "n2"), (2, "n1"))
     await desk.store.commit(Put(await desk.node("n1")))
-    await desk.binder.write(promises)
+    await desk.binder.write(attempts)
     assert (desk.bound, sorted(desk.failed)) == (["web-1"], ["web-0", "web-2"])
     assert [(await desk.instance(index)).node for index in (0, 1, 2)] == ["", "n2", ""]
 
 
 async def test_an_instance_that_changed_is_taken_back_alone() -> None:
     desk = Desk()
-    promises = await desk.promises((0, "n1"), (1, "n1"))
-    await desk.store.commit(Put(promises[0].instance.stopping("scaled down")))
-    await desk.binder.write(promises)
+    attempts = await desk.attempts((0, "n1"), (1, "n1"))
+    await desk.store.commit(Put(stored(attempts[0]).stopping("scaled down")))
+    await desk.binder.write(attempts)
     assert (desk.bound, desk.failed) == (["web-1"], ["web-0"])
     assert not (await desk.instance(0)).node
 
 
 async def test_a_bind_that_was_written_before_counts_as_bound() -> None:
     desk = Desk()
-    promises = await desk.promises((0, "n1"))
-    await desk.store.commit(Put(promises[0].instance.bound("n1", at=0.0)))
-    await desk.binder.write(promises)
+    attempts = await desk.attempts((0, "n1"))
+    await desk.store.commit(Put(stored(attempts[0]).bound("n1", at=0.0)))
+    await desk.binder.write(attempts)
     assert (desk.bound, desk.failed) == (["web-0"], [])
 
 
 @pytest.mark.parametrize("whole", [False, True])
 async def test_an_outage_just_after_a_lost_race_is_waited_out(whole: bool) -> None:
     desk = Desk()
-    promises = await desk.promises((0, "n1"))
-    await desk.store.commit(Put(promises[0].instance.stopping("scaled down")))
+    attempts = await desk.attempts((0, "n1"))
+    await desk.store.commit(Put(stored(attempts[0]).stopping("scaled down")))
     wire, clock = Wire(desk.store), ManualClock()
 
     async def commit(*writes: Write) -> int:
@@ -137,22 +143,22 @@ async def test_an_outage_just_after_a_lost_race_is_waited_out(whole: bool) -> No
         return await desk.store.commit(*writes)
 
     wire.commit = commit  # type: ignore[method-assign]
-    failed: list[Promise] = []
+    failed: list[Attempt] = []
     binder = Binder(wire, clock, bound=lambda _: None, failed=failed.append)
-    writing = asyncio.ensure_future(binder.write_whole(promises) if whole else binder.write(promises))
+    writing = asyncio.ensure_future(binder.write_whole(attempts) if whole else binder.write(attempts))
     await clock.advance(60)
     assert not writing.done()
     wire.mend()
     await clock.advance(60)
     await writing
-    assert failed == promises
+    assert failed == attempts
 
 
 async def test_a_scheduler_that_leads_no_more_binds_nothing() -> None:
     desk = Desk()
-    promises = await desk.promises((0, "n1"))
+    attempts = await desk.attempts((0, "n1"))
     fence = Check(Key(Node.kind, "", "term"), 77)
     binder = Binder(FencedStore(desk.store, fence), ManualClock(), bound=lambda _: None, failed=lambda _: None)
     with pytest.raises(Conflict):
-        await binder.write(promises)
+        await binder.write(attempts)
     assert not (await desk.instance(0)).node

@@ -21,9 +21,10 @@ from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from mandor.scheduler import deciding
-from mandor.scheduler.deciding import BEGINNINGS_MOST, Begun, Deciding
+from mandor.scheduler.attempt import Attempt, AttemptState
+from mandor.scheduler.deciding import RESTARTS_MOST, Deciding, DecisionInProgress
 from mandor.scheduler.metrics import SchedulerMetrics
-from mandor.scheduler.queue import Entry, Place, SchedulingQueue
+from mandor.scheduler.queue import SchedulingQueue
 from mandor.scheduler.watchdog import Watchdog
 from tests.scenarios.make import make_node, make_template
 
@@ -43,7 +44,7 @@ def _little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Scene:
-    """Full nodes, and one that is worth more than those who are there."""
+    """Full nodes, and one that is worth more than those identity are there."""
 
     def __init__(self) -> None:
         self.table = Table("seed")
@@ -59,22 +60,22 @@ class Scene:
         view = SimpleNamespace(table=self.table, nominated=lambda _: "")
         nominations = SimpleNamespace(moment=lambda _: Moment())
         self.watchdog = Watchdog()
-        parts: list[Any] = [view, self.queue, self.watchdog, SchedulerMetrics(), nominations, None]
+        parts: list[Any] = [view, self.queue, self.watchdog, SchedulerMetrics(), nominations, SimpleNamespace(), None]
         self.deciding = Deciding(*parts)
 
-    def begin(self) -> tuple[Entry, Begun]:
-        entry = self.queue.pop()
-        assert entry is not None
-        begun = self.deciding.begin(entry, PROFILE)
-        assert isinstance(begun, Begun)
-        return entry, begun
+    def begin(self) -> tuple[Attempt, DecisionInProgress]:
+        attempt = self.queue.pop()
+        assert attempt is not None
+        running = self.deciding.begin(attempt, PROFILE)
+        assert isinstance(running, DecisionInProgress)
+        return attempt, running
 
     def expected(self) -> Decision:
         return decide(PROFILE, self.request, self.table.snapshot())
 
-    async def finish(self, begun: Begun, meanwhile: Callable[[int], None]) -> Decision | None:
+    async def finish(self, running: DecisionInProgress, meanwhile: Callable[[int], None]) -> Decision | None:
         """`meanwhile`: what others do between two steps, which it gets the number of."""
-        task = asyncio.create_task(self.deciding.finish(begun))
+        task = asyncio.create_task(self.deciding.finish(running))
         number = 0
         while not task.done():
             meanwhile(number)
@@ -91,32 +92,32 @@ def scene() -> Scene:
 
 async def test_others_have_their_turn_and_see_nothing_of_what_is_tried_out(scene: Scene) -> None:
     expected, free = scene.expected(), {node.meta.name: scene.table.free(node.meta.name) for node in scene.table.nodes}
-    entry, begun = scene.begin()
+    attempt, running = scene.begin()
 
     def look(_: int) -> None:
         assert {node.meta.name: scene.table.free(node.meta.name) for node in scene.table.nodes} == free
-        assert scene.queue.place(entry.request.key) in {None, Place.DECIDED_ON}
+        assert scene.queue.state(attempt.request.key) in {None, AttemptState.DECIDING}
 
-    assert await scene.finish(begun, look) == expected
+    assert await scene.finish(running, look) == expected
     assert expected.nominated
     assert scene.steps > 5
-    assert scene.queue.place(entry.request.key) is None
+    assert scene.queue.state(attempt.request.key) is None
 
 
 async def test_when_the_table_has_changed_it_begins_anew(scene: Scene) -> None:
-    _, begun = scene.begin()
+    _, running = scene.begin()
 
     def change(number: int) -> None:
         if number == 3:
             scene.table.set_node(make_node("new", cpu=8))
 
-    found = await scene.finish(begun, change)
+    found = await scene.finish(running, change)
     assert found is not None
     assert found.node == "new"
 
 
 async def test_when_it_changes_all_the_time_it_is_decided_in_one_go_in_the_end(scene: Scene) -> None:
-    _, begun = scene.begin()
+    _, running = scene.begin()
     changes = 0
 
     def change(number: int) -> None:
@@ -125,35 +126,35 @@ async def test_when_it_changes_all_the_time_it_is_decided_in_one_go_in_the_end(s
         scene.table.drop_allocation(key(f"i{number}"))
 
     last = Scene()
-    found = await scene.finish(begun, change)
-    for number in range(BEGINNINGS_MOST - 1):
+    found = await scene.finish(running, change)
+    for number in range(RESTARTS_MOST - 1):
         last.table.drop_allocation(key(f"i{number}"))
     assert found == last.expected()
-    assert changes <= BEGINNINGS_MOST + 1
+    assert changes <= RESTARTS_MOST + 1
 
 
 async def test_one_that_goes_meanwhile_is_not_decided_on(scene: Scene) -> None:
-    entry, begun = scene.begin()
+    attempt, running = scene.begin()
 
     def remove(number: int) -> None:
         if number == 3:
-            scene.queue.remove(entry.request.key)
+            scene.queue.remove(attempt.request.key)
 
-    assert await scene.finish(begun, remove) is None
+    assert await scene.finish(running, remove) is None
     assert len(scene.queue) == 0
 
 
 async def test_one_that_is_not_what_it_was_is_queued_again(scene: Scene) -> None:
-    entry, begun = scene.begin()
-    other = structs.replace(entry.request, priority=20)
+    attempt, running = scene.begin()
+    other = structs.replace(attempt.request, priority=20)
 
     def change(number: int) -> None:
         if number == 3:
             scene.queue.add(other, "u1", 0.0)
 
-    assert await scene.finish(begun, change) is None
+    assert await scene.finish(running, change) is None
     again = scene.queue.pop()
-    assert cast("Entry", again).request == other
+    assert cast("Attempt", again).request == other
 
 
 async def test_a_traced_decision_does_not_keep_an_outdated_refusal() -> None:

@@ -44,7 +44,7 @@ async def test_the_first_to_run_out_denies(clock: ManualClock) -> None:
     await clock.advance(4.9)
     assert not leaving.done()
     await clock.advance(0.2)
-    assert await leaving == Denied("B", "nobody approved it in time")
+    assert await leaving == Denied("B", "not approved in time")
     assert not room.approve(ASK.key, "A")
 
 

@@ -11,7 +11,8 @@ from mandor.model.meta import Key
 from mandor.placement.framework.points import NODES, ClusterEvent
 from mandor.placement.framework.request import GangMembership, PlacementRequest, Shape
 from mandor.placement.plugins.priority_sort import PrioritySort
-from mandor.scheduler.queue import FLUSHED_MOST, WOKEN, Entry, Place, SchedulingQueue
+from mandor.scheduler.attempt import Attempt, AttemptState
+from mandor.scheduler.queue import FLUSHED_MOST, WOKEN, SchedulingQueue
 from tests.scenarios.make import make_template
 
 SHAPE = Shape.of(make_template())
@@ -33,16 +34,16 @@ def add(queue: SchedulingQueue, name: str, *, priority: int = 0, at: float = 0.0
     queue.add(PlacementRequest(key(name), SHAPE, priority=priority), uid, at)
 
 
-def pop(queue: SchedulingQueue) -> Entry:
-    entry = queue.pop()
-    assert entry is not None
-    return entry
+def pop(queue: SchedulingQueue) -> Attempt:
+    attempt = queue.pop()
+    assert attempt is not None
+    return attempt
 
 
 def drain(queue: SchedulingQueue) -> list[str]:
     names = []
-    while (entry := queue.pop()) is not None:
-        names.append(entry.request.key.name)
+    while (attempt := queue.pop()) is not None:
+        names.append(attempt.request.key.name)
     return names
 
 
@@ -63,7 +64,7 @@ def test_who_was_taken_out_for_nothing_is_next_again() -> None:
     first, *others = queue.pop_while(lambda _: True, 3)
     add(queue, "older", at=-2)
     queue.put_first(others)
-    assert [each.place for each in others] == [Place.ACTIVE] * 2
+    assert [each.state for each in others] == [AttemptState.ACTIVE] * 2
     assert first.request.key.name == "a"
     assert drain(queue) == ["older", "b", "c", "d"]
 
@@ -72,7 +73,7 @@ def test_one_that_is_known_keeps_its_place() -> None:
     queue = make_queue("a")
     queue.put_back(pop(queue), now=0, retry_on=ROOM)
     add(queue, "a")
-    assert queue.place(key("a")) is Place.UNSCHEDULABLE
+    assert queue.state(key("a")) is AttemptState.UNSCHEDULABLE
     assert len(queue) == 1
 
 
@@ -80,8 +81,8 @@ def test_another_one_of_the_same_name_starts_anew() -> None:
     queue = make_queue("a")
     queue.put_back(pop(queue), now=0, retry_on=ROOM)
     add(queue, "a", uid="u2")
-    assert queue.place(key("a")) is Place.ACTIVE
-    assert pop(queue).attempts == 0
+    assert queue.state(key("a")) is AttemptState.ACTIVE
+    assert pop(queue).failures == 0
 
 
 def test_what_is_removed_is_never_given_out() -> None:
@@ -99,11 +100,11 @@ def test_a_failure_pauses_for_a_second_and_then_twice_as_long_up_to_ten() -> Non
     for pause in (1, 2, 4, 8, 10, 10):
         queue.back_off(pop(queue), now=now)
         queue.flush(now=now + pause - 0.01)
-        assert queue.place(key("a")) is Place.BACKING_OFF
+        assert queue.state(key("a")) is AttemptState.BACKING_OFF
         assert queue.next_at() == now + pause
         now += pause
         queue.flush(now=now)
-        assert queue.place(key("a")) is Place.ACTIVE
+        assert queue.state(key("a")) is AttemptState.ACTIVE
 
 
 @pytest.mark.req("S1-39", "S1-33")
@@ -124,9 +125,9 @@ def test_who_does_not_fit_waits_for_what_can_change_that() -> None:
     queue.put_back(pop(queue), now=0, retry_on=ROOM)
     queue.put_back(pop(queue), now=0, retry_on=NODES)
     at_once(queue.happened({ClusterEvent.ROOM_FREED}, now=50))
-    assert (queue.place(key("room")), queue.place(key("node"))) == (Place.ACTIVE, Place.UNSCHEDULABLE)
+    assert (queue.state(key("room")), queue.state(key("node"))) == (AttemptState.ACTIVE, AttemptState.UNSCHEDULABLE)
     at_once(queue.happened({ClusterEvent.NODE_ADDED}, now=50))
-    assert queue.place(key("node")) is Place.ACTIVE
+    assert queue.state(key("node")) is AttemptState.ACTIVE
     at_once(queue.happened(set(), now=60))
 
 
@@ -134,9 +135,9 @@ def test_a_change_that_comes_during_the_pause_is_not_forgotten() -> None:
     queue = make_queue("a")
     queue.put_back(pop(queue), now=10, retry_on=ROOM)
     at_once(queue.happened(ROOM, now=10.2))
-    assert queue.place(key("a")) is Place.BACKING_OFF
+    assert queue.state(key("a")) is AttemptState.BACKING_OFF
     queue.flush(now=11)
-    assert queue.place(key("a")) is Place.ACTIVE
+    assert queue.state(key("a")) is AttemptState.ACTIVE
 
 
 @pytest.mark.req("S1-39")
@@ -163,8 +164,8 @@ def test_an_idle_queue_waits_for_nothing() -> None:
 def test_a_retry_is_active_at_once() -> None:
     queue = make_queue("a")
     queue.retry(pop(queue))
-    entry = pop(queue)
-    assert entry.attempts == 1
+    attempt = pop(queue)
+    assert attempt.failures == 1
 
 
 # Gangs.
@@ -178,7 +179,7 @@ def add_members(queue: SchedulingQueue, *names: str) -> None:
 
 
 def put_back_together(queue: SchedulingQueue, retry_on: frozenset[ClusterEvent] = ROOM) -> list[str]:
-    """As after a decision that found too little; who was in it."""
+    """As after a decision that found too little; identity was in it."""
     members = queue.gather(pop(queue))
     for each in members:
         assert queue.drop_held(each)
@@ -255,11 +256,11 @@ def test_of_very_many_some_are_woken_at_a_time_and_who_is_gone_meanwhile_stays_g
         queue.put_back(pop(queue), now=0, retry_on=ROOM)
     waking = queue.happened(ROOM, now=100)
     next(waking)
-    assert queue.lengths()[Place.ACTIVE] == WOKEN
+    assert queue.lengths()[AttemptState.ACTIVE] == WOKEN
     queue.remove(key(names[-1]))
     for _ in waking:
         pass
-    assert queue.lengths()[Place.ACTIVE] == len(queue) == len(names) - 1
+    assert queue.lengths()[AttemptState.ACTIVE] == len(queue) == len(names) - 1
 
 
 def test_of_very_many_whose_pause_is_over_some_are_let_in_and_the_next_time_is_now() -> None:
@@ -267,12 +268,12 @@ def test_of_very_many_whose_pause_is_over_some_are_let_in_and_the_next_time_is_n
     for _ in range(FLUSHED_MOST + 1):
         queue.back_off(pop(queue), now=0)
     queue.flush(now=100)
-    assert queue.lengths()[Place.BACKING_OFF] == 1
+    assert queue.lengths()[AttemptState.BACKING_OFF] == 1
     at = queue.next_at()
     assert at is not None
     assert at <= 100
     queue.flush(now=100)
-    assert queue.lengths()[Place.BACKING_OFF] == 0
+    assert queue.lengths()[AttemptState.BACKING_OFF] == 0
 
 
 def test_whoever_waits_hopes_for_what_can_change_its_refusal_and_for_nothing_once_it_is_gone() -> None:

@@ -26,7 +26,8 @@ from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.plugins.priority_sort import PrioritySort
-from mandor.scheduler.queue import CLOSELY_MOST, Entry, Place, SchedulingQueue
+from mandor.scheduler.attempt import Attempt, AttemptState
+from mandor.scheduler.queue import CLOSELY_MOST, SchedulingQueue
 from tests.scenarios.make import make_node, make_template
 
 SHAPE = Shape.of(make_template())
@@ -58,22 +59,22 @@ class Desk:
     ) -> None:
         self.told: list[tuple[str, str]] = []
         self.queue = SchedulingQueue(
-            sort or PrioritySort(), gates=lambda request: gates, outright=lambda request: outright, told=self._tell
+            sort or PrioritySort(), gates=lambda request: gates, outright=lambda request: outright, gated=self._tell
         )
 
-    def _tell(self, entry: Entry, why: str | PluginFault) -> None:
-        self.told.append((entry.request.key.name, str(why)))
+    def _tell(self, attempt: Attempt, why: str | PluginFault) -> None:
+        self.told.append((attempt.request.key.name, str(why)))
 
     def add(self, name: str, **fields: Any) -> None:
         self.queue.add(PlacementRequest(key(name), SHAPE, **fields), "u1", 0.0)
 
-    def place(self, name: str) -> Place | None:
-        return self.queue.place(key(name))
+    def place(self, name: str) -> AttemptState | None:
+        return self.queue.state(key(name))
 
     def names(self) -> list[str]:
         names = []
-        while (entry := self.queue.pop()) is not None:
-            names.append(entry.request.key.name)
+        while (attempt := self.queue.pop()) is not None:
+            names.append(attempt.request.key.name)
         return names
 
 
@@ -83,14 +84,14 @@ def test_the_first_gate_that_is_closed_keeps_it_out() -> None:
     desk = Desk(first, second)
     first.answer = None
     desk.add("a")
-    assert (desk.place("a"), desk.names(), desk.told) == (Place.GATED, [], [("a", "closed")])
+    assert (desk.place("a"), desk.names(), desk.told) == (AttemptState.GATED, [], [("a", "closed")])
     desk.queue.flush(now=10_000)
-    assert desk.place("a") is Place.GATED, "time opens no gate"
+    assert desk.place("a") is AttemptState.GATED, "time opens no gate"
     second.answer = None
     at_once(desk.queue.happened({ClusterEvent.ROOM_FREED}, now=1))
-    assert desk.place("a") is Place.GATED, "not what it waits for"
+    assert desk.place("a") is AttemptState.GATED, "not what it waits for"
     at_once(desk.queue.happened({ClusterEvent.NODE_ADDED}, now=2))
-    assert desk.place("a") is Place.ACTIVE
+    assert desk.place("a") is AttemptState.ACTIVE
 
 
 @pytest.mark.req("S1-32")
@@ -101,7 +102,7 @@ def test_a_gated_one_that_changes_is_looked_at_again_and_one_that_is_gone_is_for
     desk.add("b")
     gate.answer = None
     desk.add("a")
-    assert desk.place("a") is Place.GATED, "nothing has changed about it"
+    assert desk.place("a") is AttemptState.GATED, "nothing has changed about it"
     desk.add("a", priority=5)
     desk.queue.remove(key("b"))
     at_once(desk.queue.happened({ClusterEvent.NODE_ADDED}, now=1))
@@ -114,7 +115,7 @@ def test_a_gate_that_goes_wrong_is_asked_again_after_a_pause(answer: Any) -> Non
     gate.answer = answer
     desk = Desk(gate)
     desk.add("a")
-    assert desk.place("a") is Place.BACKING_OFF
+    assert desk.place("a") is AttemptState.BACKING_OFF
     assert "the plugin Gate raised" in desk.told[0][1]
     gate.answer = None
     desk.queue.flush(now=1)
@@ -137,7 +138,7 @@ def test_a_sort_that_raises_costs_only_the_instance_it_raises_for() -> None:
     desk = Desk(sort=sort)
     for name in ("a", "b", "c"):
         desk.add(name)
-    assert desk.place("c") is Place.BACKING_OFF
+    assert desk.place("c") is AttemptState.BACKING_OFF
     assert desk.names() == ["b", "a"]
     sort.keys["c"] = 0
     desk.queue.flush(now=1)
@@ -209,18 +210,18 @@ def test_a_hint_decides_whether_something_is_worth_a_try(
 ) -> None:
     desk = Desk()
     desk.add("a")
-    entry = desk.queue.pop()
-    assert entry is not None
+    attempt = desk.queue.pop()
+    assert attempt is not None
     retry_on = frozenset({ClusterEvent.NODE_ADDED}).union(*(plugin.retry_on for plugin in blamed))
-    desk.queue.put_back(entry, now=0, retry_on=retry_on, blamed=tuple(blamed))
+    desk.queue.put_back(attempt, now=0, retry_on=retry_on, blamed=tuple(blamed))
     at_once(desk.queue.happened({event}, now=50, details=[ClusterChange(event, make_node("n9"))]))
-    assert (desk.place("a") is Place.ACTIVE) is woken
+    assert (desk.place("a") is AttemptState.ACTIVE) is woken
 
 
 def test_whoever_is_kept_out_hopes_for_what_its_gate_waits_for() -> None:
     desk = Desk(Gate())
     desk.add("a")
-    assert desk.place("a") is Place.GATED
+    assert desk.place("a") is AttemptState.GATED
     assert desk.queue.hopes({ClusterEvent.NODE_ADDED})
     assert not desk.queue.hopes({ClusterEvent.ROOM_FREED})
 
@@ -275,39 +276,39 @@ def test_what_happens_on_a_node_that_is_out_of_the_question_wakes_nobody_whom_no
 ) -> None:
     desk = Desk(outright=[Bars(), Bars("barred")])
     desk.add("a")
-    entry = desk.queue.pop()
-    assert entry is not None
+    attempt = desk.queue.pop()
+    assert attempt is not None
     retry_on = frozenset({ClusterEvent.ROOM_FREED})
-    desk.queue.put_back(entry, now=0, retry_on=retry_on, blamed=(Silent(None),), by_node=by_node)
+    desk.queue.put_back(attempt, now=0, retry_on=retry_on, blamed=(Silent(None),), by_node=by_node)
     at_once(desk.queue.happened({ClusterEvent.ROOM_FREED}, now=50, details=details))
-    assert (desk.place("a") is Place.ACTIVE) is woken
+    assert (desk.place("a") is AttemptState.ACTIVE) is woken
 
 
 def test_when_too_much_happens_to_tell_nobody_is_asked_for_hints() -> None:
     desk = Desk()
     desk.add("a")
-    entry = desk.queue.pop()
-    assert entry is not None
-    desk.queue.put_back(entry, now=0, retry_on=NODES, blamed=(Refuses(Hint.SKIP),))
+    attempt = desk.queue.pop()
+    assert attempt is not None
+    desk.queue.put_back(attempt, now=0, retry_on=NODES, blamed=(Refuses(Hint.SKIP),))
     at_once(desk.queue.happened({ClusterEvent.NODE_ADDED}, now=50))
-    assert desk.place("a") is Place.ACTIVE
+    assert desk.place("a") is AttemptState.ACTIVE
 
 
 def test_one_that_is_asked_about_keeps_its_name_and_can_vanish() -> None:
     desk = Desk()
     desk.add("a")
-    entry = desk.queue.pop()
-    assert entry is not None
-    desk.queue.hold(entry)
+    attempt = desk.queue.pop()
+    assert attempt is not None
+    desk.queue.hold(attempt)
     desk.add("a", priority=3)
-    assert (desk.place("a"), desk.names()) == (Place.ASKED_ABOUT, [])
-    desk.queue.release(entry, {"x": 1})
+    assert (desk.place("a"), desk.names()) == (AttemptState.CONSULTING, [])
+    desk.queue.release(attempt, {"x": 1})
     again = desk.queue.pop()
-    assert again is entry
+    assert again is attempt
     assert (again.consulted, again.request.priority) == ({"x": 1}, 3)
 
-    desk.queue.hold(entry)
+    desk.queue.hold(attempt)
     desk.queue.remove(key("a"))
-    desk.queue.release(entry, {})
-    assert not desk.queue.drop_held(entry)
+    desk.queue.release(attempt, {})
+    assert not desk.queue.drop_held(attempt)
     assert desk.names() == []

@@ -17,8 +17,9 @@ from mandor.model.resources import Resources
 from mandor.model.workload import Disruption, Release, Workload, make_release
 from mandor.placement.framework.points import ClusterEvent
 from mandor.placement.plugins.priority_sort import PrioritySort
-from mandor.scheduler.queue import Place, SchedulingQueue
-from mandor.scheduler.view import Promise, View
+from mandor.scheduler.attempt import Attempt, AttemptState
+from mandor.scheduler.queue import SchedulingQueue
+from mandor.scheduler.view import View
 from mandor.store.base import Change, Delete, Put
 from mandor.store.memory import MemoryStore
 from mandor.store.mirror import Mirror
@@ -51,15 +52,14 @@ class Desk:
         assert isinstance(found, Instance)
         return found
 
-    def place(self) -> Place | None:
-        return self.view.queue.place(WEB0)
+    def place(self) -> AttemptState | None:
+        return self.view.queue.state(WEB0)
 
-    def promise(self) -> Promise:
-        entry = self.view.queue.pop()
-        assert entry is not None
-        made = self.view.promise(entry, "n1")
-        assert made is not None
-        return made
+    def assign(self) -> Attempt:
+        attempt = self.view.queue.pop()
+        assert attempt is not None
+        assert self.view.assign(attempt, "n1")
+        return attempt
 
     def free_cpu(self) -> int:
         return self.view.table.free("n1")["cpu"]
@@ -79,7 +79,7 @@ async def test_an_instance_waits_for_its_release_and_its_workload(desk: Desk) ->
     await desk.put(make_release(WORKLOAD, 1))
     assert desk.place() is None
     await desk.put(WORKLOAD)
-    assert desk.place() is Place.ACTIVE
+    assert desk.place() is AttemptState.ACTIVE
 
 
 async def test_a_placed_instance_counts_as_soon_as_its_release_is_known(desk: Desk) -> None:
@@ -99,7 +99,7 @@ async def test_a_placed_instance_whose_release_is_gone_counts_as_nothing(
     for key in desk.view.missing():
         desk.view.without(key)
     assert desk.free_cpu() == 4000
-    assert "is gone" in caplog.text
+    assert "has no workload default/web" in caplog.text
 
 
 async def ready(desk: Desk) -> None:
@@ -108,41 +108,41 @@ async def ready(desk: Desk) -> None:
     await desk.put_instance()
 
 
-async def test_a_promise_holds_while_its_bind_is_on_the_way(desk: Desk) -> None:
+async def test_an_assignment_holds_while_its_bind_is_on_the_way(desk: Desk) -> None:
     await ready(desk)
-    desk.promise()
+    desk.assign()
     assert (desk.free_cpu(), desk.place()) == (3000, None)
     now = await desk.instance()
     await desk.put(now.changed(status=msgspec.structs.replace(now.status, message="somebody says something")))
     assert (desk.free_cpu(), desk.place()) == (3000, None), "it is neither uncounted nor decided a second time"
 
 
-async def test_a_promise_is_confirmed_by_the_mirror(desk: Desk) -> None:
+async def test_an_assignment_is_confirmed_by_the_mirror(desk: Desk) -> None:
     await ready(desk)
-    made = desk.promise()
+    made = desk.assign()
     await desk.put((await desk.instance()).bound("n1", at=0.0))
-    assert (desk.free_cpu(), desk.view.promises) == (3000, 0)
-    assert not desk.view.take_back(made), "what is bound is not taken back"
+    assert (desk.free_cpu(), desk.view.binding) == (3000, 0)
+    assert not desk.view.withdraw(made), "what is bound is not taken back"
     assert desk.free_cpu() == 3000
 
 
-async def test_a_promise_taken_back_frees_its_room(desk: Desk) -> None:
+async def test_a_withdrawn_assignment_frees_its_room(desk: Desk) -> None:
     await ready(desk)
-    made = desk.promise()
+    made = desk.assign()
     desk.view.happened.clear()
-    assert desk.view.take_back(made)
+    assert desk.view.withdraw(made)
     assert (desk.free_cpu(), desk.place()) == (4000, None)
     assert desk.view.happened == {ClusterEvent.ROOM_FREED}
 
 
-async def test_a_promise_to_one_that_was_replaced_is_void(desk: Desk) -> None:
+async def test_an_assignment_of_a_replaced_instance_is_void(desk: Desk) -> None:
     await ready(desk)
-    made = desk.promise()
+    made = desk.assign()
     old = await desk.instance()
     await desk.put(old.changed(meta=msgspec.structs.replace(old.meta, uid="")))
-    assert (desk.free_cpu(), desk.place()) == (4000, Place.ACTIVE), "the new one waits for its own decision"
-    assert not desk.view.take_back(made)
-    assert desk.place() is Place.ACTIVE
+    assert (desk.free_cpu(), desk.place()) == (4000, AttemptState.ACTIVE), "the new one waits for its own decision"
+    assert not desk.view.withdraw(made)
+    assert desk.place() is AttemptState.ACTIVE
 
 
 @pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED])
@@ -166,7 +166,7 @@ async def test_one_told_to_stop_or_deleted_leaves_the_queue(desk: Desk) -> None:
     assert desk.place() is None
     await desk.store.commit(Delete(WEB0, (await desk.instance()).meta.version))
     await desk.put_instance()
-    assert desk.place() is Place.ACTIVE
+    assert desk.place() is AttemptState.ACTIVE
     await desk.store.commit(Delete(WEB0, (await desk.instance()).meta.version))
     await settle()
     assert desk.place() is None
@@ -214,7 +214,7 @@ async def test_those_that_come_after_a_change_of_their_workload_ask_for_what_it_
     await desk.put(stored.changed(spec=gated, meta=msgspec.structs.replace(stored.meta, labels={"tier": "web"})))
     made = make_instance(1, Phase.PENDING)
     await desk.put(made.changed(meta=Meta(name=made.meta.name, namespace="default")))
-    requests = [entry.request for entry in iter(desk.view.queue.pop, None)]
+    requests = [attempt.request for attempt in iter(desk.view.queue.pop, None)]
     assert [(request.key.name, request.gates, dict(request.identity.labels)) for request in requests] == [
         ("web-0", ("later",), {"tier": "web"}),
         ("web-1", ("later",), {"tier": "web"}),
@@ -224,17 +224,17 @@ async def test_those_that_come_after_a_change_of_their_workload_ask_for_what_it_
 async def test_a_bind_that_is_shown_changes_nothing_that_was_counted(desk: Desk) -> None:
     await desk.put(WORKLOAD, make_release(WORKLOAD, 1))
     await desk.put_instance()
-    promise = desk.promise()
+    desk.assign()
     version = desk.view.table.version
-    await desk.put(promise.instance.bound("n1", at=1.0))
-    assert (desk.view.table.version, desk.free_cpu(), desk.view.promises) == (version, 3000, 0)
+    await desk.put((await desk.instance()).bound("n1", at=1.0))
+    assert (desk.view.table.version, desk.free_cpu(), desk.view.binding) == (version, 3000, 0)
 
 
-async def test_a_bind_elsewhere_than_promised_is_counted_where_it_is(desk: Desk) -> None:
+async def test_a_bind_elsewhere_than_assigned_is_counted_where_it_is(desk: Desk) -> None:
     await desk.put(make_node("n2", cpu=4), WORKLOAD, make_release(WORKLOAD, 1))
     await desk.put_instance()
-    promise = desk.promise()
-    await desk.put(promise.instance.bound("n2", at=1.0))
+    desk.assign()
+    await desk.put((await desk.instance()).bound("n2", at=1.0))
     assert (desk.free_cpu(), desk.view.table.free("n2")["cpu"]) == (4000, 3000)
 
 
@@ -245,7 +245,7 @@ async def test_what_concerns_many_is_so_for_all_of_them_whatever_changes_meanwhi
         await desk.put(*[*made, *waiting][start : start + 100])
     await desk.put(WORKLOAD, make_release(WORKLOAD, 1))
     assert len(desk.view.table.allocations) == 1000
-    assert desk.view.queue.lengths()[Place.ACTIVE] == 500
+    assert desk.view.queue.lengths()[AttemptState.ACTIVE] == 500
 
     workload = await desk.store.get(WORKLOAD.key)
     assert isinstance(workload, Workload)
@@ -276,9 +276,9 @@ async def test_what_concerns_many_is_so_for_all_of_them_whatever_changes_meanwhi
     assert len(table.allocations) == 1000
     assert {allocation.terms.rank.priority for allocation in table.allocations.values()} == {7}
     assert {allocation.identity.labels for allocation in table.allocations.values()} == {frozenset({("app", "new")})}
-    entries = [desk.view.queue.entry(each.key) for each in waiting[number:]]
-    assert {entry.request.priority for entry in entries if entry is not None} == {7}
-    assert desk.view.queue.lengths()[Place.ACTIVE] == 500 - number
+    entries = [desk.view.queue.attempt(each.key) for each in waiting[number:]]
+    assert {attempt.request.priority for attempt in entries if attempt is not None} == {7}
+    assert desk.view.queue.lengths()[AttemptState.ACTIVE] == 500 - number
     identity = next(iter(table.allocations.values())).identity
     assert table.lodgings.allowed(identity) == 1000 - number - (1000 - 30)
 
