@@ -157,7 +157,7 @@ async def test_work_for_a_pool_that_nobody_owns_says_so_until_somebody_does(worl
     await world.apply(make_workload("vm", replicas=2, placement={"pool": "metal"}))
     await world.run(8)
     told = {(each.status.reason, each.status.message) for each in world.instances("vm")}
-    assert told == {("UnclaimedPools", "no scheduler takes the pool metal")}
+    assert told == {("Unclaimed", "no scheduler takes the pool metal")}
     await claim(world.store, world.clock, frozenset({"metal"}))
     recorder = Recorder(world.store, "scheduler", world.clock)
     world.start("third", Scheduler(world.store, world.clock, recorder, pools=frozenset({"metal"})).run())
