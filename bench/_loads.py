@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from bench.end_to_end import manifest
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.record import Event, EventSpec, Hearing, HearingSpec
-from mandor.model.vm_task import VmTask, VmTaskSpec, VmTaskStatus
+from mandor.model.vm_request import VmRequest, VmRequestSpec, VmRequestStatus
 from mandor.store.base import WRITES_MOST, Put, Store
 
 if TYPE_CHECKING:
@@ -107,11 +107,14 @@ async def reservation(driver: Driver) -> None:
 
 @load("20,000 kept tasks")
 async def kept_tasks(driver: Driver) -> None:
-    spec, now = VmTaskSpec(cpu=1, memory_mib=1024), time.time()
-    status = VmTaskStatus(state="Released", since=now)
+    spec, now = VmRequestSpec(cpu=1, memory_mib=1024), time.time()
+    status = VmRequestStatus(state="Released", since=now)
     await put_all(
         driver.store,
-        (VmTask(meta=Meta(name=f"t-{each}", namespace="default"), spec=spec, status=status) for each in range(TASKS)),
+        (
+            VmRequest(meta=Meta(name=f"t-{each}", namespace="default"), spec=spec, status=status)
+            for each in range(TASKS)
+        ),
     )
     await asyncio.sleep(10)
 

@@ -8,7 +8,7 @@ from typing import Any
 from mandor.model.meta import Meta
 from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus
 from mandor.model.resources import Resources
-from mandor.model.vm_task import MIB, VmTask, VmTaskSpec
+from mandor.model.vm_request import MIB, VmRequest, VmRequestSpec
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.cycle import decide
 from mandor.placement.framework.handle import DETACHED
@@ -56,8 +56,8 @@ def _by_profile(machines: list[Machine], requests: list[Size]) -> list[str]:
     profile = made_with(None, DETACHED)["baremetal"]
     board, found = ClusterModel(map(_node, machines)), []
     for number, size in enumerate(requests):
-        spec = VmTaskSpec(cpu=size.cpu, memory_mib=size.memory)
-        claim = VmTask(meta=Meta(name=f"t{number}", namespace="default"), spec=spec).claim
+        spec = VmRequestSpec(cpu=size.cpu, memory_mib=size.memory)
+        claim = VmRequest(meta=Meta(name=f"t{number}", namespace="default"), spec=spec).claim
         request = board.request(claim)
         assert request is not None
         node = decide(profile, request, board.table.snapshot()).node

@@ -20,7 +20,7 @@ import psutil
 
 from mandor.model.instance import Instance
 from mandor.model.node import Node
-from mandor.model.vm_task import VmTask
+from mandor.model.vm_request import VmRequest
 from mandor.store.open import open_store
 
 READY_SECONDS = 30.0
@@ -196,7 +196,9 @@ class Held:
 async def held(path: Path, accepted: list[str]) -> Held:
     found = Held()
     async with await open_store(f"sqlite:{path}") as store:
-        tasks = {each.meta.name: each for each in (await store.list(VmTask.kind)).items if isinstance(each, VmTask)}
+        tasks = {
+            each.meta.name: each for each in (await store.list(VmRequest.kind)).items if isinstance(each, VmRequest)
+        }
         found.states.update(each.status.state for each in tasks.values())
         found.missing = len(set(accepted) - set(tasks))
         found.twice = sum(_placings(each) > 1 for each in tasks.values())
@@ -215,5 +217,5 @@ async def held(path: Path, accepted: list[str]) -> Held:
     return found
 
 
-def _placings(task: VmTask) -> int:
+def _placings(task: VmRequest) -> int:
     return sum(step.state == "Placed" for step in task.status.history)

@@ -10,18 +10,18 @@ import aiohttp
 import pytest
 
 from mandor.baremetal import worker
+from mandor.baremetal.request_change import read_request, request_key
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import SystemClock
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.record import Event
-from mandor.model.vm_task import VmTask
+from mandor.model.vm_request import VmRequest
 from mandor.roots.settings import ServerSettings
 from mandor.roots.tasks import lead
 from mandor.scheduler.loop import Scheduler
 from mandor.store.base import Delete, Put, Store
 from mandor.store.recorder import Recorder
-from mandor.store.tasks import read_task, task_key
 from tests.api.conftest import Api, StartApi
 from tests.scenarios.make import make_node
 
@@ -30,7 +30,7 @@ Session = aiohttp.ClientSession
 AT_ONCE = ServerSettings(task_attempts=1)
 
 
-async def schedule_all(store: Store, settings: ServerSettings, crowded: worker.Crowded = worker.nobody_waits) -> None:
+async def schedule_all(store: Store, settings: ServerSettings, crowded: worker.Crowded = worker.never_crowded) -> None:
     clock = SystemClock()
     async with Background() as tasks:
         pause = Backoff(first_seconds=0.05, most_seconds=0.2)
@@ -104,7 +104,7 @@ async def test_without_a_worker_it_says_that_it_is_being_processed(dev: Api) -> 
 
 async def check_told_with_its_failure(dev: Api, task: str) -> None:
     """In one commit: nobody can die in between."""
-    stored = await read_task(dev.store, task_key(task))
+    stored = await read_request(dev.store, request_key(task))
     events = [each for each in (await dev.store.list(Event.kind)).items if isinstance(each, Event)]
     told = [each for each in events if each.spec.reason == "TaskFailed" and each.spec.about == str(stored.key)]
     assert [each.meta.version for each in told] == [stored.meta.version]
@@ -170,8 +170,8 @@ async def test_tasks_that_were_left_undone_are_taken_up(dev: Api, tasks: Backgro
     await dev.store.commit(Put(node))
     session = await dev.session()
     queued, begun = await ask(session, wanted()), await ask(session, wanted())
-    stored = await dev.store.get(VmTask(meta=node.meta, spec=None).key._replace(namespace="default", name=begun))  # type: ignore[arg-type]
-    assert isinstance(stored, VmTask)
+    stored = await dev.store.get(VmRequest(meta=node.meta, spec=None).key._replace(namespace="default", name=begun))  # type: ignore[arg-type]
+    assert isinstance(stored, VmRequest)
     await dev.store.commit(Put(stored.moved("Processing", 1.0)), Put(stored.claim))
     tasks.start(schedule_all(dev.store, AT_ONCE))
     assert (await result(session, queued))["status"] == "completed"
@@ -215,7 +215,7 @@ async def test_bad_input_is_refused_with_a_code_and_a_hint(dev: Api, body: dict[
         problem = await response.json()
     assert (response.status, problem["code"]) == (400, "invalid")
     assert path is None or problem["path"] == path
-    assert not (await dev.store.list(VmTask.kind)).items
+    assert not (await dev.store.list(VmRequest.kind)).items
     assert path is None or problem["hint"], problem
 
 
@@ -263,7 +263,7 @@ async def test_who_comes_when_too_many_are_under_way_is_told_when_to_come_again(
         assert response.status == 429
         assert int(response.headers["Retry-After"]) >= 1
         assert (await response.json())["code"] == "too_many"
-    assert len((await dev.store.list(VmTask.kind)).items) == 3
+    assert len((await dev.store.list(VmRequest.kind)).items) == 3
 
 
 async def test_a_viewer_may_look_and_not_ask(start_api: StartApi) -> None:

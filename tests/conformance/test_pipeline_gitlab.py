@@ -101,7 +101,7 @@ async def test_a_token_that_may_not_call_it_off_is_told_of_and_nothing_is_taken_
 
 async def test_one_that_failed_may_be_tried_again_and_a_wrong_token_not(tmp_path: Path) -> None:
     async with working(tmp_path, "running", "failed") as (_, pipeline):
-        with pytest.raises(Unavailable, match="pipeline 1 of GitLab: failed"):
+        with pytest.raises(Unavailable, match="GitLab pipeline 1 ended with status failed"):
             await pipeline.create(ORDER, Memory())
         with pytest.raises(Unavailable, match="deleted"):
             await pipeline.create(ORDER, Memory("create 99"))

@@ -121,8 +121,8 @@ def test_what_goes_wrong_is_undone_and_told(tmp_path: Path) -> None:
         huge = prepare(cluster, "rehearsal", size={"cpu": 1024, "memory": 1})
         assert phase(cluster, brief, "Released")["message"] == "100ms are over"
         for spare, why in (
-            (endless, "not made within 1s"),
-            (lonely, "not ready within 1s: it has not joined"),
+            (endless, "not created within 1s"),
+            (lonely, "not ready within 1s: the machine has not joined"),
             (huge, "No available nodes"),
         ):
             assert why in phase(cluster, spare, "Failed")["message"]
@@ -153,7 +153,7 @@ def test_a_person_prepares_lists_and_releases_them(tmp_path: Path) -> None:
 
         failed = cluster.mandor("spare", "prepare", *words, "endless", "--wait")
         assert failed.returncode == 1
-        assert "not made within 1s" in failed.stderr
+        assert "not created within 1s" in failed.stderr
         wrong = cluster.mandor("spare", "prepare", *words, "rehersal")
         assert wrong.returncode != 0
         assert "rehearsal" in wrong.stderr, "it says what was meant"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mandor.model.vm_task import VmTask
+from mandor.model.vm_request import VmRequest
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.config import read_config
 from mandor.placement.framework.handle import DETACHED
@@ -83,7 +83,7 @@ def test_in_any_order_the_same_machines_come_out_as_of_the_plain_best_fit(
         for each in inventory
     )
     fleet = Fleet(inventory, weighed or Weights())
-    placed: list[tuple[VmTask, str, Size]] = []
+    placed: list[tuple[VmRequest, str, Size]] = []
     for index, step in enumerate(wanted):
         if isinstance(step, int):
             if placed:

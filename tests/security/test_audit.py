@@ -27,7 +27,7 @@ from mandor.model.log_sink import LogSink, LogSinkSpec
 from mandor.model.meta import Key, Meta
 from mandor.model.node import RENEWS, Node, NodePhase, NodeStatus
 from mandor.model.record import Namespace, NamespaceSpec
-from mandor.model.vm_task import VmTask
+from mandor.model.vm_request import VmRequest
 from mandor.roots.audit import AuditSinks
 from mandor.roots.key_files import KeyFiles
 from mandor.store.base import Put, Store
@@ -238,7 +238,7 @@ async def _requests(admin: Client, node: Client, store: Store) -> AsyncIterator[
     asked = {"requested_cpu": 1, "requested_memory": 1}
     yield "schedule_vm", ask("POST", "/schedule", asked)
     task = (await store.list("task")).items[0]
-    assert isinstance(task, VmTask)
+    assert isinstance(task, VmRequest)
     placed = task.moved("Processing", 1.0, "x").moved("Placed", 2.0, "x")
     await store.commit(Put(placed))
     yield "confirm_vm", ask("POST", f"/schedule/{task.meta.name}/confirm")

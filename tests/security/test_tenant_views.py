@@ -24,7 +24,7 @@ from mandor.model.record import Event, EventSpec, Namespace
 from mandor.model.secret import Secret, SecretSpec
 from mandor.model.spare import Spare, SpareSpec
 from mandor.model.usage import GroupUsage, Tally, TallySpec
-from mandor.model.vm_task import VmTask, VmTaskSpec
+from mandor.model.vm_request import VmRequest, VmRequestSpec
 from mandor.store.base import Check, Delete, Put
 from mandor.store.remote import RemoteStore
 from mandor.testing.store import make_instance, make_workload
@@ -60,7 +60,7 @@ def theirs() -> list[Object]:
         of(THEIRS, make_instance(f"{MARK}-0", node="n1")),
         Secret(meta=Meta(name=f"{MARK}-secret", namespace=THEIRS), spec=SecretSpec()),
         Quota(meta=Meta(name=f"{MARK}-quota", namespace=THEIRS), spec=QuotaSpec(instances=5)),
-        VmTask(meta=Meta(name=f"{MARK}-task", namespace=THEIRS), spec=VmTaskSpec(cpu=1, memory_mib=1, vm=MARK)),
+        VmRequest(meta=Meta(name=f"{MARK}-task", namespace=THEIRS), spec=VmRequestSpec(cpu=1, memory_mib=1, vm=MARK)),
         Spare(meta=Meta(name=f"{MARK}-spare", namespace=THEIRS), spec=SpareSpec(cpu=1, memory_mib=1, cluster=MARK)),
         event(f"{MARK}-event", THEIRS, f"instance {THEIRS}/{MARK}-0", MARK),
         event("about-cluster", "default", "rebalance now", f"moves {THEIRS}/{MARK}-0"),

@@ -11,7 +11,7 @@ from mandor.lib.steps import chosen, in_turns
 from mandor.lib.words import did_you_mean
 from mandor.model.meta import Meta, Object
 from mandor.model.node import Node
-from mandor.model.vm_task import Step, VmTask, VmTaskSpec, VmTaskStatus
+from mandor.model.vm_request import Step, VmRequest, VmRequestSpec, VmRequestStatus
 from mandor.store.base import Put, Store
 from mandor.store.batching import BatchingStore
 
@@ -37,7 +37,7 @@ class TaskDesk:
     def __post_init__(self) -> None:
         self._gathered = BatchingStore(self.store)
 
-    async def take(self, caller: Caller, spec: VmTaskSpec, namespace: str, address: str) -> VmTask:
+    async def take(self, caller: Caller, spec: VmRequestSpec, namespace: str, address: str) -> VmRequest:
         """Stored when this returns."""
         check_may_place(caller, namespace)
         await self.check_pool(spec.pool)
@@ -46,10 +46,10 @@ class TaskDesk:
         self._open += 1
         now = self.clock.now()
         first = Step("Queued", now, f"asked for by {caller.identity}")
-        task = VmTask(
+        task = VmRequest(
             meta=Meta(name=random_uuid(), namespace=namespace),
             spec=spec,
-            status=VmTaskStatus(since=now, history=(first,)),
+            status=VmRequestStatus(since=now, history=(first,)),
         )
         made = Put(task)
         await self._gathered.commit(made, *self.auditor.of_commit(caller, "schedule", address, [(made, None)]))
@@ -70,13 +70,13 @@ class TaskDesk:
         self._looked_at = now
         nodes = (await self.store.list(Node.kind)).items
         self._pools = frozenset(each.spec.pool for each in nodes if isinstance(each, Node))
-        tasks = (await self.store.list(VmTask.kind)).items
+        tasks = (await self.store.list(VmRequest.kind)).items
         self._open = sum(await in_turns(chosen(tasks, lambda piece: map(_open, piece))))
 
 
 def _open(task: Object) -> bool:
-    return isinstance(task, VmTask) and task.status.state in {"Queued", "Processing"}
+    return isinstance(task, VmRequest) and task.status.state in {"Queued", "Processing"}
 
 
 def check_may_place(caller: Caller, namespace: str) -> None:
-    caller.require("create", VmTask.kind, namespace, what=f"place virtual machines in the namespace {namespace}")
+    caller.require("create", VmRequest.kind, namespace, what=f"place virtual machines in the namespace {namespace}")

@@ -1,1 +1,1 @@
-"""Machines for virtual machines: tasks, the queue they go through, and inventories of machines."""
+"""Placement of virtual machines on machines of an inventory: requests, their queue, and spare machines."""

@@ -1,4 +1,4 @@
-"""Ansible as a pipeline: a playbook is run, here, with the order as its variables."""
+"""Ansible pipeline: runs a playbook on this server with the order as variables."""
 
 import asyncio
 import contextlib
@@ -15,11 +15,11 @@ from mandor.errors import Invalid, Unavailable
 OUTPUT_MOST = 64 * 1024
 SAYS_MOST = 400
 MISUSED = frozenset({1, 4, 5, 250})
-"""A playbook that cannot be read; hosts that cannot be reached (4) may be there next time."""
+"""Exit codes of a playbook that can never succeed; unreachable hosts (4) may be back at the next attempt."""
 
 
 class AnsiblePipeline(Pipeline):
-    """`mandor_action` is `create` or `delete`; `mandor_vm` holds the order."""
+    """The variable `mandor_action` is `create` or `delete`; `mandor_vm` holds the order."""
 
     def __init__(self, playbook: str, inventory: str = "localhost,", command: str = "") -> None:
         self._playbook, self._inventory, self._command = playbook, inventory, command or _found()
@@ -32,7 +32,7 @@ class AnsiblePipeline(Pipeline):
 
     async def _play(self, action: str, order: VmOrder) -> None:
         if not await asyncio.to_thread(Path(self._playbook).is_file):
-            raise Invalid(f"there is no playbook {self._playbook} on this server")
+            raise Invalid(f"the playbook {self._playbook} does not exist on this server")
         fields = {name: getattr(order, name) for name in order.__struct_fields__}
         variables = json.dumps({"mandor_action": action, "mandor_vm": fields})
         words = ["-i", self._inventory, "-e", variables, self._playbook]
@@ -48,7 +48,7 @@ class AnsiblePipeline(Pipeline):
                 env=environ,
             )
         except OSError as error:
-            raise Unavailable(f"{self._command} cannot be started: {error.strerror}", hint="install ansible") from error
+            raise Unavailable(f"cannot start {self._command}: {error.strerror}", hint="install ansible") from error
         try:
             said = await _tail(process)
             code = await process.wait()
@@ -56,17 +56,17 @@ class AnsiblePipeline(Pipeline):
             await _end(process)
         if code:
             wrong = Invalid if code in MISUSED - {4} else Unavailable
-            raise wrong(f"the playbook ended with {code}: {said[-SAYS_MOST:]}")
+            raise wrong(f"the playbook failed with exit code {code}: {said[-SAYS_MOST:]}")
 
 
 def _found() -> str:
-    """On the path, or beside the Python that runs this: nobody has to activate its environment."""
+    """Return the command on the PATH, or beside the running Python, so that no environment need be activated."""
     own = Path(sys.executable).with_name("ansible-playbook")
     return shutil.which("ansible-playbook") or (str(own) if own.exists() else "ansible-playbook")
 
 
 async def _tail(process: asyncio.subprocess.Process) -> str:
-    """The last of what it writes; the rest is let go."""
+    """Return the end of the output; the rest is discarded."""
     assert process.stdout is not None
     kept = b""
     while chunk := await process.stdout.read(8192):
@@ -75,7 +75,7 @@ async def _tail(process: asyncio.subprocess.Process) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """With all it started, if it has not ended by itself."""
+    """Kill the process group if it is still running."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

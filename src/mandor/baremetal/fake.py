@@ -1,4 +1,4 @@
-"""A pipeline that makes nothing and remembers what it would have made: to rehearse, and to fail on cue."""
+"""Fake pipeline: makes nothing and records its calls, for rehearsals and tests with failures."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -10,25 +10,25 @@ from mandor.errors import Invalid, Unavailable
 @dataclass
 class FakePipeline(Pipeline):
     takes: float = 0.0
-    """Seconds, for each."""
+    """Seconds that each call takes."""
     fails: int = 0
-    """So many of the next tries to make one fail."""
+    """Number of the next `create` calls that fail."""
     broken: bool = False
-    """None can ever be made."""
+    """Whether every `create` call fails permanently."""
     hangs: bool = False
-    """It is made, and never says so."""
+    """Whether machines are made without ever being reported."""
     stays: int = 0
-    """So many of the next tries to take one away fail."""
+    """Number of the next `delete` calls that fail."""
     there: dict[str, VmOrder] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
     async def create(self, order: VmOrder, run: Run) -> None:
         self.calls.append(f"create {order.name} on {order.node}")
         if self.broken:
-            raise Invalid("it is broken")
+            raise Invalid("the fake pipeline is set to fail")
         if self.fails:
             self.fails -= 1
-            raise Unavailable("not now")
+            raise Unavailable("the fake pipeline is set to fail this attempt")
         await asyncio.sleep(self.takes)
         self.there[order.name] = order
         if self.hangs:
@@ -38,5 +38,5 @@ class FakePipeline(Pipeline):
         self.calls.append(f"delete {order.name}")
         if self.stays:
             self.stays -= 1
-            raise Unavailable("it does not go")
+            raise Unavailable("the fake pipeline is set to fail this deletion")
         self.there.pop(order.name, None)

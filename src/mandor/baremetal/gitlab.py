@@ -1,4 +1,4 @@
-"""GitLab as a pipeline: triggered by its API with the order as variables, and followed until it has ended."""
+"""GitLab pipeline: triggers a pipeline with the order as variables and follows it until it ends."""
 
 import asyncio
 from pathlib import Path
@@ -17,20 +17,20 @@ CALL_SECONDS = 30.0
 UNDER_WAY = frozenset(
     {"created", "waiting_for_resource", "preparing", "pending", "running", "scheduled", "canceling", "manual"}
 )
-"""As GitLab's documentation of its pipelines lists them; `success` is the only good end."""
+"""Final statuses of a GitLab pipeline; all but `success` are failures."""
 
 
 class GitlabPipeline(Pipeline):
-    """Its jobs see MANDOR_ACTION (`create`, `delete`), MANDOR_VM, MANDOR_CLUSTER, MANDOR_NODE, MANDOR_ADDRESS,
-    MANDOR_CPU and MANDOR_MEMORY_MIB."""
+    """Its jobs get the variables MANDOR_ACTION (`create`, `delete`), MANDOR_VM, MANDOR_CLUSTER, MANDOR_NODE,
+    MANDOR_ADDRESS, MANDOR_CPU and MANDOR_MEMORY_MIB."""
 
     def __init__(
         self, url: str, project: str, ref: str, trigger_token_file: str, token_file: str, poll: float = POLL_SECONDS
     ) -> None:
-        """The trigger's token begins pipelines, the other one (`api`) looks after them, and calls them off."""
+        """The trigger token starts pipelines; the API token (scope `api`) reads and cancels them."""
         split = urlsplit(url)
         if split.scheme != "https" and not (split.scheme == "http" and split.hostname in HERE):
-            raise Invalid(f"{url[:100]!r} is no address of GitLab", hint="https://HOST")
+            raise Invalid(f"{url[:100]!r} is not the address of a GitLab server", hint="https://HOST")
         self._api = f"{url.rstrip('/')}/api/v4/projects/{quote(project, safe='')}"
         self._ref, self._poll = ref, poll
         self._trigger_file, self._token_file = Path(trigger_token_file), Path(token_file)
@@ -48,7 +48,7 @@ class GitlabPipeline(Pipeline):
             await session.close()
 
     async def _go(self, action: str, order: VmOrder, run: Run) -> None:
-        """A run is remembered as `create 17`; one of the other action must not go on beside this one."""
+        """Start or follow a pipeline, stored as `create 17`; a run of the other action is cancelled first."""
         known, _, number = run.id.partition(" ")
         if known != action:
             if number:
@@ -58,7 +58,7 @@ class GitlabPipeline(Pipeline):
         status, page = await self._end(number)
         await run.keep("")
         if status != "success":
-            raise Unavailable(f"pipeline {number} of GitLab: {status}: {page}")
+            raise Unavailable(f"GitLab pipeline {number} ended with status {status}: {page}")
 
     async def _break_off(self, number: str) -> None:
         status, _ = await self._status(number)
@@ -67,7 +67,7 @@ class GitlabPipeline(Pipeline):
             await self._end(number)
 
     async def _end(self, number: str) -> tuple[str, str]:
-        """How it ended, and the page that shows it."""
+        """Wait until the pipeline ends; return its status and the address of its page."""
         while True:
             status, page = await self._status(number)
             if status not in UNDER_WAY:
@@ -102,7 +102,7 @@ class GitlabPipeline(Pipeline):
         token: bool = False,
         missing: dict[str, str] | None = None,
     ) -> Any:
-        """`missing`: what stands for something that is not there."""
+        """Send a request; `missing` is returned for a 404 answer."""
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_SECONDS))
         headers = {"PRIVATE-TOKEN": _secret(self._token_file)} if token else {}
@@ -114,7 +114,7 @@ class GitlabPipeline(Pipeline):
                 if 200 <= answer.status < 300:
                     return _json(said)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unavailable(f"GitLab does not answer: {str(error) or 'too late'}") from error
+            raise Unavailable(f"GitLab does not answer: {str(error) or 'timeout'}") from error
         if answer.status == 404 and missing is not None:
             return missing
         story = f"GitLab answered {answer.status}: {' '.join(said.split())[:200]}"
@@ -125,11 +125,11 @@ def _json(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise Unavailable(f"GitLab's answer is no JSON: {error}") from error
+        raise Unavailable(f"GitLab's answer is not JSON: {error}") from error
 
 
 def _secret(path: Path) -> str:
     try:
         return path.read_text().strip()
     except OSError as error:
-        raise Unavailable(f"the token of GitLab in {path} cannot be read: {error.strerror}") from error
+        raise Unavailable(f"cannot read the GitLab token in {path}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Incus as a pipeline: the virtual machine is an instance of the Incus on the machine that was chosen, or of one."""
+"""Incus pipeline: virtual machines are instances of the Incus server on the chosen machine, or of a fixed one."""
 
 import contextlib
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ STOP_SECONDS = 30
 
 
 class IncusPipeline(Pipeline):
-    """`{address}` and `{node}` in `url` are those of the machine. What lacks our mark is never touched."""
+    """`{address}` and `{node}` in `url` are replaced by the machine's. Other instances of Incus are never changed."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class IncusPipeline(Pipeline):
     async def create(self, order: VmOrder, run: Run) -> None:
         api = self._client(order)
         try:
-            if run.id:  # It is listed before it is finished.
+            if run.id:  # Incus lists an instance before it is complete.
                 await _finish(api, run)
             found = await _find(api, order.name)
             if found is None:
@@ -48,19 +48,19 @@ class IncusPipeline(Pipeline):
                 await _finish(api, run)
                 found = await _find(api, order.name)
             if found is None:
-                raise Unavailable(f"incus did not make {order.name}")
+                raise Unavailable(f"incus did not create {order.name}")
             if found["config"].get(MARK) != order.cluster:
-                raise Invalid(f"incus has an instance {order.name} that is not ours")
+                raise Invalid(f"incus has an instance {order.name} that mandor did not create")
             if found["status"] != "Running":
                 await api.run("PUT", path_of(order.name, "state"), {"action": "start", "timeout": STOP_SECONDS})
         except Refused as error:
-            raise Unavailable(f"incus could not make {order.name}: {error.message}") from error
+            raise Unavailable(f"incus could not create {order.name}: {error.message}") from error
 
     async def delete(self, order: VmOrder, run: Run) -> None:
         api = self._client(order)
         try:
             if run.id:
-                with contextlib.suppress(Refused):  # Some can only be waited for.
+                with contextlib.suppress(Refused):  # Some operations cannot be cancelled.
                     await api.call("DELETE", run.id)
                 with contextlib.suppress(Refused):
                     await _finish(api, run)
@@ -98,7 +98,7 @@ class IncusPipeline(Pipeline):
 
 
 async def _finish(api: IncusClient, run: Run) -> None:
-    """Once Incus has been told to make it, it goes on whether anybody waits or not; over is forgotten soon."""
+    """Wait for the operation of an earlier attempt, which continues in Incus; it may no longer be known."""
     try:
         await api.finish({"operation": run.id})
     except Refused as error:

@@ -1,4 +1,4 @@
-"""The inventory: machines that another system knows become nodes; its last good list holds until the next one."""
+"""The inventory: machines listed by another system become nodes; the last valid list is used until the next one."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 
-from mandor.baremetal.inventory_plan import Seen, plan_inventory
+from mandor.baremetal.inventory_plan import InventoryState, plan_inventory
 from mandor.baremetal.machine import Machine, read_machines
 from mandor.errors import Conflict, Invalid, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
@@ -18,7 +18,7 @@ from mandor.model.instance import Instance
 from mandor.model.inventory import Inventory, InventorySpec, InventoryStatus
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node
-from mandor.model.vm_task import VmTask
+from mandor.model.vm_request import VmRequest
 from mandor.store.base import Put, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
@@ -29,21 +29,21 @@ NAME = "machines"
 ANSWER_MOST = 64 * 1024 * 1024
 TIMEOUT_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-"""How often a file is looked at."""
+"""Seconds between two checks of a file."""
 BACKOFF = Backoff(first_seconds=1.0, most_seconds=60.0, jitter=0.3)
 TRIES = 3
 
 
 class MachineSource(ABC):
     text: str
-    """Where it is, for people."""
+    """The address of the list, for messages."""
 
     @abstractmethod
     async def fetch(self) -> list[Machine]:
-        """All machines; `Unavailable` or `Invalid` if that cannot be had."""
+        """Return all machines; raise `Unavailable` or `Invalid` if the list cannot be read."""
 
     async def wait(self, clock: Clock, seconds: float) -> None:
-        """Until it is time to look again."""
+        """Wait until the next refresh is due."""
         await clock.sleep(seconds)
 
 
@@ -56,19 +56,19 @@ class NodeApi(MachineSource):
         try:
             async with aiohttp.ClientSession(timeout=self._timeout) as session, session.get(self.text) as response:
                 if response.status != 200:
-                    raise Unavailable(f"{self.text} answers {response.status}")
+                    raise Unavailable(f"{self.text} answered with status {response.status}")
                 body = bytearray()
                 async for piece in response.content.iter_chunked(1 << 16):
                     body += piece
                     if len(body) > ANSWER_MOST:
-                        raise Invalid(f"{self.text} answers with more than {ANSWER_MOST:,} bytes")
+                        raise Invalid(f"{self.text} answered with more than {ANSWER_MOST:,} bytes")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unavailable(f"{self.text} does not answer: {str(error) or type(error).__name__}") from error
         return read_machines(bytes(body))
 
 
 class MachineFile(MachineSource):
-    """Looked at again as soon as it changes."""
+    """A file; it is read again when it changes."""
 
     def __init__(self, path: Path) -> None:
         self.text = str(path)
@@ -99,7 +99,7 @@ def source_of(text: str) -> MachineSource:
     return NodeApi(text) if text.startswith(("http://", "https://")) else MachineFile(Path(text).absolute())
 
 
-class Refresher:
+class InventoryRefresher:
     def __init__(
         self,
         store: Store,
@@ -110,45 +110,45 @@ class Refresher:
         *,
         every_seconds: float = 30.0,
     ) -> None:
-        """`mirrors`: of tasks, of claims, of nodes."""
+        """`mirrors`: of requests, of claims, of nodes."""
         self._store, self._clock, self._recorder, self._source = store, clock, recorder, source
-        self._tasks, self._claims, self._nodes = mirrors
+        self._requests, self._claims, self._nodes = mirrors
         self._every = every_seconds
 
     async def run(self) -> None:
-        """For ever."""
+        """Refresh the inventory until cancelled."""
         while True:
             failures = await self.look()
             pause = min(BACKOFF.pause(failures), self._every) if failures else self._every
             await self._source.wait(self._clock, pause)
 
     async def look(self) -> int:
-        """Ask once; how many looks in a row have failed now."""
+        """Refresh once; return the number of failed refreshes in a row."""
         began = self._clock.now()
         before = await self._store.get(_KEY)
         known = before.status if isinstance(before, Inventory) else InventoryStatus()
         try:
             machines = await self._source.fetch()
             if not machines and known.machines:
-                raise Invalid(f"the list of {self._source.text} is empty all at once: it is not believed")
+                raise Invalid(f"{self._source.text} lists no machines any more: an empty list is not accepted")
             trouble = await self._apply(machines, began)
         except Conflict as error:
-            log.info("the inventory is written again: %s", error)
+            log.info("retrying to write the inventory: %s", error)
             return 1
         except MandorError as error:
-            age = f"the list of {Seconds(round(began - known.refreshed_at))} ago is used on"
+            age = f"using the list from {Seconds(round(began - known.refreshed_at))} ago"
             message = f"{error}; {age if known.refreshed_at else 'there is no list yet'}"
             status = InventoryStatus(
                 refreshed_at=known.refreshed_at, machines=known.machines, failures=known.failures + 1, error=message
             )
-            log.warning("the inventory is not refreshed: %s", message)
+            log.warning("the inventory was not refreshed: %s", message)
         else:
             status = InventoryStatus(refreshed_at=began, machines=len(machines), error=trouble)
         await self._tell(before if isinstance(before, Inventory) else None, status)
         return status.failures
 
     async def _apply(self, machines: list[Machine], began: float) -> str:
-        """What could not be taken over, in words."""
+        """Write the plan; return a message about machines that were skipped."""
         for attempt in range(TRIES):
             seen = await in_turns(self._seen())
             plan = await in_turns(plan_inventory(machines, seen, NAME, began, self._clock.now()))
@@ -158,26 +158,26 @@ class Refresher:
             except Conflict:
                 if attempt == TRIES - 1:
                     raise
-                await self._clock.sleep(LOOK_SECONDS)  # until the mirrors show what was in the way
+                await self._clock.sleep(LOOK_SECONDS)  # until the mirrors show the conflicting change
                 continue
             if plan.commits:
                 await self._nodes.reached(revision)
-            return f"left alone, for nodes are called so: {', '.join(plan.taken[:10])}" if plan.taken else ""
+            return f"skipped, because nodes have these names: {', '.join(plan.taken[:10])}" if plan.taken else ""
         raise AssertionError("unreachable")
 
-    def _seen(self) -> Steps[Seen]:
+    def _seen(self) -> Steps[InventoryState]:
         claims: dict[str, list[Instance]] = {}
-        tasks: dict[str, VmTask] = {}
+        requests: dict[str, VmRequest] = {}
         for piece in pieces(list(self._claims.items()), FEW):
             for each in piece:
                 if isinstance(each, Instance) and each.spec.claim is not None and each.node:
                     claims.setdefault(each.node, []).append(each)
-                    task = self._tasks.get(Key(VmTask.kind, each.meta.namespace, each.spec.claim.task))
-                    if isinstance(task, VmTask):
-                        tasks[str(each.key)] = task
+                    request = self._requests.get(Key(VmRequest.kind, each.meta.namespace, each.spec.claim.task))
+                    if isinstance(request, VmRequest):
+                        requests[str(each.key)] = request
             yield WRITTEN * len(piece)
         nodes = {each.meta.name: each for each in self._nodes.items() if isinstance(each, Node)}
-        return Seen(nodes, claims, tasks)
+        return InventoryState(nodes, claims, requests)
 
     async def _tell(self, before: Inventory | None, status: InventoryStatus) -> None:
         meta = before.meta if before is not None else Meta(name=NAME)

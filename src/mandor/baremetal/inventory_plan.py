@@ -1,4 +1,4 @@
-"""Plan for an inventory: the nodes that its machines are, and which claims they show by now."""
+"""Plan for an inventory: the nodes for its machines, and the claims that its figures include by now."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,42 +7,42 @@ import msgspec
 
 from mandor.baremetal.machine import Machine
 from mandor.lib.steps import WRITTEN, Steps, pieces
+from mandor.model.claim import DEDICATED
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
 from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus, Occupied, Taint
 from mandor.model.resources import Resources
-from mandor.model.vm_task import MIB, VmTask
-from mandor.placement.claims import DEDICATED
+from mandor.model.vm_request import MIB, VmRequest
 from mandor.store.base import Delete, Put, Write
 
 SOME = 50
-"""So many machines are compared in one go."""
-ABSENT = "the inventory does not list it any more"
+"""Machines that are compared in one step of the event loop."""
+ABSENT = "the inventory no longer lists this machine"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What is stored."""
+class InventoryState:
+    """The stored objects that the plan needs."""
 
     nodes: Mapping[str, Node]
     claims: Mapping[str, Sequence[Instance]]
-    """By node."""
-    tasks: Mapping[str, VmTask]
-    """Of claims, by the claim's key as text."""
+    """Claims by node."""
+    requests: Mapping[str, VmRequest]
+    """Requests by the key of their claim, as text."""
 
 
 @dataclass(slots=True)
 class InventoryPlan:
     commits: list[list[Write]] = field(default_factory=list)
-    """Each is written as a whole: what an inventory shows and the claim for it are never both missing."""
+    """Writes per commit; a commit replaces a claim by the inventory's figures atomically."""
     taken: list[str] = field(default_factory=list)
-    """Machines that are called as a node which has an agent: they are left alone."""
+    """Names of machines that are skipped, because a node with an agent has the same name."""
 
 
 def plan_inventory(
-    machines: Sequence[Machine], seen: Seen, name: str, began_at: float, now: float
+    machines: Sequence[Machine], seen: InventoryState, name: str, began_at: float, now: float
 ) -> Steps[InventoryPlan]:
-    """`began_at`: when the list was asked for; what was confirmed later may not be in it."""
+    """`began_at`: when the list was requested; virtual machines that were confirmed later may be missing in it."""
     plan = InventoryPlan()
     for piece in pieces(machines, SOME):
         for machine in piece:
@@ -53,7 +53,7 @@ def plan_inventory(
             after = _node(machine, node, name, now)
             shown = _shown(machine, seen, began_at)
             if after != node or shown:
-                # The node is written also if only a claim goes: a bind that was decided before must not go through.
+                # The node is written even if only a claim is deleted, so that a bind decided earlier conflicts.
                 plan.commits.append([Put(after), *shown])
         yield 2 * WRITTEN * len(piece)
     listed = {each.name for each in machines}
@@ -77,7 +77,7 @@ def _node(machine: Machine, before: Node | None, name: str, now: float) -> Node:
     status = msgspec.structs.replace(
         known,
         phase=phase,
-        reason="" if machine.ready else "the inventory says that it is not ready",
+        reason="" if machine.ready else "the inventory reports this machine as not ready",
         since=known.since if known.phase is phase else now,
         address=machine.ip,
         capacity=Resources(machine.cpu * 1000, machine.memory * MIB),
@@ -91,20 +91,20 @@ def _node(machine: Machine, before: Node | None, name: str, now: float) -> Node:
     return Node(meta=meta, spec=spec, status=status)
 
 
-def _shown(machine: Machine, seen: Seen, began_at: float) -> list[Write]:
-    """Claims of confirmed virtual machines that what the machine says is used contains."""
+def _shown(machine: Machine, seen: InventoryState, began_at: float) -> list[Write]:
+    """Return writes for the claims of confirmed virtual machines that the machine's figures include."""
     writes: list[Write] = []
     for claim in seen.claims.get(machine.name, ()):
-        task = seen.tasks.get(str(claim.key))
-        if task is None or task.status.state != "Confirmed" or task.status.counted:
+        request = seen.requests.get(str(claim.key))
+        if request is None or request.status.state != "Confirmed" or request.status.counted:
             continue
-        if task.status.since < began_at and machine.shows(task.spec.vm) and len(writes) < 96:
-            counted = task.changed(status=msgspec.structs.replace(task.status, counted=True))
+        if request.status.since < began_at and machine.shows(request.spec.vm) and len(writes) < 96:
+            counted = request.changed(status=msgspec.structs.replace(request.status, counted=True))
             writes += [Delete(claim.key, claim.meta.version), Put(counted)]
     return writes
 
 
-def _gone(node: Node, seen: Seen, now: float) -> list[list[Write]]:
+def _gone(node: Node, seen: InventoryState, now: float) -> list[list[Write]]:
     if not seen.claims.get(node.meta.name):
         return [[Delete(node.key, node.meta.version)]]
     if node.status.reason == ABSENT:

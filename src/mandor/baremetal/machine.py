@@ -1,4 +1,4 @@
-"""Machines as an inventory lists them: JSON or YAML, read and checked."""
+"""Machines of an inventory: read from JSON or YAML and validated."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ Amount = Annotated[int, Bounds(ge=0, le=2**40)]
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """One of them; keys that stand there beside these are somebody else's."""
+    """One machine; other keys of the list are ignored."""
 
     name: str
     ip: str = ""
@@ -26,13 +26,13 @@ class Machine(Struct, frozen=True, kw_only=True):
     """MiB."""
     pool: str = "default"
     dedicated: bool = False
-    """It only takes those who want a machine for themselves."""
+    """Whether only requests with `dedicated` are placed here."""
     used_cpu: Amount = 0
     used_memory: Amount = 0
     vms: tuple[str, ...] | Amount = 0
-    """The virtual machines there: their names, or how many."""
+    """The virtual machines on it: their names, or their number."""
     max_vms: Amount | None = None
-    """So many at most; absent: as many as fit."""
+    """Maximum number of virtual machines; absent: no limit."""
     ready: bool = True
     labels: dict[str, str] = {}
 
@@ -46,19 +46,19 @@ class Machine(Struct, frozen=True, kw_only=True):
         return self.vms if isinstance(self.vms, int) else len(self.vms)
 
     def shows(self, vm: str) -> bool:
-        """Whether that virtual machine can be in what it says is used; one without a name is taken to be."""
+        """Return whether the used resources may include this virtual machine; always true without a name."""
         return not vm or isinstance(self.vms, int) or vm in self.vms
 
 
 def read_machines(text: bytes) -> list[Machine]:
-    """A list, or one under `nodes` or `machines`; `Invalid` says what is wrong with which of them."""
+    """Read a list, or a list under `nodes` or `machines`; `Invalid` names the machine with an error."""
     plain = _plain(text)
     if isinstance(plain, dict):
         plain = plain.get("nodes", plain.get("machines"))
     if not isinstance(plain, list):
         raise Invalid("an inventory is a list of machines", hint="[{name, ip, cpu, memory, pool, …}, …]")
     if len(plain) > MACHINES_MOST:
-        raise Invalid(f"{len(plain)} machines; at most {MACHINES_MOST:,} are possible")
+        raise Invalid(f"the inventory lists {len(plain)} machines; at most {MACHINES_MOST:,} are allowed")
     found = [_machine(each, index) for index, each in enumerate(plain)]
     _check_once(found)
     return found
@@ -76,7 +76,7 @@ def _check_once(machines: Sequence[Machine]) -> None:
     seen: set[str] = set()
     for each in machines:
         if each.name in seen:
-            raise Invalid(f"two machines are called {each.name}")
+            raise Invalid(f"the inventory lists two machines with the name {each.name}")
         seen.add(each.name)
 
 
@@ -90,5 +90,5 @@ def _plain(text: bytes) -> Any:
     except Malformed as error:
         raise Invalid(f"line {error.line}: {error.message}", hint=error.hint, line=error.line) from error
     if len(documents) != 1:
-        raise Invalid(f"{len(documents)} documents; an inventory is one")
+        raise Invalid(f"the inventory has {len(documents)} YAML documents; it must be one")
     return documents[0].value

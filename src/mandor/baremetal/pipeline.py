@@ -1,4 +1,4 @@
-"""The pipeline interface: what mandor needs from whoever makes virtual machines.
+"""The pipeline interface: how mandor has virtual machines created and deleted.
 
 A pipeline is told to make one on a machine that was chosen, and to take it away again; each verb returns when that is
 done. Both are idempotent: the name of the virtual machine is the key, and the same order again is the same machine.
@@ -15,7 +15,7 @@ class VmOrder(Struct, frozen=True, kw_only=True):
     name: str
     cluster: str
     node: str
-    """The machine that it goes to."""
+    """The machine to create it on."""
     address: str
     cpu: int
     memory_mib: int
@@ -23,7 +23,7 @@ class VmOrder(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Run:
-    """What a pipeline calls its work, kept in the store: after a restart it is followed, not begun again."""
+    """Id of a pipeline run, kept in the store, so that a restarted server follows the run instead of repeating it."""
 
     id: str
     keep: Callable[[str], Awaitable[None]]
@@ -32,12 +32,12 @@ class Run:
 class Pipeline(ABC):
     @abstractmethod
     async def create(self, order: VmOrder, run: Run) -> None:
-        """`Invalid` for what can never be made, `Unavailable` for what may work at the next try."""
+        """Create the machine; raise `Invalid` if that can never succeed, `Unavailable` if a retry may."""
 
     @abstractmethod
     async def delete(self, order: VmOrder, run: Run) -> None:
-        """Take it away; one that is not there is no error."""
+        """Delete the machine; one that does not exist is no error."""
 
     async def close(self) -> None:
-        """Nothing is asked of it any more."""
+        """Release resources; no further calls follow."""
         return

@@ -1,8 +1,8 @@
-"""The queue interface: how a task gets from whoever stored it to whoever works on it.
+"""The queue interface between the server that stores a VM request and the worker that processes it.
 
-* A queue carries names. What is true of a task stands in the store alone, so a name that comes twice does no harm.
-* `publish` returns when the queue has them for good (or as good as the queue can), and raises `Unavailable` otherwise.
-* Every delivery is answered once, with `done`, `again` or `bury`; one that is not (its taker died) comes again.
+* A queue carries names. The state of a request is in the store alone, so a name that is delivered twice does no harm.
+* `publish` returns when the queue has accepted the names durably, and raises `Unavailable` otherwise.
+* Every delivery is answered once, with `done`, `retry` or `fail`; one without an answer is delivered again.
 """
 
 from abc import ABC, abstractmethod
@@ -12,39 +12,39 @@ from typing import Self
 
 
 class Delivery(ABC):
-    """One task, handed to one worker."""
+    """One request, delivered to one worker."""
 
-    def __init__(self, task: str) -> None:
-        self.task = task
+    def __init__(self, request: str) -> None:
+        self.request = request
         """`NAMESPACE/NAME`"""
 
     @abstractmethod
     async def done(self) -> None:
-        """Nothing more is to be done about it."""
+        """Remove it from the queue."""
 
     @abstractmethod
-    async def again(self, attempt: int, seconds: float) -> None:
-        """It comes again after that time; `attempt`: so many tries have failed."""
+    async def retry(self, attempt: int, seconds: float) -> None:
+        """Deliver it again after that time; `attempt`: number of failed attempts."""
 
     @abstractmethod
-    async def bury(self, why: str) -> None:
-        """It has failed for good; queues that can keep it for people to look at."""
+    async def fail(self, why: str) -> None:
+        """Remove it after its final failure; some queues keep it in a dead-letter queue."""
 
 
-class TaskQueue(ABC):
-    """Use as `async with`: the block begins when the queue is ready, or is being tried for in the background."""
+class VmRequestQueue(ABC):
+    """Use as an async context manager: connecting may continue in the background after the block begins."""
 
     @abstractmethod
-    async def publish(self, *tasks: str) -> None:
-        """All of them; if it fails, some may be on their way all the same."""
+    async def publish(self, *requests: str) -> None:
+        """Publish all; if this fails, some may have been published."""
 
     @abstractmethod
     def deliveries(self) -> AsyncIterator[Delivery]:
-        """For ever; several may be in hand at the same time."""
+        """Yield deliveries until closed; several may be unanswered at the same time."""
 
     @property
     def trouble(self) -> str:
-        """Why it does not work just now; empty: it does."""
+        """Reason why the queue is not working; empty: it works."""
         return ""
 
     async def __aenter__(self) -> Self:

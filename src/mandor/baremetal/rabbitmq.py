@@ -1,9 +1,9 @@
-"""The queue in RabbitMQ: durable, confirmed, shared by the workers of all servers.
+"""RabbitQueue: a durable, confirmed queue in RabbitMQ, shared by the workers of all servers.
 
-A topic exchange and durable queues are declared at the start. A task is a persistent message with the routing key
+A topic exchange and durable queues are declared at the start. A request is a persistent message with the routing key
 `task.schedule`, published with confirms and acknowledged by hand. One that is to come again waits in a delay queue,
 one for each number of tries, whose messages expire back into the exchange; one that failed for good lies in the
-dead-letter queue. While the broker is away, nothing is lost: the store has the tasks, and what is published or taken
+dead-letter queue. While the broker is away, nothing is lost: the store has the requests, and what is published or taken
 twice does no harm.
 """
 
@@ -20,7 +20,7 @@ from aiormq import Channel, spec
 from aiormq.abc import DeliveredMessage
 from aiormq.exceptions import AMQPError
 
-from mandor.baremetal.queue import Delivery, TaskQueue
+from mandor.baremetal.queue import Delivery, VmRequestQueue
 from mandor.errors import MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.tasks import Background
@@ -33,45 +33,47 @@ ROUTING_KEY = "task.schedule"
 DELAYED = "task.delayed"
 DEAD = "task.dead"
 DELAYS_MOST = 8
-"""So many delay queues: later tries wait in the last one."""
+"""Number of delay queues; later attempts use the last one."""
 ANSWER_SECONDS = 15.0
 CLOSE_SECONDS = 3.0
 GATHER_SECONDS = 0.01
-"""What is done within this time is acknowledged together."""
+"""Seconds in which answers are collected into one acknowledgement."""
 BACKOFF = Backoff(first_seconds=0.5, most_seconds=15.0, jitter=0.3)
 TROUBLE = (AMQPError, OSError, asyncio.TimeoutError, RuntimeError)
-"""What a broker that goes away makes of a call: `RuntimeError` for a channel that is closed by now."""
+"""Errors of calls while the broker is unreachable; `RuntimeError` means a closed channel."""
 
 
-class RabbitQueue(TaskQueue):
+class RabbitQueue(VmRequestQueue):
     def __init__(self, url: str, *, prefetch: int = 512, prefix: str = EXCHANGE) -> None:
         self._url, self._prefetch, self._prefix = url, prefetch, prefix
-        self._tasks = Background()
+        self._background = Background()
         self._channel: Channel | None = None
         self._answers = _Answers()
         self._inbox: asyncio.Queue[Delivery] = asyncio.Queue()
         self._consuming = False
-        self._trouble = "the broker has not been reached yet"
+        self._trouble = "not connected yet"
 
     @property
     def trouble(self) -> str:
         return f"RabbitMQ: {self._trouble}" if self._trouble else ""
 
     async def __aenter__(self) -> Self:
-        await self._tasks.__aenter__()
-        self._tasks.start(self._keep(), "rabbitmq")
+        await self._background.__aenter__()
+        self._background.start(self._keep(), "rabbitmq")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._tasks.__aexit__(kind, error, trace)
+        await self._background.__aexit__(kind, error, trace)
 
-    async def publish(self, *tasks: str) -> None:
-        await self.send(tasks, ROUTING_KEY)
+    async def publish(self, *requests: str) -> None:
+        await self.send(requests, ROUTING_KEY)
 
-    async def send(self, tasks: Sequence[str], routing_key: str, seconds: float | None = None, why: str = "") -> None:
-        """Confirmed by the broker when this returns: all are sent, and then their confirms are waited for."""
+    async def send(
+        self, requests: Sequence[str], routing_key: str, seconds: float | None = None, why: str = ""
+    ) -> None:
+        """Publish and wait until the broker has confirmed all messages."""
         channel = self._channel
         if channel is None:
             raise Unavailable(self.trouble or "RabbitMQ: not connected")
@@ -79,29 +81,29 @@ class RabbitQueue(TaskQueue):
             async with asyncio.timeout(ANSWER_SECONDS):
                 sending = (
                     channel.basic_publish(
-                        task.encode(),
+                        request.encode(),
                         exchange=self._prefix,
                         routing_key=routing_key,
-                        properties=_properties(task, seconds, why),
+                        properties=_properties(request, seconds, why),
                         mandatory=True,
                         wait=False,
                     )
-                    for task in tasks
+                    for request in requests
                 )
                 await asyncio.gather(*sending)
         except (*TROUBLE, asyncio.CancelledError) as error:
             _raise_if_ended()
-            raise Unavailable(f"RabbitMQ did not take a task: {str(error) or type(error).__name__}") from error
+            raise Unavailable(f"RabbitMQ did not accept a task: {str(error) or type(error).__name__}") from error
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
         self._consuming = True
         if self._channel is not None:
-            with suppress(*TROUBLE):  # then the next connection consumes
+            with suppress(*TROUBLE):  # consuming starts with the next connection
                 await self._consume(self._channel, self._answers)
         while True:
             yield await self._inbox.get()
 
-    # Keeping the connection.
+    # The connection.
 
     async def _keep(self) -> None:
         failures = 0
@@ -118,7 +120,7 @@ class RabbitQueue(TaskQueue):
                 await asyncio.sleep(BACKOFF.pause(failures))
 
     async def _connected(self) -> None:
-        """Until the connection is lost."""
+        """Serve the connection until it is lost."""
         async with asyncio.timeout(ANSWER_SECONDS):
             connection = await aio_pika.connect(self._url)
         answers = _Answers()
@@ -132,7 +134,7 @@ class RabbitQueue(TaskQueue):
         finally:
             self._channel = None
             with suppress(*TROUBLE):
-                async with asyncio.timeout(CLOSE_SECONDS):  # a broker that was killed does not say goodbye
+                async with asyncio.timeout(CLOSE_SECONDS):  # a broker that was killed does not answer
                     await connection.close()
 
     async def _open(self, connection: aio_pika.abc.AbstractConnection, answers: "_Answers") -> None:
@@ -145,7 +147,7 @@ class RabbitQueue(TaskQueue):
         back = {"x-dead-letter-exchange": self._prefix, "x-dead-letter-routing-key": ROUTING_KEY}
         for number in range(1, DELAYS_MOST + 1):
             await self._declare(channel, exchange, f"delay.{number}", f"{DELAYED}.{number}", back)
-        # What goes back and forth for each task does so without the objects that the library makes of it.
+        # Messages are handled on the low-level channel, which avoids the library's object per message.
         self._answers, self._channel = answers, cast("Channel", await channel.get_underlay_channel())
         if self._consuming:
             await self._consume(self._channel, answers)
@@ -160,11 +162,11 @@ class RabbitQueue(TaskQueue):
         await channel.basic_consume(f"{self._prefix}.{SCHEDULE}", received, no_ack=False)
 
     async def _acknowledge(self, answers: "_Answers") -> None:
-        """Until the connection is lost."""
+        """Acknowledge answers until the connection is lost."""
         while not answers.over:
             await answers.wake.wait()
             await asyncio.sleep(GATHER_SECONDS)
-            with suppress(*TROUBLE):  # it is lost, and they come again
+            with suppress(*TROUBLE):  # the connection is lost, and the broker delivers them again
                 for tag, multiple in answers.taken():
                     assert self._channel is not None
                     await self._channel.basic_ack(tag, multiple=multiple, wait=False)
@@ -181,9 +183,9 @@ class RabbitQueue(TaskQueue):
         await queue.bind(exchange, routing_key)
 
 
-def _properties(task: str, seconds: float | None, why: str) -> spec.Basic.Properties:
+def _properties(request: str, seconds: float | None, why: str) -> spec.Basic.Properties:
     return spec.Basic.Properties(
-        message_id=task,
+        message_id=request,
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         expiration=None if seconds is None else str(round(seconds * 1000)),
         headers={"why": why[:500]} if why else None,
@@ -191,14 +193,14 @@ def _properties(task: str, seconds: float | None, why: str) -> spec.Basic.Proper
 
 
 def _raise_if_ended() -> None:
-    """The library cancels what waits on a connection that is lost; whoever really ends us has asked for that."""
+    """Raise if this task is really cancelled: the library also cancels waits on a lost connection."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
 class _Answers:
-    """What was delivered over one connection, and has been answered since."""
+    """Deliveries of one connection and which of them are answered."""
 
     def __init__(self) -> None:
         self._open: dict[int, None] = {}
@@ -207,7 +209,7 @@ class _Answers:
         self.over = False
 
     def end(self, *_: object) -> None:
-        """What has not been acknowledged by now comes again."""
+        """Mark the connection as lost: the broker delivers unacknowledged messages again."""
         self.over = True
         self.wake.set()
 
@@ -220,7 +222,7 @@ class _Answers:
         self.wake.set()
 
     def taken(self) -> list[tuple[int, bool]]:
-        """Tags to acknowledge, and whether all before them are meant, too: whoever came first is mostly done first."""
+        """Return tags to acknowledge, each with whether it includes all earlier ones."""
         done, self._done = self._done, []
         self.wake.clear()
         if self.over:
@@ -232,7 +234,7 @@ class _Answers:
 
 
 class _Delivery(Delivery):
-    """Acknowledged only after what comes next is with the broker: between the two it can come twice, never not."""
+    """Acknowledged only after the follow-up message is confirmed: it may be delivered twice, but is never lost."""
 
     def __init__(self, queue: RabbitQueue, answers: _Answers, tag: int, body: bytes) -> None:
         super().__init__(body.decode(errors="replace"))
@@ -242,17 +244,17 @@ class _Delivery(Delivery):
     async def done(self) -> None:
         self._answers.done(self._tag)
 
-    async def again(self, attempt: int, seconds: float) -> None:
+    async def retry(self, attempt: int, seconds: float) -> None:
         number = min(max(attempt, 1), DELAYS_MOST)
         await self._pass_on(f"{DELAYED}.{number}", seconds=seconds)
 
-    async def bury(self, why: str) -> None:
+    async def fail(self, why: str) -> None:
         await self._pass_on(DEAD, why=why)
 
     async def _pass_on(self, routing_key: str, seconds: float | None = None, why: str = "") -> None:
         try:
-            await self._queue.send([self.task], routing_key, seconds, why)
+            await self._queue.send([self.request], routing_key, seconds, why)
         except MandorError as error:
-            log.info("task %s comes again, for it was not acknowledged: %s", self.task, error)
+            log.info("VM request %s is delivered again, because it was not acknowledged: %s", self.request, error)
             return
         await self.done()

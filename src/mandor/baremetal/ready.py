@@ -1,4 +1,4 @@
-"""Whether a virtual machine has joined its cluster and is Ready: by Kubernetes' API, or as a node of our own."""
+"""Checks whether a virtual machine has joined its cluster: with the Kubernetes API, or as a node of this cluster."""
 
 import asyncio
 import ssl
@@ -21,21 +21,21 @@ CALL_SECONDS = 15.0
 class Ready(ABC):
     @abstractmethod
     async def check(self, name: str) -> str:
-        """Empty: it is ready; otherwise what it is waiting for. `Unavailable` when nobody can say."""
+        """Return what the machine waits for, empty if it is ready; raise `Unavailable` if that is unknown."""
 
     async def close(self) -> None:
         return
 
 
-class AtOnce(Ready):
-    """What the pipeline has made is ready."""
+class AlwaysReady(Ready):
+    """A machine is ready as soon as the pipeline has made it."""
 
     async def check(self, name: str) -> str:
         return ""
 
 
 class OwnNode(Ready):
-    """Its agent joins this very cluster, under its name."""
+    """A machine is ready when its node in this cluster is."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -43,17 +43,17 @@ class OwnNode(Ready):
     async def check(self, name: str) -> str:
         node = await self._store.get(Key(Node.kind, "", name))
         if not isinstance(node, Node):
-            return "it has not joined"
-        return "" if node.status.phase is NodePhase.READY else f"its node is {node.status.phase.value}"
+            return "the machine has not joined"
+        return "" if node.status.phase is NodePhase.READY else f"the node is {node.status.phase.value}"
 
 
 class KubernetesNode(Ready):
-    """GET /api/v1/nodes/NAME: the condition `Ready` has to be `True`."""
+    """A machine is ready when its node in Kubernetes has the condition `Ready`."""
 
     def __init__(self, url: str, token_file: str = "", ca: str = "") -> None:
         split = urlsplit(url)
         if split.scheme != "https" and not (split.scheme == "http" and split.hostname in HERE):
-            raise Invalid(f"{url[:100]!r} is no address of a Kubernetes API", hint="https://HOST:6443")
+            raise Invalid(f"{url[:100]!r} is not the address of a Kubernetes API", hint="https://HOST:6443")
         self._url, self._token_file, self._ca = url.rstrip("/"), token_file, ca
         self._session: aiohttp.ClientSession | None = None
 
@@ -68,9 +68,9 @@ class KubernetesNode(Ready):
             ) as answer:
                 body = await answer.content.read(4 << 20)
         except (aiohttp.ClientError, OSError, ssl.SSLError, TimeoutError) as error:
-            raise Unavailable(f"the Kubernetes API does not answer: {str(error) or 'too late'}") from error
+            raise Unavailable(f"the Kubernetes API does not answer: {str(error) or 'timeout'}") from error
         if answer.status == 404:
-            return "it has not joined"
+            return "the machine has not joined"
         if answer.status != 200:
             raise Unavailable(f"the Kubernetes API answered {answer.status}")
         return _story(body)
@@ -96,5 +96,5 @@ def _story(body: bytes) -> str:
         (ready,) = [each for each in conditions if each["type"] == "Ready"]
         status, message = ready["status"], str(ready.get("message", ""))
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):
-        return "its node says nothing about being ready"
-    return "" if status == "True" else f"its node is not ready: {message[:200]}"
+        return "the node has no condition Ready"
+    return "" if status == "True" else f"the node is not ready: {message[:200]}"

@@ -1,8 +1,10 @@
-"""Making the machines of a spare: a place is found and held for each, the pipeline makes it, and it is watched until it
-is ready. Each goes on from the step that the store shows."""
+"""SpareMaker: places and reserves each machine of a spare, runs the pipeline, and waits until the machine is ready.
+
+Each machine continues from the step that is stored."""
 
 import asyncio
 
+from mandor.baremetal.request_change import change_request, request_key
 from mandor.baremetal.spare_record import SAYS_MOST, SpareRecord, order_of
 from mandor.baremetal.targets import Target
 from mandor.errors import Conflict, Invalid, MandorError, Unavailable
@@ -11,9 +13,8 @@ from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
 from mandor.model.meta import Key, Meta
 from mandor.model.spare import Spare, SpareVm
-from mandor.model.vm_task import Step, VmTask, VmTaskSpec, VmTaskStatus
+from mandor.model.vm_request import Step, VmRequest, VmRequestSpec, VmRequestStatus
 from mandor.store.base import Put, Store
-from mandor.store.tasks import change_task, task_key
 
 POLL_SECONDS = 1.0
 PLACE_SECONDS = 300.0
@@ -21,8 +22,8 @@ HOLD_SECONDS_MOST = 30 * 86_400.0
 BACKOFF = Backoff(first_seconds=2.0, most_seconds=120.0, jitter=0.3)
 
 
-class Hopeless(Exception):
-    """It will not be made; any other error (of the store) is waited out."""
+class SpareFailed(Exception):
+    """The spare cannot be made; other errors (of the store) are retried."""
 
 
 class SpareMaker:
@@ -30,7 +31,7 @@ class SpareMaker:
         self._store, self._clock, self._record = store, clock, record
 
     async def make_all(self, spare: Spare, target: Target) -> None:
-        """Until all are ready; `Hopeless` as soon as one of them is."""
+        """Make all machines; raise `SpareFailed` as soon as one of them fails."""
         makings = [asyncio.ensure_future(self._make(spare, index, target)) for index in range(spare.spec.count)]
         try:
             for making in asyncio.as_completed(makings):
@@ -44,8 +45,8 @@ class SpareMaker:
         key = spare.key
         vm = spare.status.vms[index]
         if vm.state == "Placing":
-            task = await self._placed(spare, vm, target)
-            where = {"node": task.status.node, "address": task.status.address}
+            request = await self._placed(spare, vm, target)
+            where = {"node": request.status.node, "address": request.status.address}
             vm = await self._record.note(key, index, state="Creating", **where)
         if vm.state == "Creating":
             await self._create(spare, index, vm, target)
@@ -55,25 +56,25 @@ class SpareMaker:
             await self._confirm(vm, spare.meta.namespace)
             await self._record.note(key, index, state="Ready", message="")
 
-    async def _placed(self, spare: Spare, vm: SpareVm, target: Target) -> VmTask:
-        key = task_key(vm.task, spare.meta.namespace)
+    async def _placed(self, spare: Spare, vm: SpareVm, target: Target) -> VmRequest:
+        key = request_key(vm.task, spare.meta.namespace)
         if await self._store.get(key) is None:
-            await self._store.commit(Put(self._task(spare, vm, target)))
+            await self._store.commit(Put(self._request(spare, vm, target)))
         while True:
-            task = await self._store.get(key)
-            if not isinstance(task, VmTask):
-                raise Hopeless(f"{vm.name}: its task is gone")
-            if task.status.state in {"Placed", "Confirmed"}:
-                return task
-            if task.ended:
-                raise Hopeless(f"{vm.name}: {task.status.error or task.status.state}")
+            request = await self._store.get(key)
+            if not isinstance(request, VmRequest):
+                raise SpareFailed(f"{vm.name}: its task was deleted")
+            if request.status.state in {"Placed", "Confirmed"}:
+                return request
+            if request.ended:
+                raise SpareFailed(f"{vm.name}: {request.status.error or request.status.state}")
             await self._clock.sleep(POLL_SECONDS / 2)
 
-    def _task(self, spare: Spare, vm: SpareVm, target: Target) -> VmTask:
+    def _request(self, spare: Spare, vm: SpareVm, target: Target) -> VmRequest:
         now, spec = self._clock.now(), spare.spec
-        return VmTask(
+        return VmRequest(
             meta=Meta(name=vm.task, namespace=spare.meta.namespace),
-            spec=VmTaskSpec(
+            spec=VmRequestSpec(
                 purpose="spare",
                 cpu=spec.cpu,
                 memory_mib=spec.memory_mib,
@@ -83,7 +84,7 @@ class SpareMaker:
                 place_seconds=PLACE_SECONDS,
                 hold_seconds=min(target.hold_seconds, HOLD_SECONDS_MOST),
             ),
-            status=VmTaskStatus(since=now, history=(Step("Queued", now, f"for the spare {spare.meta.name}"),)),
+            status=VmRequestStatus(since=now, history=(Step("Queued", now, f"for the spare {spare.meta.name}"),)),
         )
 
     async def _create(self, spare: Spare, index: int, vm: SpareVm, target: Target) -> None:
@@ -93,14 +94,14 @@ class SpareMaker:
                     await target.pipeline.create(order_of(spare, vm), self._record.run(spare.key, index, vm))
                 return
             except TimeoutError:
-                error = f"not made within {Seconds(target.create_seconds)}"
+                error = f"not created within {Seconds(target.create_seconds)}"
             except (Unavailable, Conflict) as failed:
                 error = str(failed)
             except MandorError as never:
-                raise Hopeless(f"{vm.name}: {never}") from never
+                raise SpareFailed(f"{vm.name}: {never}") from never
             if attempt == target.attempts:
-                raise Hopeless(f"{vm.name} was not made in {attempt} tries: {error}")
-            vm = await self._record.note(spare.key, index, message=f"try {attempt}: {error}"[:SAYS_MOST])
+                raise SpareFailed(f"{vm.name} was not created in {attempt} attempts: {error}")
+            vm = await self._record.note(spare.key, index, message=f"attempt {attempt}: {error}"[:SAYS_MOST])
             await self._clock.sleep(BACKOFF.pause(attempt))
 
     async def _join(self, key: Key, index: int, vm: SpareVm, target: Target) -> None:
@@ -113,21 +114,21 @@ class SpareMaker:
             if not waits:
                 return
             if self._clock.now() > until:
-                raise Hopeless(f"{vm.name} was not ready within {Seconds(target.ready_seconds)}: {waits}")
+                raise SpareFailed(f"{vm.name} was not ready within {Seconds(target.ready_seconds)}: {waits}")
             if waits != vm.message:
                 vm = await self._record.note(key, index, message=waits[:SAYS_MOST])
             await self._clock.sleep(POLL_SECONDS)
 
     async def _confirm(self, vm: SpareVm, namespace: str) -> None:
-        def confirm(found: VmTask) -> VmTask:
+        def confirm(found: VmRequest) -> VmRequest:
             if found.status.state == "Confirmed":
                 return found
             try:
-                return found.moved("Confirmed", self._clock.now(), "its spare is ready")
+                return found.moved("Confirmed", self._clock.now(), "the spare is ready")
             except ValueError as error:
                 raise Invalid(str(error)) from error
 
         try:
-            await change_task(self._store, task_key(vm.task, namespace), confirm)
+            await change_request(self._store, request_key(vm.task, namespace), confirm)
         except Invalid as error:
-            raise Hopeless(f"{vm.name}: {error}") from error
+            raise SpareFailed(f"{vm.name}: {error}") from error

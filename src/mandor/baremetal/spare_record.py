@@ -1,4 +1,4 @@
-"""What is known of a spare stands in the store: read, and written again before and after every step."""
+"""SpareRecord: reads and writes the state of a spare before and after every step."""
 
 import logging
 
@@ -23,7 +23,7 @@ class SpareRecord:
     async def read(self, key: Key) -> Spare:
         found = await self._store.get(key)
         if not isinstance(found, Spare):
-            raise NotFound(f"there is no {key}")
+            raise NotFound(f"{key} does not exist")
         return found
 
     async def note(self, key: Key, index: int, **fields: object) -> SpareVm:
@@ -34,7 +34,7 @@ class SpareRecord:
         raise Conflict(f"{key} keeps changing", key=key)
 
     async def move(self, key: Key, phase: SparePhase, why: str) -> None:
-        """Whoever waits for that is told in the same commit: a server that dies has told it, or has not moved."""
+        """Change the phase and record an event in the same commit."""
         bad = phase in {"Failing", "Failed"}
         for _ in range(TRIES):
             after = (await self.read(key)).moved(phase, self._clock.now(), why)
@@ -60,7 +60,7 @@ class SpareRecord:
         return memory
 
     async def _written(self, *writes: Write) -> bool:
-        """False: somebody wrote first."""
+        """Return False if another writer was faster."""
         try:
             await self._store.commit(*writes)
         except Conflict:

@@ -1,8 +1,9 @@
-"""Taking the machines of a spare away, and giving back the room that was held for them."""
+"""SpareRemover: deletes the machines of a spare and releases the resources that were reserved for them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+from mandor.baremetal.request_change import change_request, request_key
 from mandor.baremetal.spare_record import SAYS_MOST, SpareRecord, order_of
 from mandor.baremetal.targets import Target
 from mandor.errors import MandorError, NotFound, Unavailable
@@ -11,9 +12,8 @@ from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
 from mandor.model.meta import Key
 from mandor.model.spare import Spare, SpareVm
-from mandor.model.vm_task import VmTask
+from mandor.model.vm_request import VmRequest
 from mandor.store.base import Store
-from mandor.store.tasks import change_task, task_key
 
 BACKOFF = Backoff(first_seconds=2.0, most_seconds=600.0, jitter=0.3)
 Pause = Callable[[Spare, float], Awaitable[None]]
@@ -23,7 +23,7 @@ class SpareRemover:
     def __init__(
         self, store: Store, clock: Clock, record: SpareRecord, targets: Mapping[str, Target], pause: Pause
     ) -> None:
-        """`pause`: for so long, or until somebody says that a spare is gone."""
+        """`pause`: waits for the given seconds, or until the spare is deleted."""
         self._store, self._clock, self._record = store, clock, record
         self._targets, self._pause = targets, pause
 
@@ -34,7 +34,7 @@ class SpareRemover:
                 raise error
 
     async def _remove(self, key: Key, index: int) -> None:
-        """Until it is gone: room that a virtual machine still takes is not given to others."""
+        """Delete one machine, retrying until it is gone; its resources are released only then."""
         failures = 0
         while True:
             spare = await self._record.read(key)
@@ -49,7 +49,7 @@ class SpareRemover:
                 return
             except MandorError as error:
                 failures += 1
-                said = f"cannot be taken away: {error}"[:SAYS_MOST]
+                said = f"cannot be deleted: {error}"[:SAYS_MOST]
                 self._record.warn(spare, "SpareStays", f"{vm.name} {said}")
                 await self._record.note(key, index, message=said)
             await self._pause(spare, BACKOFF.pause(failures))
@@ -57,21 +57,21 @@ class SpareRemover:
     async def _delete(self, spare: Spare, index: int, vm: SpareVm) -> None:
         target = self._targets.get(spare.spec.cluster)
         if target is None:
-            raise Unavailable(f"there is no pipeline for the cluster {spare.spec.cluster} any more")
+            raise Unavailable(f"there is no longer a pipeline for the cluster {spare.spec.cluster}")
         try:
             async with asyncio.timeout(target.create_seconds):
                 await target.pipeline.delete(order_of(spare, vm), self._record.run(spare.key, index, vm))
         except TimeoutError as error:
-            raise Unavailable(f"not done within {Seconds(target.create_seconds)}") from error
+            raise Unavailable(f"not deleted within {Seconds(target.create_seconds)}") from error
 
-    async def _give_back(self, task: str, namespace: str) -> None:
-        def over(found: VmTask) -> VmTask:
+    async def _give_back(self, request: str, namespace: str) -> None:
+        def over(found: VmRequest) -> VmRequest:
             if found.ended:
                 return found
             confirmed = found.status.state == "Confirmed"
-            return found.moved("Released" if confirmed else "Cancelled", self._clock.now(), "its spare is gone")
+            return found.moved("Released" if confirmed else "Cancelled", self._clock.now(), "the spare is gone")
 
         try:
-            await change_task(self._store, task_key(task, namespace), over, free=True)
+            await change_request(self._store, request_key(request, namespace), over, free=True)
         except NotFound:
             return

@@ -1,7 +1,7 @@
-"""Spares: a machine is found for each, the pipeline makes it, it is watched until it is ready, and taken away again.
+"""Spares: places machines, has the pipeline create them, waits until they are ready, and deletes them again.
 
-Where each of them is stands in the store before and after every step, so another leader goes on from there. Whatever
-fails, all that was made is taken away, and all that was held is given back, before the spare itself has failed.
+The state of each spare is stored before and after every step, so that another leader can continue. After a
+failure, all machines are deleted and all resources released before the spare itself is marked as failed.
 """
 
 import asyncio
@@ -9,12 +9,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from mandor.baremetal.settings import TaskSettings
-from mandor.baremetal.spare_maker import Hopeless, SpareMaker
+from mandor.baremetal.request_plan import outdated
+from mandor.baremetal.settings import VmRequestSettings
+from mandor.baremetal.spare_maker import SpareFailed, SpareMaker
 from mandor.baremetal.spare_record import SpareRecord
 from mandor.baremetal.spare_remover import SpareRemover
 from mandor.baremetal.targets import Target
-from mandor.baremetal.task_plan import outdated
 from mandor.errors import MandorError, NotFound
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -40,10 +40,10 @@ class Spares:
         clock: Clock,
         recorder: Recorder,
         targets: Mapping[str, Target],
-        settings: TaskSettings | None = None,
+        settings: VmRequestSettings | None = None,
     ) -> None:
         self._store, self._clock, self._targets = store, clock, targets
-        self._settings = settings or TaskSettings()
+        self._settings = settings or VmRequestSettings()
         self._record = SpareRecord(store, clock, recorder)
         self._maker = SpareMaker(store, clock, self._record)
         self._remover = SpareRemover(store, clock, self._record, targets, self._pause)
@@ -53,16 +53,16 @@ class Spares:
         self._waiting: dict[Key, set[asyncio.Event]] = {}
 
     async def run(self) -> None:
-        """For ever."""
+        """Process spares until cancelled."""
         self._mirror.listen(self._notice)
-        async with self._mirror, Background() as tasks:
+        async with self._mirror, Background() as background:
             await self._mirror.synced()
-            tasks.start(self._forget(), "past spares")
+            background.start(self._forget(), "past spares")
             while True:
                 self._changed.clear()
                 for each in self._known():
                     if not each.ended and each.key not in self._driven:
-                        task = self._driven[each.key] = tasks.start(self._drive(each.key), str(each.key))
+                        task = self._driven[each.key] = background.start(self._drive(each.key), str(each.key))
                         task.add_done_callback(partial(self._over, each.key))
                 await self._changed.wait()
 
@@ -82,7 +82,7 @@ class Spares:
         self._changed.set()
 
     async def _forget(self) -> None:
-        """What ended long ago, for ever."""
+        """Delete old spares until cancelled."""
         settings = self._settings
         while True:
             over = [each for each in self._known() if each.ended]
@@ -93,7 +93,7 @@ class Spares:
                     some = old[start : start + WRITES_MOST]
                     await self._store.commit(*(Delete(each.key, each.meta.version) for each in some))
             except MandorError as error:
-                log.warning("old spares are not forgotten: %s", error)
+                log.warning("cannot delete old spares: %s", error)
             await self._clock.sleep(LOOK_SECONDS)
 
     async def _drive(self, key: Key) -> None:
@@ -109,7 +109,7 @@ class Spares:
                 return
             except MandorError as error:
                 failures += 1
-                log.warning("%s waits: %s", key, error)
+                log.warning("%s is retried later: %s", key, error)
                 await self._clock.sleep(BACKOFF.pause(failures))
 
     async def _advance(self, spare: Spare) -> None:
@@ -126,7 +126,7 @@ class Spares:
             await self._prepare(spare)
 
     async def _prepare(self, spare: Spare) -> None:
-        """Until all are ready, one has failed, or nobody needs them any more."""
+        """Make the machines until all are ready, one has failed, or the spare is released."""
         target = self._targets.get(spare.spec.cluster)
         if target is None:
             await self._record.move(spare.key, "Failing", f"there is no pipeline for the cluster {spare.spec.cluster}")
@@ -139,10 +139,10 @@ class Spares:
             making.cancel()
             leaving.cancel()
             made, left = await asyncio.gather(making, leaving, return_exceptions=True)
-        if isinstance(made, Hopeless):
+        if isinstance(made, SpareFailed):
             await self._record.move(spare.key, "Failing", str(made))
         elif made is None:
-            await self._record.move(spare.key, "Ready", "all have joined and are ready")
+            await self._record.move(spare.key, "Ready", "all machines have joined and are ready")
         else:
             for error in (made, left):
                 if isinstance(error, Exception):
@@ -154,7 +154,7 @@ class Spares:
             spare = await self._record.read(spare.key)
 
     async def _keep(self, spare: Spare) -> None:
-        """Until its time is over, or somebody says that it is."""
+        """Wait until the spare expires or is released."""
         after = spare.spec.release_after
         left = spare.status.since + after - self._clock.now() if after else LOOK_SECONDS
         if left > 0:
@@ -163,7 +163,7 @@ class Spares:
             await self._record.move(spare.key, "Releasing", f"{Seconds(after)} are over")
 
     async def _pause(self, spare: Spare, seconds: float) -> None:
-        """For so long at most: what somebody wants of it may change."""
+        """Wait for at most `seconds`, or until the spare's spec changes."""
         known = self._mirror.get(spare.key)
         if isinstance(known, Spare) and known.meta.version > spare.meta.version and known.spec != spare.spec:
             return

@@ -1,4 +1,4 @@
-"""The clusters that spares can be made for: how machines get there, and how it is seen that they have; from a file."""
+"""Target clusters of spares, read from a file: the pipeline that makes machines, and the readiness check."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from mandor.baremetal.fake import FakePipeline
 from mandor.baremetal.gitlab import GitlabPipeline
 from mandor.baremetal.incus import IncusPipeline
 from mandor.baremetal.pipeline import Pipeline
-from mandor.baremetal.ready import AtOnce, KubernetesNode, OwnNode, Ready
+from mandor.baremetal.ready import AlwaysReady, KubernetesNode, OwnNode, Ready
 from mandor.errors import Invalid
 from mandor.lib.owned_file import read_owned
 from mandor.lib.quantity import Seconds
@@ -46,7 +46,7 @@ class Incus(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Fake(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Nothing is made: to rehearse."""
+    """A pipeline that makes nothing, for rehearsals."""
 
     takes: Seconds = Seconds(0)
     fails: int = 0
@@ -73,9 +73,9 @@ class TargetSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.ansible, self.gitlab, self.incus, self.fake)) != 1:
-            raise ValueError("a cluster has one of `ansible`, `gitlab`, `incus` and `fake`")
+            raise ValueError("a cluster needs exactly one of `ansible`, `gitlab`, `incus` and `fake`")
         if not 1 <= self.attempts <= 20:
-            raise ValueError(f"attempts is {self.attempts}; it is 1..20")
+            raise ValueError(f"attempts is {self.attempts}; it must be between 1 and 20")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,12 @@ class Target:
 
     @property
     def hold_seconds(self) -> float:
-        """Room is held for longer than everything may take."""
+        """Seconds for which resources are reserved; longer than all steps may take."""
         return self.create_seconds * self.attempts + self.ready_seconds + 3600
 
 
 def read_targets(file: str) -> dict[str, TargetSpec]:
-    """By the names of clusters; `Invalid` names the place of a mistake."""
+    """Return the targets by cluster name; `Invalid` names the position of an error."""
     if not file:
         return {}
     try:
@@ -101,13 +101,13 @@ def read_targets(file: str) -> dict[str, TargetSpec]:
         plain = documents[0].value if documents else {}
         return from_plain(plain, dict[str, TargetSpec])
     except OSError as error:
-        raise Invalid(f"the pipelines in {file} cannot be read: {error.strerror}") from error
+        raise Invalid(f"cannot read the pipelines in {file}: {error.strerror}") from error
     except (Malformed, msgspec.ValidationError) as error:
-        raise Invalid(f"{file}: {error}", hint="docs/guides/spares.md shows what it holds") from error
+        raise Invalid(f"{file}: {error}", hint="see docs/guides/spares.md for the format") from error
 
 
 def make_target(spec: TargetSpec, store: Store) -> Target:
-    ready: Ready = AtOnce() if spec.ready == "at-once" else OwnNode(store)
+    ready: Ready = AlwaysReady() if spec.ready == "at-once" else OwnNode(store)
     if isinstance(spec.ready, Kubernetes):
         ready = KubernetesNode(spec.ready.url, spec.ready.token_file, spec.ready.ca)
     timeouts = (float(spec.create_timeout), float(spec.ready_timeout), spec.attempts)

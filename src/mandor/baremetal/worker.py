@@ -1,4 +1,4 @@
-"""The worker: takes tasks from the queue, has the scheduler place their claims, and writes down what came of it."""
+"""The worker: takes requests from the queue, has the scheduler place their claims, and writes the results."""
 
 import asyncio
 import logging
@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from mandor.baremetal.failure import failure_of
-from mandor.baremetal.queue import Delivery, TaskQueue
-from mandor.baremetal.settings import TaskSettings
-from mandor.baremetal.task_plan import Verdict, address_of, begun, placed, refused, verdict
+from mandor.baremetal.queue import Delivery, VmRequestQueue
+from mandor.baremetal.request_change import change_request, read_request, request_key
+from mandor.baremetal.request_plan import ClaimResult, address_of, begun, claim_result, placed, refused
+from mandor.baremetal.settings import VmRequestSettings
 from mandor.errors import Conflict, MandorError, NotFound
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
@@ -16,78 +17,77 @@ from mandor.model.claim import LABELS
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
-from mandor.model.vm_task import VmTask
+from mandor.model.vm_request import VmRequest
 from mandor.store.base import Change, Filter, Put, Store, Write
 from mandor.store.batching import BatchingStore
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
-from mandor.store.tasks import change_task, read_task, task_key
 
 log = logging.getLogger(__name__)
 
 CLAIMS = Filter(labels=LABELS)
-NO_ANSWER = Verdict("", "the scheduler did not answer")
+NO_ANSWER = ClaimResult("", "the scheduler did not answer")
 
 
 Crowded = Callable[[], bool]
-"""Whether others in this process have a crowd waiting."""
+"""Returns whether many API requests wait in this process."""
 ROUND = 64
-"""So many tasks are begun before it is looked again whether others have a crowd waiting."""
+"""Requests that are started between two calls of `crowded`."""
 COURTESY_SECONDS = 5.0
-"""So long it waits for a crowd; what it has waited comes back as it works, so that at worst it waits half the time."""
+"""Longest wait for API requests, in seconds; the allowance refills while requests are processed."""
 LOOK_SECONDS = 0.01
 WAVE_SECONDS = 0.5
-"""So long it waits for half of its hands."""
+"""Seconds to wait until half of the concurrent requests are done."""
 
 
-def nobody_waits() -> bool:
+def never_crowded() -> bool:
     return False
 
 
 class Worker:
-    """Several of them, in several processes, may take from the same queue: what is true stands in the store."""
+    """Several workers, in several processes, may take from the same queue; the store holds the state."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        queue: TaskQueue,
+        queue: VmRequestQueue,
         recorder: Recorder,
-        settings: TaskSettings | None = None,
-        crowded: Crowded = nobody_waits,
+        settings: VmRequestSettings | None = None,
+        crowded: Crowded = never_crowded,
     ) -> None:
         self._store = BatchingStore(store)
-        """Steps of several tasks at the same moment are written together."""
+        """Combines simultaneous commits of several requests."""
         self._clock, self._queue, self._recorder = clock, queue, recorder
-        self._settings = settings or TaskSettings()
+        self._settings = settings or VmRequestSettings()
         self._claims = Mirror(store, Instance.kind, CLAIMS)
-        self._waiting: dict[Key, asyncio.Future[Verdict]] = {}
+        self._waiting: dict[Key, asyncio.Future[ClaimResult]] = {}
         self._in_hand: set[str] = set()
         self._crowded = crowded
         self._courtesy, self._looked_at = COURTESY_SECONDS, clock.monotonic()
         self._enough, self._eased = 0, asyncio.Event()
 
     async def run(self) -> None:
-        """For ever."""
+        """Process requests until cancelled."""
         self._claims.listen(self._heard)
-        async with self._claims, Background() as tasks:
+        async with self._claims, Background() as background:
             await self._claims.synced()
             taken = 0
             async for delivery in self._queue.deliveries():
                 taken += 1
                 if taken % ROUND == 0:
                     await self._let_others_pass()
-                if delivery.task in self._in_hand:
-                    await delivery.done()  # it came again while somebody here works on it
+                if delivery.request in self._in_hand:
+                    await delivery.done()  # delivered again while this process works on it
                     continue
                 if len(self._in_hand) >= self._settings.workers:
                     await self._wave()
-                self._in_hand.add(delivery.task)
-                tasks.start(self._handle(delivery), delivery.task)
+                self._in_hand.add(delivery.request)
+                background.start(self._handle(delivery), delivery.request)
 
     async def _wave(self) -> None:
-        """Until half of the hands are free: what many do at the same moment is written, decided and bound together,
-        and costs a fraction. After a while one free hand is enough: some may wait long."""
+        """Wait until half of the concurrent requests are done, because simultaneous requests are written, decided and
+        bound together at a fraction of the cost. After a while, one finished request is enough."""
         self._enough = self._settings.workers // 2
         self._eased.clear()
         alarm = self._clock.alarm(WAVE_SECONDS, self._hurry)
@@ -102,7 +102,7 @@ class Worker:
             self._eased.set()
 
     async def _let_others_pass(self) -> None:
-        """A burst is taken in first, and placed then: who asks waits for an answer, who has asked looks later."""
+        """Wait while many API requests are waiting: accepting a burst of requests has precedence over placing them."""
         now = self._clock.monotonic()
         self._courtesy = min(COURTESY_SECONDS, self._courtesy + now - self._looked_at)
         while self._crowded() and self._courtesy > 0:
@@ -114,45 +114,45 @@ class Worker:
         try:
             await self._work(delivery)
         except MandorError as error:
-            log.warning("task %s waits: %s", delivery.task, error, extra={"facts": error.facts})
-            await delivery.again(0, self._settings.pause.pause(1))
+            log.warning("VM request %s is retried later: %s", delivery.request, error, extra={"facts": error.facts})
+            await delivery.retry(0, self._settings.pause.pause(1))
         finally:
-            self._in_hand.discard(delivery.task)
+            self._in_hand.discard(delivery.request)
             if len(self._in_hand) <= self._enough:
                 self._eased.set()
 
     async def _work(self, delivery: Delivery) -> None:
-        namespace, _, name = delivery.task.partition("/")
+        namespace, _, name = delivery.request.partition("/")
         try:
-            task = await read_task(self._store, task_key(name, namespace))
+            request = await read_request(self._store, request_key(name, namespace))
         except NotFound:
             await delivery.done()
             return
-        if task.status.state == "Queued":
-            task = await self._begin(task)
-        if task.status.state != "Processing":
-            await delivery.done()  # somebody else has done it, or called it off
+        if request.status.state == "Queued":
+            request = await self._begin(request)
+        if request.status.state != "Processing":
+            await delivery.done()  # another worker has processed it, or it was cancelled
             return
-        await self._decide(delivery, task, await self._verdict(task))
+        await self._decide(delivery, request, await self._claim_result(request))
 
-    async def _begin(self, task: VmTask) -> VmTask:
-        after = begun(task, self._clock.now())
+    async def _begin(self, request: VmRequest) -> VmRequest:
+        after = begun(request, self._clock.now())
         writes: list[Write] = [Put(after)]
-        if await self._store.get(task.claim_key) is None:
-            writes.append(Put(task.claim))
+        if await self._store.get(request.claim_key) is None:
+            writes.append(Put(request.claim))
         try:
             revision = await self._store.commit(*writes)
         except Conflict:
-            return await read_task(self._store, task.key)
+            return await read_request(self._store, request.key)
         return after.stamped(version=revision)
 
-    async def _verdict(self, task: VmTask) -> Verdict:
-        key = task.claim_key
+    async def _claim_result(self, request: VmRequest) -> ClaimResult:
+        key = request.claim_key
         known = self._claims.get(key)
-        found = verdict(known) if isinstance(known, Instance) else None
+        found = claim_result(known) if isinstance(known, Instance) else None
         if found is not None:
             return found
-        waiter: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[ClaimResult] = asyncio.get_running_loop().create_future()
         self._waiting[key] = waiter
         alarm = self._clock.alarm(self._settings.verdict_seconds, lambda: _tell(waiter, NO_ANSWER))
         try:
@@ -167,39 +167,39 @@ class Worker:
             if waiter is None:
                 continue
             after = change.after
-            found = verdict(after) if isinstance(after, Instance) else Verdict("", "its claim was taken away")
+            found = claim_result(after) if isinstance(after, Instance) else ClaimResult("", "the claim was deleted")
             if found is not None:
                 _tell(waiter, found)
 
-    async def _decide(self, delivery: Delivery, task: VmTask, found: Verdict) -> None:
+    async def _decide(self, delivery: Delivery, request: VmRequest, found: ClaimResult) -> None:
         if found.node:
             node = await self._store.get(Key(Node.kind, "", found.node))
             address = address_of(node if isinstance(node, Node) else None)
-            await self._write(task, placed(task, found.node, address, self._clock.now()), free=False)
+            await self._write(request, placed(request, found.node, address, self._clock.now()), free=False)
             await delivery.done()
             return
-        after = await self._write(task, refused(task, found.why, self._settings, self._clock.now()), free=True)
+        after = await self._write(request, refused(request, found.why, self._settings, self._clock.now()), free=True)
         if after is None:
             await delivery.done()
         elif after.status.state == "Queued":
             tries = after.status.attempts
-            await delivery.again(tries, self._settings.pause.pause(tries))
+            await delivery.retry(tries, self._settings.pause.pause(tries))
         else:
-            log.warning("task %s failed after %d tries: %s", delivery.task, after.status.attempts, found.why)
-            await delivery.bury(found.why)
+            log.warning("VM request %s failed in %d attempts: %s", delivery.request, after.status.attempts, found.why)
+            await delivery.fail(found.why)
 
-    async def _write(self, before: VmTask, after: VmTask, *, free: bool) -> VmTask | None:
-        """None: somebody else was faster, and what there is to do is his."""
+    async def _write(self, before: VmRequest, after: VmRequest, *, free: bool) -> VmRequest | None:
+        """Return the written request; None if another writer was faster, who then continues."""
 
-        def unless_moved(now: VmTask) -> VmTask:
+        def unless_moved(now: VmRequest) -> VmRequest:
             return after if now.meta.version == before.meta.version else now
 
-        written = await change_task(
-            self._store, before.key, unless_moved, free=free, first=before, tell=partial(failure_of, self._recorder)
+        written = await change_request(
+            self._store, before.key, unless_moved, free=free, first=before, event=partial(failure_of, self._recorder)
         )
         return written if written.status == after.status else None
 
 
-def _tell(waiter: "asyncio.Future[Verdict]", found: Verdict) -> None:
+def _tell(waiter: "asyncio.Future[ClaimResult]", found: ClaimResult) -> None:
     if not waiter.done():
         waiter.set_result(found)

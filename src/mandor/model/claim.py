@@ -2,8 +2,10 @@
 
 from msgspec import Struct
 
-BAREMETAL = "baremetal"
+CLAIM_PROFILE = "baremetal"
 """The scheduler profile that places claims."""
+DEDICATED = "dedicated"
+"""Taint of nodes that accept only claims with `dedicated`."""
 SHARED = "vm"
 """The workload that claims without a node of their own stand for: there need be no such object."""
 

@@ -32,7 +32,7 @@ from mandor.model.role import CustomRole, IdentityKey, Issuer, RoleBinding
 from mandor.model.secret import Secret
 from mandor.model.spare import Spare
 from mandor.model.usage import Tally
-from mandor.model.vm_task import VmTask
+from mandor.model.vm_request import VmRequest
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 
@@ -42,7 +42,7 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
-        *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmTask, Inventory, Spare),
+        *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmRequest, Inventory, Spare),
         *(CustomRole, RoleBinding, Issuer, IdentityKey),
         *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster, Server, Authority),
     )
@@ -54,7 +54,7 @@ _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaul
 _APPLIED |= Secret | Webhook | EventBus | LogSink | CustomRole | RoleBinding | Issuer
 _RECORDS = IdentityKey | KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster | Server
 _RECORDS |= Authority
-_ANY = _APPLIED | Node | Release | Instance | VmTask | Inventory | Spare | _RECORDS
+_ANY = _APPLIED | Node | Release | Instance | VmRequest | Inventory | Spare | _RECORDS
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:

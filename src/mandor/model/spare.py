@@ -7,7 +7,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.model.meta import Object, check_name
-from mandor.model.vm_task import CPU_MOST, MEMORY_MIB_MOST
+from mandor.model.vm_request import CPU_MOST, MEMORY_MIB_MOST
 
 COUNT_MOST = 50
 HISTORY_MOST = 32

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from mandor.model.claim import BAREMETAL, Claim
+from mandor.model.claim import CLAIM_PROFILE, DEDICATED, Claim
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node, Occupied
@@ -12,10 +12,7 @@ from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest, Shape
 from mandor.placement.table import Table
 
-DEDICATED = "dedicated"
-"""The taint of machines that only take those who want a machine for themselves."""
-
-CLAIM_RANK = Rank(preempts=False, spared=True, profile=BAREMETAL)
+CLAIM_RANK = Rank(preempts=False, spared=True, profile=CLAIM_PROFILE)
 """A machine that stands there is nobody's to move, and takes nobody's place."""
 _OCCUPIED = "occupied"
 
@@ -47,7 +44,7 @@ def _shape(cpu_milli: int, memory_bytes: int, pool: str, dedicated: bool, where:
 
 def claim_request(instance: Instance, claim: Claim) -> PlacementRequest:
     identity = Identity(instance.meta.namespace, claim.owner, instance.spec.group)
-    return PlacementRequest(instance.key, shape_of(claim), profile=BAREMETAL, preempts=False, identity=identity)
+    return PlacementRequest(instance.key, shape_of(claim), profile=CLAIM_PROFILE, preempts=False, identity=identity)
 
 
 # What an inventory shows.

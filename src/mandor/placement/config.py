@@ -10,10 +10,10 @@ from mandor.errors import Invalid
 from mandor.lib.backoff import Backoff
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, load_all
-from mandor.model.claim import BAREMETAL
+from mandor.model.claim import CLAIM_PROFILE
 from mandor.model.reading import FAILED, Mistake, Reader
-from mandor.placement.baremetal import baremetal_source
 from mandor.placement.built_in import BUILT_IN, DEFAULTS
+from mandor.placement.claim_profile import claim_profile_source
 from mandor.placement.framework.points import POINTS, Plugin
 from mandor.placement.framework.profile import DEFAULT_BINDER
 from mandor.placement.framework.tie_break import Ties
@@ -141,7 +141,7 @@ def read_config(
 def default_config(registry: Registry) -> SchedulerConfig:
     """What holds without a file."""
     reading = _Reading(Reader(), registry)
-    return SchedulerConfig((reading.profile(Map(0), 0), reading.profile(baremetal_source(), 0)))
+    return SchedulerConfig((reading.profile(Map(0), 0), reading.profile(claim_profile_source(), 0)))
 
 
 def _invalid(mistakes: list[Mistake], filename: str) -> Invalid:
@@ -243,14 +243,14 @@ class _Reading:
             found.setdefault(profile.name, profile)
         if "default" not in found:
             found["default"] = self.profile(Map(0), 0)
-        if BAREMETAL not in found:
-            found[BAREMETAL] = self._baremetal(found["default"])
+        if CLAIM_PROFILE not in found:
+            found[CLAIM_PROFILE] = self._baremetal(found["default"])
         self._check_sorts(list(found.values()))
         return tuple(found.values())
 
     def _baremetal(self, default: ProfileConfig) -> ProfileConfig:
         """What is built in, in the queue that all share."""
-        made = self.profile(baremetal_source(), 0)
+        made = self.profile(claim_profile_source(), 0)
         return replace(made, line=0, points={**made.points, "queueSort": default.points["queueSort"]})
 
     def _check_sorts(self, profiles: list[ProfileConfig]) -> None:

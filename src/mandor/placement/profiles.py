@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from mandor.model.claim import BAREMETAL
+from mandor.model.claim import CLAIM_PROFILE
 from mandor.placement.built_in import DEFAULTS
 from mandor.placement.config import default_config
 from mandor.placement.framework.handle import DETACHED, Handle
@@ -19,7 +19,7 @@ def default_profile(handle: Handle = DETACHED) -> Profile:
 
 def _baremetal(handle: Handle) -> Profile:
     registry = find_plugins(points=())
-    return ProfileFactory(handle).profiles(default_config(registry), registry)[BAREMETAL]
+    return ProfileFactory(handle).profiles(default_config(registry), registry)[CLAIM_PROFILE]
 
 
 def made_with(
@@ -27,5 +27,5 @@ def made_with(
 ) -> Mapping[str, Profile]:
     """Profiles that are given, or made for this handle; without any, what is built in."""
     if profiles is None:
-        return {"default": default_profile(handle), BAREMETAL: _baremetal(handle)}
+        return {"default": default_profile(handle), CLAIM_PROFILE: _baremetal(handle)}
     return profiles(handle) if callable(profiles) else profiles

@@ -31,7 +31,7 @@ from mandor.api.parts import ApiParts
 from mandor.api.secret_keys import FEATURE, Keys
 from mandor.api.settings import ApiSettings
 from mandor.api.user_range import ensure_users
-from mandor.baremetal.queue import TaskQueue
+from mandor.baremetal.queue import VmRequestQueue
 from mandor.baremetal.targets import read_targets
 from mandor.controllers.audit import AuditKeeper
 from mandor.controllers.audit_export import AuditExporter
@@ -118,7 +118,7 @@ class Inside:
     """Those it makes by itself; None: it makes none."""
     health: StoreHealth | None = None
     """That of the store."""
-    queue: TaskQueue | None = None
+    queue: VmRequestQueue | None = None
     """Through which tasks reach all servers; None: there is none."""
     metrics: Metrics = field(default_factory=Metrics)
     """What the parts of this process count, while they run."""

@@ -3,35 +3,35 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from mandor.baremetal.feeder import Feeder
+from mandor.baremetal.feeder import QueueFeeder
 from mandor.baremetal.in_process import InProcessQueue
-from mandor.baremetal.inventory import Refresher, source_of
-from mandor.baremetal.keeper import Keeper
-from mandor.baremetal.queue import TaskQueue
-from mandor.baremetal.settings import TaskSettings
+from mandor.baremetal.inventory import InventoryRefresher, source_of
+from mandor.baremetal.queue import VmRequestQueue
+from mandor.baremetal.settings import VmRequestSettings
 from mandor.baremetal.spares import Spares
+from mandor.baremetal.sweeper import RequestSweeper
 from mandor.baremetal.targets import make_target, read_targets
-from mandor.baremetal.worker import CLAIMS, Crowded, Worker, nobody_waits
+from mandor.baremetal.worker import CLAIMS, Crowded, Worker, never_crowded
 from mandor.errors import Invalid
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.node import Node
-from mandor.model.vm_task import VmTask
+from mandor.model.vm_request import VmRequest
 from mandor.roots.settings import ServerSettings
 from mandor.store.base import Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
 
-def task_settings(settings: ServerSettings) -> TaskSettings:
+def task_settings(settings: ServerSettings) -> VmRequestSettings:
     pause = Backoff(first_seconds=float(settings.task_pause), most_seconds=60.0, jitter=0.3)
-    return TaskSettings(attempts=settings.task_attempts, pause=pause)
+    return VmRequestSettings(attempts=settings.task_attempts, pause=pause)
 
 
 @asynccontextmanager
-async def shared_queue(settings: ServerSettings) -> AsyncIterator[TaskQueue | None]:
+async def shared_queue(settings: ServerSettings) -> AsyncIterator[VmRequestQueue | None]:
     """The queue that reaches all servers; None: there is none, and whoever leads works on the tasks, too."""
     if not settings.task_queue or "tasks" not in settings.roles:
         yield None
@@ -44,7 +44,7 @@ async def shared_queue(settings: ServerSettings) -> AsyncIterator[TaskQueue | No
         yield queue
 
 
-async def work(store: Store, clock: Clock, settings: ServerSettings, queue: TaskQueue, crowded: Crowded) -> None:
+async def work(store: Store, clock: Clock, settings: ServerSettings, queue: VmRequestQueue, crowded: Crowded) -> None:
     """What every server does, where the queue reaches them all."""
     recorder = Recorder(store, "tasks", clock)
     async with Background() as background:
@@ -57,17 +57,17 @@ async def lead(
     store: Store,
     clock: Clock,
     settings: ServerSettings,
-    shared: TaskQueue | None = None,
-    crowded: Crowded = nobody_waits,
+    shared: VmRequestQueue | None = None,
+    crowded: Crowded = never_crowded,
 ) -> None:
     """What one server does for all. `shared`: the queue that reaches all servers; None: tasks are worked on here."""
     tasks = task_settings(settings)
     async with AsyncExitStack() as stack:
         queue = shared or InProcessQueue(clock)
         recorder = Recorder(store, "tasks", clock)
-        mirrors = Mirror(store, VmTask.kind), Mirror(store, Instance.kind, CLAIMS), Mirror(store, Node.kind)
-        feeder = Feeder(mirrors[0], queue, clock)
-        keeper = Keeper(store, clock, recorder, mirrors, feeder.offer, tasks)
+        mirrors = Mirror(store, VmRequest.kind), Mirror(store, Instance.kind, CLAIMS), Mirror(store, Node.kind)
+        feeder = QueueFeeder(mirrors[0], queue, clock)
+        keeper = RequestSweeper(store, clock, recorder, mirrors, feeder.offer, tasks)
         for mirror in mirrors:
             await stack.enter_async_context(mirror)
         for mirror in mirrors:
@@ -78,7 +78,7 @@ async def lead(
         background.start(keeper.run(), "keeper")
         if settings.inventory:
             source, every = source_of(settings.inventory), float(settings.inventory_every)
-            refresher = Refresher(store, clock, recorder, source, mirrors, every_seconds=every)
+            refresher = InventoryRefresher(store, clock, recorder, source, mirrors, every_seconds=every)
             background.start(refresher.run(), "inventory")
         targets = {name: make_target(each, store) for name, each in read_targets(settings.pipelines).items()}
         for target in targets.values():

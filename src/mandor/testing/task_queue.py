@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from mandor.baremetal.queue import Delivery, TaskQueue
+from mandor.baremetal.queue import Delivery, VmRequestQueue
 
 PATIENCE_SECONDS = 60.0
 
@@ -14,7 +14,7 @@ async def take(deliveries: AsyncIterator[Delivery]) -> Delivery:
 
 
 class TaskQueueSuite:
-    async def test_what_is_published_is_delivered_once(self, queue: TaskQueue) -> None:
+    async def test_what_is_published_is_delivered_once(self, queue: VmRequestQueue) -> None:
         deliveries = queue.deliveries()
         names = {f"default/t{number}" for number in range(20)}
         first = asyncio.ensure_future(take(deliveries))
@@ -23,26 +23,26 @@ class TaskQueueSuite:
         found = [await first, *[await take(deliveries) for _ in range(19)]]
         for each in found:
             await each.done()
-        assert sorted(each.task for each in found) == sorted(names)
+        assert sorted(each.request for each in found) == sorted(names)
 
-    async def test_what_is_to_come_again_comes_later(self, queue: TaskQueue) -> None:
+    async def test_what_is_to_come_again_comes_later(self, queue: VmRequestQueue) -> None:
         deliveries = queue.deliveries()
         waiting = asyncio.ensure_future(take(deliveries))
         await queue.publish("default/t1")
-        await (await waiting).again(1, 0.2)
+        await (await waiting).retry(1, 0.2)
         again = await take(deliveries)
-        assert again.task == "default/t1"
+        assert again.request == "default/t1"
         await again.done()
 
-    async def test_what_is_buried_does_not_come_again(self, queue: TaskQueue) -> None:
+    async def test_what_is_buried_does_not_come_again(self, queue: VmRequestQueue) -> None:
         deliveries = queue.deliveries()
         waiting = asyncio.ensure_future(take(deliveries))
         await queue.publish("default/bad")
-        await (await waiting).bury("no room")
+        await (await waiting).fail("no room")
         await queue.publish("default/good")
         good = await take(deliveries)
-        assert good.task == "default/good"
+        assert good.request == "default/good"
         await good.done()
 
-    async def test_a_queue_that_works_is_in_no_trouble(self, queue: TaskQueue) -> None:
+    async def test_a_queue_that_works_is_in_no_trouble(self, queue: VmRequestQueue) -> None:
         assert queue.trouble == ""

@@ -12,11 +12,11 @@ from uuid import uuid4
 import aio_pika
 import pytest
 
-from mandor.baremetal.feeder import Feeder
+from mandor.baremetal.feeder import QueueFeeder
 from mandor.baremetal.in_process import InProcessQueue
-from mandor.baremetal.queue import TaskQueue
+from mandor.baremetal.queue import VmRequestQueue
 from mandor.baremetal.rabbitmq import DEAD, RabbitQueue
-from mandor.baremetal.settings import TaskSettings
+from mandor.baremetal.settings import VmRequestSettings
 from mandor.baremetal.worker import Worker
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import SystemClock
@@ -24,7 +24,7 @@ from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
 from mandor.model.record import Event
-from mandor.model.vm_task import VmTask, VmTaskSpec
+from mandor.model.vm_request import VmRequest, VmRequestSpec
 from mandor.scheduler.loop import Scheduler
 from mandor.store.base import Put, Store
 from mandor.store.memory import MemoryStore
@@ -51,7 +51,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
 
 class TestInProcessQueue(TaskQueueSuite):
     @pytest.fixture
-    def queue(self) -> TaskQueue:
+    def queue(self) -> VmRequestQueue:
         return InProcessQueue(SystemClock())
 
 
@@ -64,21 +64,21 @@ async def connected(queue: RabbitQueue) -> None:
 @pytest.mark.real("rabbitmq")
 class TestRabbitQueue(TaskQueueSuite):
     @pytest.fixture
-    async def queue(self, broker: RabbitMq) -> AsyncIterator[TaskQueue]:
+    async def queue(self, broker: RabbitMq) -> AsyncIterator[VmRequestQueue]:
         async with RabbitQueue(broker.url, prefix=f"test.{uuid4()}") as queue:
             await connected(queue)
             yield queue
 
 
-def task(name: str, cpu: int = 1) -> VmTask:
-    return VmTask(meta=Meta(name=name, namespace="default"), spec=VmTaskSpec(cpu=cpu, memory_mib=16))
+def task(name: str, cpu: int = 1) -> VmRequest:
+    return VmRequest(meta=Meta(name=name, namespace="default"), spec=VmRequestSpec(cpu=cpu, memory_mib=16))
 
 
-async def tasks_of(store: Store) -> list[VmTask]:
-    return [each for each in (await store.list(VmTask.kind)).items if isinstance(each, VmTask)]
+async def tasks_of(store: Store) -> list[VmRequest]:
+    return [each for each in (await store.list(VmRequest.kind)).items if isinstance(each, VmRequest)]
 
 
-async def until_placed(store: Store, count: int) -> list[VmTask]:
+async def until_placed(store: Store, count: int) -> list[VmRequest]:
     async with asyncio.timeout(SECONDS):
         while True:
             found = await tasks_of(store)
@@ -90,13 +90,13 @@ async def until_placed(store: Store, count: int) -> list[VmTask]:
 async def start(stack: AsyncExitStack, store: Store, url: str, *, workers: int = 2) -> list[RabbitQueue]:
     """A scheduler, a feeder, and some workers, each with a connection of its own."""
     clock, prefix = SystemClock(), f"test.{uuid4()}"
-    tasks = Mirror(store, VmTask.kind)
+    tasks = Mirror(store, VmRequest.kind)
     queues = [await stack.enter_async_context(RabbitQueue(url, prefix=prefix, prefetch=8)) for _ in range(workers + 1)]
-    feeder = Feeder(tasks, queues[0], clock)
+    feeder = QueueFeeder(tasks, queues[0], clock)
     await stack.enter_async_context(tasks)
     background = await stack.enter_async_context(Background())
     recorder = Recorder(store, "tasks", clock)
-    settings = TaskSettings(pause=Backoff(first_seconds=0.1, most_seconds=0.5, jitter=0.3))
+    settings = VmRequestSettings(pause=Backoff(first_seconds=0.1, most_seconds=0.5, jitter=0.3))
     background.start(Scheduler(store, clock, Recorder(store, "scheduler", clock)).run())
     background.start(feeder.run())
     for queue in queues[1:]:

@@ -25,8 +25,8 @@ from mandor.api.gauges import ClusterGauges
 from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.settings import ApiSettings
-from mandor.baremetal.keeper import Keeper
-from mandor.baremetal.settings import TaskSettings
+from mandor.baremetal.settings import VmRequestSettings
+from mandor.baremetal.sweeper import RequestSweeper
 from mandor.baremetal.worker import CLAIMS
 from mandor.controllers.garbage import SWEEP, GarbageController
 from mandor.controllers.garbage_plan import Keep
@@ -43,7 +43,7 @@ from mandor.model.node import Drain, Node
 from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.rebalance import Rebalance, RebalanceSpec
 from mandor.model.record import Cluster, ClusterSpec, Event, EventSpec, Hearing, HearingSpec, Lease, LeaseSpec
-from mandor.model.vm_task import VmTask, VmTaskSpec, VmTaskStatus
+from mandor.model.vm_request import VmRequest, VmRequestSpec, VmRequestStatus
 from mandor.model.workload import Workload
 from mandor.placement.profiles import default_profile
 from mandor.scheduler.loop import Scheduler
@@ -239,13 +239,13 @@ async def look_after(store: MemoryStore) -> None:
     await sweeper.reconcile(SWEEP)
     assert 0 < len((await store.list(Event.kind)).items) < INSTANCES // 2
     await fill_up(store, lambda number: make_task(number, clock.now()))
-    mirrors = Mirror(store, VmTask.kind), Mirror(store, Instance.kind, CLAIMS), Mirror(store, Node.kind)
+    mirrors = Mirror(store, VmRequest.kind), Mirror(store, Instance.kind, CLAIMS), Mirror(store, Node.kind)
     async with mirrors[0], mirrors[1], mirrors[2]:
         for mirror in mirrors:
             await mirror.synced()
-        settings = TaskSettings(kept_most=INSTANCES - 100)
-        await Keeper(store, clock, Recorder(store, "test", clock), mirrors, lambda _: None, settings).look()
-    assert len((await store.list(VmTask.kind)).items) == INSTANCES - 100
+        settings = VmRequestSettings(kept_most=INSTANCES - 100)
+        await RequestSweeper(store, clock, Recorder(store, "test", clock), mirrors, lambda _: None, settings).look()
+    assert len((await store.list(VmRequest.kind)).items) == INSTANCES - 100
 
 
 async def fill_up(store: MemoryStore, make: Callable[[int], Object]) -> None:
@@ -259,9 +259,9 @@ def make_event(number: int, now: float) -> Event:
     return Event(meta=Meta(name=f"told-{number}", namespace="default"), spec=spec)
 
 
-def make_task(number: int, now: float) -> VmTask:
-    spec, status = VmTaskSpec(cpu=1, memory_mib=1), VmTaskStatus(state="Released", since=now - number / INSTANCES)
-    return VmTask(meta=Meta(name=f"t-{number}", namespace="default"), spec=spec, status=status)
+def make_task(number: int, now: float) -> VmRequest:
+    spec, status = VmRequestSpec(cpu=1, memory_mib=1), VmRequestStatus(state="Released", since=now - number / INSTANCES)
+    return VmRequest(meta=Meta(name=f"t-{number}", namespace="default"), spec=spec, status=status)
 
 
 async def place(store: MemoryStore) -> None:

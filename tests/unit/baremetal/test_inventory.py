@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from mandor.baremetal.inventory import MachineFile, MachineSource, NodeApi, Refresher
+from mandor.baremetal.inventory import InventoryRefresher, MachineFile, MachineSource, NodeApi
 from mandor.baremetal.machine import Machine, read_machines
 from mandor.baremetal.worker import CLAIMS
 from mandor.errors import Invalid, Unavailable
@@ -22,7 +22,7 @@ from mandor.model.instance import Instance
 from mandor.model.inventory import Inventory
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodePhase
-from mandor.model.vm_task import VmTask, VmTaskSpec
+from mandor.model.vm_request import VmRequest, VmRequestSpec
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
 from mandor.store.mirror import Mirror
@@ -50,7 +50,7 @@ class World:
     def __init__(self, store: MemoryStore, source: Given, mirrors: tuple[Mirror, Mirror, Mirror]) -> None:
         self.store, self.source, self.mirrors = store, source, mirrors
         clock = SystemClock()
-        self.refresher = Refresher(store, clock, Recorder(store, "tasks", clock), source, mirrors)
+        self.refresher = InventoryRefresher(store, clock, Recorder(store, "tasks", clock), source, mirrors)
 
     async def look(self, *machines: dict[str, Any]) -> Inventory:
         if machines:
@@ -65,7 +65,7 @@ class World:
 
     async def _shown(self) -> bool:
         """The mirrors show what is stored."""
-        for mirror, kind in zip(self.mirrors, (VmTask.kind, Instance.kind, Node.kind), strict=True):
+        for mirror, kind in zip(self.mirrors, (VmRequest.kind, Instance.kind, Node.kind), strict=True):
             stored = {each.key: each.meta.version for each in (await self.store.list(kind)).items}
             if stored != {each.key: each.meta.version for each in mirror.items()}:
                 return False
@@ -80,7 +80,7 @@ class World:
 async def world() -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(MemoryStore())
-        mirrors = Mirror(store, VmTask.kind), Mirror(store, Instance.kind, CLAIMS), Mirror(store, Node.kind)
+        mirrors = Mirror(store, VmRequest.kind), Mirror(store, Instance.kind, CLAIMS), Mirror(store, Node.kind)
         for mirror in mirrors:
             await stack.enter_async_context(mirror)
             await mirror.synced()
@@ -115,7 +115,7 @@ async def test_a_failed_refresh_keeps_the_last_good_list_and_says_how_old_it_is(
     for times in (1, 2):
         status = (await world.look()).status
         assert (status.failures, status.machines, status.refreshed_at) == (times, 1, good.refreshed_at)
-        assert "ago is used on" in status.error
+        assert "using the list from" in status.error
     assert await world.node("bm-1") is not None
 
 
@@ -146,9 +146,9 @@ async def test_what_people_set_on_a_node_stays(world: World) -> None:
     assert node.spec.cordoned
 
 
-async def confirmed(world: World, at: float, vm: str = "") -> VmTask:
-    spec = VmTaskSpec(cpu=4, memory_mib=8192, pool="ai", vm=vm)
-    task = VmTask(meta=Meta(name="t1", namespace="default"), spec=spec)
+async def confirmed(world: World, at: float, vm: str = "") -> VmRequest:
+    spec = VmRequestSpec(cpu=4, memory_mib=8192, pool="ai", vm=vm)
+    task = VmRequest(meta=Meta(name="t1", namespace="default"), spec=spec)
     task = task.moved("Processing", at).moved("Placed", at, node="bm-1").moved("Confirmed", at)
     await world.store.commit(Put(task), Put(task.claim.bound("bm-1", at=at)))
     return task
@@ -170,7 +170,7 @@ async def test_the_claim_goes_when_the_list_names_the_machine(world: World) -> N
     await world.look({**BM, "used_cpu": 4, "vms": ["other", "web-1"]})
     assert await world.store.get(task.claim_key) is None
     stored, after = await world.store.get(task.key), await world.node("bm-1")
-    assert isinstance(stored, VmTask)
+    assert isinstance(stored, VmRequest)
     assert stored.status.counted
     assert before is not None
     assert after is not None

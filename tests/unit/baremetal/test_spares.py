@@ -12,18 +12,18 @@ import pytest
 from mandor.api.routes.spares import prepare_spare
 from mandor.baremetal.fake import FakePipeline
 from mandor.baremetal.ready import Ready
-from mandor.baremetal.settings import TaskSettings
+from mandor.baremetal.request_change import change_request
+from mandor.baremetal.settings import VmRequestSettings
 from mandor.baremetal.spares import Spares
 from mandor.baremetal.targets import Target
 from mandor.errors import Unavailable
 from mandor.lib.clock import ManualClock
 from mandor.model.meta import Key, Object
 from mandor.model.spare import Spare, SpareSpec
-from mandor.model.vm_task import VmTask
+from mandor.model.vm_request import VmRequest
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
 from mandor.store.recorder import Recorder
-from mandor.store.tasks import change_task
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Joined(Ready):
     never: bool = False
 
     async def check(self, name: str) -> str:
-        return "it has not joined" if self.never or name not in self.pipeline.there else ""
+        return "the machine has not joined" if self.never or name not in self.pipeline.there else ""
 
 
 class Flaky(MemoryStore):
@@ -65,8 +65,8 @@ class World:
         assert isinstance(found, Spare)
         return found
 
-    async def tasks(self) -> list[VmTask]:
-        return [each for each in (await self.store.list(VmTask.kind)).items if isinstance(each, VmTask)]
+    async def tasks(self) -> list[VmRequest]:
+        return [each for each in (await self.store.list(VmRequest.kind)).items if isinstance(each, VmRequest)]
 
     async def release(self, spare: Spare, *, gone: bool = False) -> None:
         found = await self.find(spare)
@@ -79,14 +79,14 @@ class World:
             for task in await self.tasks():
                 if task.status.state == "Queued":
                     self.room -= 1
-                    await change_task(self.store, task.key, self._placed if self.room >= 0 else self._refused)
+                    await change_request(self.store, task.key, self._placed if self.room >= 0 else self._refused)
             await self.clock.sleep(0.2)
 
-    def _placed(self, task: VmTask) -> VmTask:
+    def _placed(self, task: VmRequest) -> VmRequest:
         begun = task.moved("Processing", self.clock.now())
         return begun.moved("Placed", self.clock.now(), node="bm-1", address="10.0.0.1")
 
-    def _refused(self, task: VmTask) -> VmTask:
+    def _refused(self, task: VmRequest) -> VmRequest:
         return task.moved("Failed", self.clock.now(), error="No available nodes", reason="NoNode")
 
     @asynccontextmanager
@@ -94,7 +94,7 @@ class World:
         recorder = Recorder(self.store, "tasks", self.clock)
         target = Target(self.pipeline, self.ready, create_seconds, ready_seconds=60.0, attempts=3)
         targets = dict.fromkeys(self.clusters, target)
-        spares = Spares(self.store, self.clock, recorder, targets, TaskSettings(**settings))
+        spares = Spares(self.store, self.clock, recorder, targets, VmRequestSettings(**settings))
         running = [asyncio.ensure_future(spares.run()), asyncio.ensure_future(self._place())]
         try:
             yield recorder
@@ -188,7 +188,7 @@ async def test_a_pipeline_that_never_ends_is_broken_off() -> None:
             while (await world.find(spare)).status.phase != "Failed":
                 await asyncio.sleep(0.02)
                 await world.clock.advance(5)
-    assert "not made within 50ms" in (await world.find(spare)).status.message
+    assert "not created within 50ms" in (await world.find(spare)).status.message
     assert not world.pipeline.there
 
 
@@ -202,7 +202,7 @@ async def test_what_cannot_be_taken_away_yet_holds_its_room_until_it_is_gone() -
         await world.clock.advance(2)
         (task,) = await world.tasks()
         assert task.status.state == "Confirmed"
-        assert "cannot be taken away" in (await world.find(spare)).status.vms[0].message
+        assert "cannot be deleted" in (await world.find(spare)).status.vms[0].message
         await world.clock.advance(120)
         (task,) = await world.tasks()
         assert task.status.state == "Released"
@@ -270,7 +270,7 @@ async def test_what_somebody_took_away_by_hand_gives_its_room_back_at_once() -> 
         await recorder.flush()
         stays = [each for each in (await world.store.list("event")).items if each.spec.reason == "SpareStays"]
         assert len(stays) == 2
-        assert "no pipeline for the cluster prod any more" in stays[0].spec.message
+        assert "no longer a pipeline for the cluster prod" in stays[0].spec.message
         await world.release(spare, gone=True)
         await world.clock.advance(1)
     assert (await world.find(spare)).status.phase == "Released"

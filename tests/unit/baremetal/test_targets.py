@@ -28,10 +28,10 @@ async def test_a_machine_is_ready_when_its_node_of_kubernetes_says_so(tmp_path: 
     (tmp_path / "token").write_text("a-token\n")
     async with serving(web.get("/api/v1/nodes/{name}", node)) as url:
         ready = KubernetesNode(url, str(tmp_path / "token"))
-        assert await ready.check("spare-1") == "it has not joined"
+        assert await ready.check("spare-1") == "the machine has not joined"
         condition = {"type": "Ready", "status": "False", "message": "cni is not ready"}
         answers["spare-1"] = {"kind": "Node", "status": {"conditions": [{"type": "DiskPressure"}, condition]}}
-        assert await ready.check("spare-1") == "its node is not ready: cni is not ready"
+        assert await ready.check("spare-1") == "the node is not ready: cni is not ready"
         condition["status"] = "True"
         assert await ready.check("spare-1") == ""
         answers["spare-1"] = {"kind": "Node", "status": {}}

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from mandor.model.claim import DEDICATED
 from mandor.model.meta import Meta
 from mandor.model.node import Node, Occupied, Taint
-from mandor.model.vm_task import MIB, VmTask, VmTaskSpec
-from mandor.placement import claims
+from mandor.model.vm_request import MIB, VmRequest, VmRequestSpec
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.config import read_config
 from mandor.placement.cycle import decide
@@ -47,12 +47,12 @@ def machine(
     )
 
 
-def task(name: str, cpu: int = 4, memory_mib: int = 8192, **more: object) -> VmTask:
-    spec = VmTaskSpec(cpu=cpu, memory_mib=memory_mib, **more)  # type: ignore[arg-type]
-    return VmTask(meta=Meta(name=name, namespace="default"), spec=spec)
+def task(name: str, cpu: int = 4, memory_mib: int = 8192, **more: object) -> VmRequest:
+    spec = VmRequestSpec(cpu=cpu, memory_mib=memory_mib, **more)  # type: ignore[arg-type]
+    return VmRequest(meta=Meta(name=name, namespace="default"), spec=spec)
 
 
-def place(board: ClusterModel, wanted: VmTask, profile: Profile = PROFILE) -> str:
+def place(board: ClusterModel, wanted: VmRequest, profile: Profile = PROFILE) -> str:
     """Where it goes; it is counted there. Empty: nowhere."""
     claim = wanted.claim
     request = board.request(claim)
@@ -147,7 +147,7 @@ def test_a_dedicated_one_gets_a_machine_for_itself_and_keeps_it() -> None:
 
 
 def test_a_machine_for_dedicated_ones_takes_no_others() -> None:
-    board = ClusterModel([machine("a", taints=(Taint(claims.DEDICATED),))])
+    board = ClusterModel([machine("a", taints=(Taint(DEDICATED),))])
     assert place(board, task("t1")) == ""
     assert place(board, task("t2", dedicated=True)) == "a"
 
@@ -178,7 +178,7 @@ def test_nothing_is_ever_sold_twice(
         nodes[f"m{index}"] = machine(f"m{index}", cpu=cpu, memory=memory, used=used, quota=quota)
     board = ClusterModel(nodes.values())
     chance.shuffle(requests)
-    placed: dict[str, list[VmTask]] = {name: [] for name in nodes}
+    placed: dict[str, list[VmRequest]] = {name: [] for name in nodes}
     for index, (cpu, memory) in enumerate(requests):
         each = task(f"t{index}", cpu=cpu, memory_mib=memory * 1024)
         where = place(board, each)

@@ -18,7 +18,7 @@ from mandor.lib.clock import Clock
 from mandor.lib.words import did_you_mean
 from mandor.model.meta import Key, Meta
 from mandor.model.spare import COUNT_MOST, Spare, SparePhase, SpareSpec, SpareStatus, SpareStep, SpareVm
-from mandor.model.vm_task import CPU_MOST, MEMORY_MIB_MOST
+from mandor.model.vm_request import CPU_MOST, MEMORY_MIB_MOST
 from mandor.store.base import Put, Store
 
 TRIES = 10

@@ -1,6 +1,6 @@
 """Machines for virtual machines: ask for one, see what came of it, confirm or call off."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta as Note
@@ -14,11 +14,12 @@ from mandor.api.operation import Call, Operation
 from mandor.api.routes.queries import NameQuery, Namespace
 from mandor.api.tasks import check_may_place
 from mandor.errors import Conflict, Invalid
-from mandor.model.audit import Audit
 from mandor.model.manifest import DEFAULT_NAMESPACE
-from mandor.model.vm_task import CPU_MOST, MEMORY_MIB_MOST, Step, TaskState, VmTask, VmTaskSpec
-from mandor.store.base import Filter
-from mandor.store.tasks import change_task, read_task, task_key
+from mandor.model.meta import Key
+from mandor.model.vm_request import CPU_MOST, MEMORY_MIB_MOST, Step, VmRequest, VmRequestSpec, VmRequestState
+from mandor.store.base import Filter, Write
+from mandor.store.update import deletion, update
+from mandor.store.update import read as read_stored
 
 TASKS_MOST = 1000
 
@@ -61,7 +62,7 @@ class Story(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     task_id: str
     status: Literal["completed", "processing", "failed"]
-    state: TaskState
+    state: VmRequestState
     result: Machine | None = None
     error: str = ""
     reason: str = ""
@@ -84,7 +85,7 @@ class TasksQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def schedule(call: Call[NameQuery, Ask]) -> Accepted:
     ask = call.body
     try:
-        spec = VmTaskSpec(
+        spec = VmRequestSpec(
             cpu=ask.requested_cpu,
             memory_mib=ask.requested_memory,
             pool=ask.requested_pool,
@@ -111,12 +112,12 @@ async def story(call: Call[NameQuery, None]) -> Story:
 
 async def tasks(call: Call[TasksQuery, None]) -> list[Story]:
     query = call.query
-    seen = await sight(call.parts.store, call.caller, VmTask.kind, Filter(query.namespace))
-    listing = await call.parts.store.list(VmTask.kind, seen.where)
+    seen = await sight(call.parts.store, call.caller, VmRequest.kind, Filter(query.namespace))
+    listing = await call.parts.store.list(VmRequest.kind, seen.where)
     found = [
         each
         for each in listing.items
-        if isinstance(each, VmTask)
+        if isinstance(each, VmRequest)
         and (seen.shows is None or seen.shows(each))
         and query.state.lower() in {"", each.status.state.lower()}
         and query.pool in {"", each.spec.pool}
@@ -130,7 +131,7 @@ async def confirm(call: Call[NameQuery, None]) -> Story:
     """The virtual machine is there: what is held for it is not given back any more when the time is over."""
     now = call.parts.clock.now()
 
-    def change(task: VmTask) -> VmTask:
+    def change(task: VmRequest) -> VmRequest:
         if task.status.state == "Confirmed":
             return task
         return _moved(task, "Confirmed", now, f"confirmed by {call.caller.identity}")
@@ -142,7 +143,7 @@ async def cancel(call: Call[NameQuery, None]) -> Story:
     """Call a task off, or give a confirmed machine back: nothing is held for it any more."""
     now = call.parts.clock.now()
 
-    def change(task: VmTask) -> VmTask:
+    def change(task: VmRequest) -> VmRequest:
         if task.status.state in {"Cancelled", "Released"}:
             return task
         confirmed = task.status.state == "Confirmed"
@@ -152,51 +153,55 @@ async def cancel(call: Call[NameQuery, None]) -> Story:
     return await _changed(call, "cancel", change, free=True)
 
 
-def _moved(task: VmTask, state: TaskState, now: float, why: str) -> VmTask:
+def _moved(task: VmRequest, state: VmRequestState, now: float, why: str) -> VmRequest:
     try:
         return task.moved(state, now, why)
     except ValueError as error:
         raise Conflict(str(error), hint="`GET /schedule/{task_id}` tells its story", state=task.status.state) from None
 
 
-async def _changed(call: Call[NameQuery, Any], verb: str, change: Callable[[VmTask], VmTask], *, free: bool) -> Story:
+async def _changed(
+    call: Call[NameQuery, Any], verb: str, change: Callable[[VmRequest], VmRequest], *, free: bool
+) -> Story:
     check_may_place(call.caller, call.query.namespace)
-    key = task_key(call.path["task_id"], call.query.namespace)
-    await read_task(call.parts.store, key)
+    key, store = _key(call), call.parts.store
+    await read_stored(store, VmRequest, key)
 
-    async def record(before: VmTask, after: VmTask) -> Audit:
+    async def also(before: VmRequest, after: VmRequest) -> Sequence[Write]:
         states = FieldChange(path="status.state", before=before.status.state, after=after.status.state)
-        made = call.parts.auditor.record(call.caller, verb, str(key), call.address, [states]).value
-        assert isinstance(made, Audit)
-        return made
+        record = call.parts.auditor.record(call.caller, verb, str(key), call.address, [states])
+        return [await deletion(store, before.claim_key), record] if free else [record]
 
-    return _story(await change_task(call.parts.store, key, change, free=free, record=record))
+    return _story(await update(store, VmRequest, key, change, also=also))
 
 
-async def _task(call: Call[NameQuery, None]) -> VmTask:
-    key = task_key(call.path["task_id"], call.query.namespace)
-    found = await read(call.parts.store, call.caller, key)
-    assert isinstance(found, VmTask)
+def _key(call: Call[NameQuery, Any]) -> Key:
+    return Key(VmRequest.kind, call.query.namespace, call.path["task_id"])
+
+
+async def _task(call: Call[NameQuery, None]) -> VmRequest:
+    found = await read(call.parts.store, call.caller, _key(call))
+    assert isinstance(found, VmRequest)
     return found
 
 
-def _status(task: VmTask) -> Literal["completed", "processing", "failed"]:
+def _status(task: VmRequest) -> Literal["completed", "processing", "failed"]:
     if task.status.state in {"Placed", "Confirmed"}:
         return "completed"
     return "processing" if task.status.state in {"Queued", "Processing"} else "failed"
 
 
-def _machine(task: VmTask) -> Machine | None:
+def _machine(task: VmRequest) -> Machine | None:
     return Machine(task.status.node, task.status.address) if _status(task) == "completed" else None
 
 
-def _error(task: VmTask) -> str:
+def _error(task: VmRequest) -> str:
     if _status(task) != "failed":
         return ""
     return task.status.error if task.status.state == "Failed" else task.status.history[-1].why
 
 
-def _story(task: VmTask) -> Story:
+def _story(task: VmRequest) -> Story:
     spec, status = task.spec, task.status
     return Story(
         task_id=task.meta.name,

@@ -1,11 +1,11 @@
 """The profile `baremetal`, which places claims for virtual machines: the fullest machine that has room is best."""
 
 from mandor.lib.yaml12 import Map, load_all
-from mandor.model.claim import BAREMETAL
+from mandor.model.claim import CLAIM_PROFILE
 
 # A best-fit as one writes it down: of the machines with room the fullest, of several the first.
 _TEXT = f"""
-schedulerName: {BAREMETAL}
+schedulerName: {CLAIM_PROFILE}
 ties: first
 plugins:
   multiPoint:
@@ -33,7 +33,7 @@ plugins:
 """
 
 
-def baremetal_source() -> Map:
+def claim_profile_source() -> Map:
     """As somebody would write it into a configuration; a profile of this name there replaces it."""
     found = load_all(_TEXT)[0].value
     assert isinstance(found, Map)

@@ -1,4 +1,4 @@
-"""VmTask: somebody wants a machine for a virtual machine; what was done about it, step by step."""
+"""VmRequest: somebody wants a machine for a virtual machine; what was done about it, step by step."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -17,10 +17,10 @@ MEMORY_MIB_MOST = 64 * 1024 * 1024
 HISTORY_MOST = 32
 """So many steps are kept: the first one, and the latest."""
 
-TaskState = Literal["Queued", "Processing", "Placed", "Confirmed", "Released", "Failed", "Cancelled"]
-ENDED: frozenset[TaskState] = frozenset({"Released", "Failed", "Cancelled"})
+VmRequestState = Literal["Queued", "Processing", "Placed", "Confirmed", "Released", "Failed", "Cancelled"]
+ENDED: frozenset[VmRequestState] = frozenset({"Released", "Failed", "Cancelled"})
 """It holds nothing any more, and nothing more happens to it."""
-MOVES: dict[TaskState, frozenset[TaskState]] = {
+MOVES: dict[VmRequestState, frozenset[VmRequestState]] = {
     # Processing → Queued: it is tried again later.
     "Queued": frozenset({"Processing", "Failed", "Cancelled"}),
     "Processing": frozenset({"Queued", "Placed", "Failed", "Cancelled"}),
@@ -32,7 +32,7 @@ MOVES: dict[TaskState, frozenset[TaskState]] = {
 }
 
 
-class VmTaskSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+class VmRequestSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """Written once, by whoever asks."""
 
     purpose: Literal["place", "spare"] = "place"
@@ -67,15 +67,15 @@ class VmTaskSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
 class Step(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """One change of a task's state."""
 
-    state: TaskState
+    state: VmRequestState
     at: float
     why: str = ""
 
 
-class VmTaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+class VmRequestStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written before and after each step."""
 
-    state: TaskState = "Queued"
+    state: VmRequestState = "Queued"
     since: float = 0.0
     """When this state began."""
     attempts: int = 0
@@ -93,14 +93,14 @@ class VmTaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     history: tuple[Step, ...] = ()
 
 
-class VmTask(Object, frozen=True, tag="task"):
+class VmRequest(Object, frozen=True, tag="task"):
     """Its name is a UUID."""
 
     kind: ClassVar[str] = "task"
     plural: ClassVar[str] = "tasks"
 
-    spec: VmTaskSpec
-    status: VmTaskStatus = field(default_factory=VmTaskStatus)
+    spec: VmRequestSpec
+    status: VmRequestStatus = field(default_factory=VmRequestStatus)
 
     @property
     def node(self) -> str:
@@ -136,7 +136,7 @@ class VmTask(Object, frozen=True, tag="task"):
     def claim_key(self) -> Key:
         return Key(Instance.kind, self.meta.namespace, f"vm-{self.meta.name}")
 
-    def moved(self, state: TaskState, at: float, why: str = "", **fields: object) -> "VmTask":
+    def moved(self, state: VmRequestState, at: float, why: str = "", **fields: object) -> "VmRequest":
         """The same task one step on; a `ValueError` for a step that does not exist."""
         if state not in MOVES[self.status.state]:
             raise ValueError(f"task {self.meta.name} cannot go from {self.status.state} to {state}")

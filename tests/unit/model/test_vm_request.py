@@ -9,12 +9,12 @@ from mandor.errors import Invalid
 from mandor.model.codec import decode, decode_as, encode
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
-from mandor.model.vm_task import HISTORY_MOST, VmTask, VmTaskSpec
+from mandor.model.vm_request import HISTORY_MOST, VmRequest, VmRequestSpec
 
 
-def task(**more: object) -> VmTask:
-    spec = VmTaskSpec(cpu=4, memory_mib=8192, **more)  # type: ignore[arg-type]
-    return VmTask(meta=Meta(name="t1", namespace="default"), spec=spec)
+def task(**more: object) -> VmRequest:
+    spec = VmRequestSpec(cpu=4, memory_mib=8192, **more)  # type: ignore[arg-type]
+    return VmRequest(meta=Meta(name="t1", namespace="default"), spec=spec)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def task(**more: object) -> VmTask:
 )
 def test_a_size_that_cannot_be_is_refused(body: bytes) -> None:
     with pytest.raises(Invalid):
-        decode_as(body, VmTaskSpec)
+        decode_as(body, VmRequestSpec)
 
 
 @pytest.mark.req("S4-33")
