@@ -108,5 +108,5 @@ async def test_one_that_failed_may_be_tried_again_and_a_wrong_token_not(tmp_path
         (tmp_path / "trigger").write_text("wrong")
         with pytest.raises(Invalid, match="404"):
             await pipeline.create(ORDER, Memory())
-    with pytest.raises(Invalid, match="no address of GitLab"):
+    with pytest.raises(Invalid, match="not the address of a GitLab"):
         GitlabPipeline("http://gitlab.example.org", "p", "main", "a", "b")

@@ -35,7 +35,7 @@ async def test_a_machine_is_ready_when_its_node_of_kubernetes_says_so(tmp_path: 
         condition["status"] = "True"
         assert await ready.check("spare-1") == ""
         answers["spare-1"] = {"kind": "Node", "status": {}}
-        assert "says nothing" in await ready.check("spare-1")
+        assert "no condition Ready" in await ready.check("spare-1")
         (tmp_path / "token").write_text("wrong")
         with pytest.raises(Unavailable, match="401"):
             await ready.check("spare-1")
