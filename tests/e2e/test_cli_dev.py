@@ -103,7 +103,7 @@ def test_a_dev_cluster_runs_work_that_outlives_it_until_it_is_stopped(tmp_path: 
         (["agent", "--config", "odd.toml"], "unknown section [agnet]"),
         (["agent", "--config", "broken.toml"], "is not TOML"),
         (["restore", "nowhere", "--store", "memory:"], "there is no file nowhere"),
-        (["restore", "broken.toml", "--store", "sqlite:new.db"], "unpacked|no backup of mandor"),
+        (["restore", "broken.toml", "--store", "sqlite:new.db"], "cannot be decompressed|no backup of mandor"),
     ],
 )
 def test_settings_that_cannot_work_are_told_and_nothing_starts(tmp_path: Path, words: list[str], says: str) -> None:
