@@ -25,6 +25,9 @@ class FakeSuite(EngineSuite):
     def obeys(self, signal: str, code: int, **parts: Any) -> Launch:
         return self.fake({"stop_signal": signal} | parts, stop_code=code, stdout=["begun"])
 
+    def shows_on_signal(self, signal: str, path: str, **parts: Any) -> Launch:
+        return self.fake(parts, on_signal=f"${{file:{path}}}", stop_code=0, stdout=["begun"])
+
     def ignores(self, **parts: Any) -> Launch:
         return self.fake(parts, ignore_stop=True, stdout=["begun"])
 

@@ -115,11 +115,6 @@ async def test_a_key_rotation_changes_no_content_id() -> None:
 @pytest.mark.parametrize(
     ("manifest", "story"),
     [
-        ("on_change: signal\nsecrets: {A: db}", "`signal` is not supported: no engine replaces the files"),
-        (
-            "files: [{path: a, secret: db, on_change: signal}]",
-            "`signal` is not supported: no engine replaces the files",
-        ),
         ("files: [{path: a, content: b, on_change: none}]", "a change of `content` is always rolled out"),
         ("type: batch\non_change: restart\nsecrets: {A: db}", "a batch is not restarted when a secret changes"),
         ("on_change: reload\nsecrets: {A: db}", "on_change"),

@@ -17,6 +17,7 @@ from mandor.agent.identity import IdentityKeeper
 from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Link
+from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.machine import EngineDisks, Machine, ThisMachine
 from mandor.agent.metrics import node_families, unit_families
 from mandor.agent.node import NodeKeeper
@@ -131,6 +132,7 @@ class Agent:
         )
         identities = IdentityKeeper(settings.data, settings.name, link, clock, blocking, self.workers.identified)
         self.workers.identities = self._identities = identities
+        self.workers.live_files = LiveFileKeeper(settings.data, settings.name, blocking) if machine is None else None
         self._credential = CredentialKeeper(
             link, clock, lambda: self.node.spec.renewal, self.workers.measures.credential_renewals
         )

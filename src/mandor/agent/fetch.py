@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from mandor import __version__
 from mandor.agent.feed import Source
@@ -23,6 +24,13 @@ from mandor.store.base import Change, Store
 RELEASES_MOST = 256
 CARE_SECONDS = 2.0
 """Instances of one workload that end together ask once."""
+
+
+class SecretValues(NamedTuple):
+    """Values of secrets by reference, and the content ids of the secrets by name."""
+
+    values: dict[str, str]
+    content_ids: dict[str, str]
 
 
 class Fetch:
@@ -109,9 +117,10 @@ class Fetch:
     def lost(self, error: MandorError, failures: int) -> None:
         """What is missing is asked for."""
 
-    async def secrets(self, instance: Instance, references: Iterable[str]) -> dict[str, str]:
-        """By what the tasks call them; `NotFound` names one that is not there."""
+    async def secrets(self, instance: Instance, references: Iterable[str]) -> SecretValues:
+        """Read the values by reference; `NotFound` names a secret or a key that does not exist."""
         found: dict[str, str] = {}
+        ids: dict[str, str] = {}
         for reference in sorted(references):
             secret = await asyncio.shield(
                 self._ask_for(Key(Secret.kind, instance.meta.namespace, secret_of(reference)))
@@ -123,7 +132,8 @@ class Fetch:
                 keys = ", ".join(sorted(secret.spec.values)) or "(none)"
                 raise NotFound(f"{reference!r} names no value of the secret {secret_of(reference)}; its keys: {keys}")
             found[reference] = value
-        return found
+            ids[secret.meta.name] = secret.content_id
+        return SecretValues(found, ids)
 
     async def supervision(self, instance: Instance) -> Supervision | None:
         """None: the workload, or its group, is gone; what was known before still counts."""

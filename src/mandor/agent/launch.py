@@ -8,6 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from mandor.agent.identity_file import file_of
+from mandor.agent.live_file_plan import live_folder
 from mandor.agent.order import Order
 from mandor.agent.ports import ports_of
 from mandor.agent.sync_inputs import SyncInputs
@@ -17,6 +18,7 @@ from mandor.model.allowance import Allowance
 from mandor.model.instance import PortStatus
 from mandor.model.level import Level
 from mandor.model.level_rules import BY_NAME
+from mandor.model.live_file import LiveFile, live_files, live_folders
 from mandor.model.node import Capabilities
 from mandor.model.secret import whole, with_secrets
 from mandor.model.task import File, Security, Task
@@ -29,12 +31,17 @@ TOKEN_FILE = "MANDOR_IDENTITY_TOKEN_FILE"  # noqa: S105 - the name of a variable
 _VARIABLE = re.compile(r"\$\{(MANDOR_[A-Z0-9_]+)\}")
 
 
-def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> Launch:
-    """The task with everything resolved; the environment says who and where it is, and who else is there."""
+class _Resolved(NamedTuple):
+    """The mounts of a task, its ports, and the variables that its texts may contain."""
+
+    mounts: tuple[Mount, ...]
+    ports: list[PortStatus]
+    variables: Mapping[str, str]
+
+
+def _resolve(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> _Resolved:
     assert order.template is not None, "an order is launched after its release was read"
-    task, instance = order.template.tasks[task_name], order.instance
-    several = len(order.template.tasks) > 1
-    limits = task.resources.limits
+    task = order.template.tasks[task_name]
     mounts = _mounts(task, order.template, inputs.sources)
     ports = ports_of(order, published=inputs.published)
     hosts = inputs.names.hosts
@@ -54,6 +61,39 @@ def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -
         **({"MANDOR_HOSTS": hosts} if hosts else {}),
         **{each.variable: each.path for each in mounts if each.name},
     }
+    return _Resolved(mounts, list(ports), told)
+
+
+def make_live_files(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> tuple[LiveFile, ...]:
+    """Return the live files of the task, with their texts; none where the node has no folder for them."""
+    assert order.template is not None, "an order is launched after its release was read"
+    found = live_files(order.template.tasks[task_name]) if inputs.live_files else []
+    if not found:
+        return ()
+    variables = _resolve(order, task_name, engine, inputs).variables
+    return tuple(each._replace(file=_opened(each.file, variables, inputs.secrets)) for each in found)
+
+
+def _live_mounts(order: Order, task: Task, task_name: str, inputs: SyncInputs) -> tuple[Mount, ...]:
+    """An engine without mounts makes links, which cannot be read-only: the files belong to the task's user there."""
+    place = live_folder(inputs.live_files, order.uid, task_name, image=task.image is not None)
+    return tuple(
+        Mount(path=folder, source=f"{place}/{number}", read_only="mounts" in inputs.extras)
+        for number, folder in enumerate(live_folders(task))
+    )
+
+
+def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> Launch:
+    """The task with everything resolved; the environment says who and where it is, and who else is there."""
+    assert order.template is not None, "an order is launched after its release was read"
+    task, instance = order.template.tasks[task_name], order.instance
+    several = len(order.template.tasks) > 1
+    limits = task.resources.limits
+    mounts, ports, told = _resolve(order, task_name, engine, inputs)
+    files = task.files
+    if inputs.live_files and (live := {each.file.path for each in live_files(task)}):
+        files = tuple(each for each in files if each.path not in live)
+        mounts = tuple(sorted((*mounts, *_live_mounts(order, task, task_name, inputs)), key=_depth))
     return Launch(
         name=f"{order.name}/{task_name}" if several else order.name,
         namespace=instance.meta.namespace,
@@ -67,8 +107,8 @@ def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -
             **{name: with_secrets(filled_in(each, told), inputs.secrets) for name, each in task.env.items()},
             **{name: inputs.secrets[reference] for name, reference in task.secrets.items()},
         },
-        files=tuple(_opened(each, told, inputs.secrets) for each in task.files),
-        secret_files=frozenset(each.path for each in task.files if each.references),
+        files=tuple(_opened(each, told, inputs.secrets) for each in files),
+        secret_files=frozenset(each.path for each in files if each.references),
         mounts=mounts,
         working_dir=task.working_dir,
         user=user_of(order.allowance, task, engine) if inputs.users else task.security.user,
@@ -132,11 +172,13 @@ def _identified(task: Task, inputs: SyncInputs, task_name: str) -> _Identified:
 
 
 def _opened(file: File, told: Mapping[str, str], secrets: Mapping[str, str]) -> File:
+    """The file with its text; `on_change` is for files with references to secrets, and goes with them."""
     if file.secret is not None:
-        return msgspec.structs.replace(file, content=secrets[file.secret], secret=None)
+        return msgspec.structs.replace(file, content=secrets[file.secret], secret=None, on_change=None)
     if not file.fill:
         return file
-    return msgspec.structs.replace(file, content=with_secrets(filled_in(file.content, told), secrets), fill=False)
+    text = with_secrets(filled_in(file.content, told), secrets)
+    return msgspec.structs.replace(file, content=text, fill=False, on_change=None)
 
 
 def filled_in(text: str, told: Mapping[str, str]) -> str:
@@ -192,6 +234,10 @@ def port_variables(ports: Iterable[PortStatus]) -> dict[str, str]:
         if each.host is not None:
             found[f"MANDOR_HOST_PORT_{variable(each.name)}"] = str(each.host)
     return found
+
+
+def _depth(mount: Mount) -> int:
+    return mount.path.count("/")
 
 
 def _mounts(task: Task, template: GroupTemplate, sources: Mapping[str, str]) -> tuple[Mount, ...]:

@@ -71,6 +71,8 @@ class Order(
     epoch: int = 0
     secrets: str = ""
     """The values of secrets that its tasks need, sealed with this node's own key."""
+    secret_ids: dict[str, str] = {}
+    """Content ids of the secrets in `secrets`, by name."""
 
     @property
     def allowance(self) -> Allowance:
@@ -107,6 +109,10 @@ class TaskMemory(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     """This attempt failed its probe and is being stopped."""
     completed: bool = False
     """It ended well and is not started again."""
+    file_secrets: dict[str, str] = {}
+    """Content ids of the secrets in the live files of this attempt, by name."""
+    signal_due: bool = False
+    """Live files of this attempt were replaced, and the signal to the task is not known to have been sent."""
 
 
 class Memory(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):

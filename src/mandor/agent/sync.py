@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from mandor.agent.launch import make_launch
+from mandor.agent.launch import make_launch, make_live_files
+from mandor.agent.live_file_plan import file_secrets
 from mandor.agent.order import Memory, Order, TaskMemory
 from mandor.agent.restart import after, end_of
 from mandor.agent.status import DISCONNECTED, cut_off, describe, ending_of, failed, final, over, unseen
 from mandor.agent.sync_inputs import FINE, SyncInputs
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.model.instance import InstanceStatus
+from mandor.model.live_file import LiveFile
 from mandor.model.phase import Phase
 
 GRACE_UNKNOWN = 10.0
@@ -36,6 +38,8 @@ LACKS_SECONDS = 5.0
 class Start:
     unit: Unit
     launch: Launch
+    live_files: tuple[LiveFile, ...] = ()
+    """With their texts; written to the node before the unit starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +270,12 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, inputs: Syn
     if inputs.missing or inputs.silence >= order.supervision.stop_after:
         step.wake(now + LACKS_SECONDS)
         return
-    step.memory = step.memory.with_task(unit.task, msgspec.structs.replace(known, attempt=unit.attempt))
+    begun = msgspec.structs.replace(
+        known, attempt=unit.attempt, file_secrets=file_secrets(order, unit.task), signal_due=False
+    )
+    step.memory = step.memory.with_task(unit.task, begun)
     launch = make_launch(order, unit.task, step.memory.engine, inputs)
-    step.actions.append(Start(unit, launch))
+    step.actions.append(Start(unit, launch, make_live_files(order, unit.task, step.memory.engine, inputs)))
 
 
 def _tidy(step: _Step, units: Iterable[Observed]) -> None:

@@ -63,6 +63,8 @@ class SyncInputs(Struct, frozen=True, kw_only=True):
     """The values its tasks need, by what they call them."""
     identities: Mapping[str, str] = {}
     """The folders of this node with the tokens of its tasks, by task."""
+    live_files: str = ""
+    """The folder of this node for the live files of tasks; empty: files are given to the engine and never replaced."""
     extras: frozenset[str] = frozenset()
     """What its engine can do."""
     settled: bool = True

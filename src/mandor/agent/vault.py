@@ -31,7 +31,8 @@ class Vault:
         self._fetch, self._key = fetch, key
 
     async def read(self, order: Order) -> tuple[Mapping[str, str], Order]:
-        """The values by what its tasks call them, and the order with a copy of them; `NotFound`: one is missing."""
+        """Return the values by reference, and the order with a sealed copy of them and the content ids of the secrets;
+        `NotFound`: one is missing."""
         assert order.template is not None
         names = names_of(order)
         copy = self._copy(order)
@@ -42,10 +43,11 @@ class Vault:
             if copy is None or not names <= copy.keys():
                 raise
             return copy, order
-        if found == copy:
-            return found, order
-        sealed = Sealer.of(self._key()).seal(msgspec.json.encode(found).decode(), order.uid)
-        return found, msgspec.structs.replace(order, secrets=sealed)
+        order = msgspec.structs.replace(order, secret_ids=found.content_ids)
+        if found.values == copy:
+            return found.values, order
+        sealed = Sealer.of(self._key()).seal(msgspec.json.encode(found.values).decode(), order.uid)
+        return found.values, msgspec.structs.replace(order, secrets=sealed)
 
     def _copy(self, order: Order) -> dict[str, str] | None:
         if not order.secrets:

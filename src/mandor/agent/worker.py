@@ -12,6 +12,8 @@ from mandor.agent.discovery import NO_DISCOVERY, Discovery
 from mandor.agent.fetch import Fetch
 from mandor.agent.identity import IdentityKeeper
 from mandor.agent.launch import pick_engine
+from mandor.agent.live_file_delivery import Delivery
+from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.metrics import AgentMetrics
 from mandor.agent.order import Entry, Memory, Order
 from mandor.agent.ports import ports_of, publishes
@@ -58,6 +60,7 @@ class Surroundings(Protocol):
     fetch: Fetch
     vault: Vault
     identities: IdentityKeeper | None
+    live_files: LiveFileKeeper | None
     starts: ConcurrencyLimit
     measures: AgentMetrics
     quick_seconds: float
@@ -101,6 +104,7 @@ class Surroundings(Protocol):
     async def keep(self, entry: Entry) -> None: ...
     async def forget(self, uid: str) -> None: ...
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None: ...
+    def record_secret_change(self, order: Order, message: str, *, failed: bool = False) -> None: ...
 
 
 class Worker:
@@ -125,6 +129,7 @@ class Worker:
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
         self._probes = ProbeRunner(around.clock, self.poke, around.ask)
+        self._delivery = Delivery(self, around)
         self.trace = around.tracing.ordered(self.order.instance) if around.tracing is not None else None
         """Its part of a trace; None: it is in none."""
 
@@ -225,7 +230,9 @@ class Worker:
                 await self._act(decision.actions)
             return self._pause_after(decision)
         self._last, self._repeats = (), 0
-        return None if decision.wake_at is None else max(0.0, decision.wake_at - self._around.clock.now())
+        pause = await self._delivery.sync(inputs.units or ())
+        due = None if decision.wake_at is None else max(0.0, decision.wake_at - self._around.clock.now())
+        return min((each for each in (pause, due) if each is not None), default=None)
 
     def _in_trace(self) -> AbstractContextManager[object]:
         return nullcontext() if self.trace is None or self.trace.over else within(self.trace.span)
@@ -279,7 +286,8 @@ class Worker:
             )
             self.order = msgspec.structs.replace(self.order, namespace_view=namespace_view)
 
-    async def _inputs(self) -> SyncInputs:
+    async def _inputs(self, *, reading: bool = False) -> SyncInputs:
+        """`reading`: read secrets, names and identities even if all tasks run."""
         around = self._around
         engine, units = around.look(self.uid, self.memory.engine)
         refusal, wait = self._refusal, ""
@@ -309,7 +317,7 @@ class Worker:
             prepared = await around.prepare(self.order, self.memory.engine, begun=begun)
             refusal = prepared.refusal
         known = NO_DISCOVERY
-        wanted = not (refusal or self.memory.over or self.gone) and self._may_start(units)
+        wanted = not (refusal or self.memory.over or self.gone) and (reading or self._may_start(units))
         if wanted:
             known = await around.know_names(self.order)
         secrets: Mapping[str, str] = {}
@@ -350,12 +358,16 @@ class Worker:
             missing_reason=missing_reason,
             secrets=secrets,
             identities=identities,
+            live_files=around.live_files.folder if around.live_files is not None else "",
             extras=self._extras,
             settled=around.settled,
             silence=around.silence,
             away=around.away,
             trouble=_words(self._trouble),
         )
+
+    async def read_all(self) -> SyncInputs:
+        return await self._inputs(reading=True)
 
     def _forbidden(self) -> str:
         """What its namespace does not allow, should the control plane have admitted it; empty: nothing."""
@@ -429,6 +441,11 @@ class Worker:
             if any(isinstance(action, Start) for action in decision.actions):
                 raise  # What is not written down is not begun.
             log.error("%s: its order cannot be written down: %s", self.order.name, error)
+
+    async def remember(self, memory: Memory) -> None:
+        self.memory = memory
+        await self._around.keep(entry := Entry(order=self.order, memory=memory))
+        self._kept = entry
 
     def _tell(self, decision: Decision) -> None:
         if self.memory.over:
@@ -518,6 +535,8 @@ class Worker:
         if self._around.identities is not None and _identified(self.order):
             user = self._around.user_on_node(engine.name, action.launch.user)
             await self._around.identities.give(self.order, action.unit.task, user)
+        if action.live_files:
+            await self._delivery.write(action.unit.task, action.launch, action.live_files)
         with starting_task(self.order, action.unit, engine.name):
             async with self._around.starts.take(TURN_SECONDS):
                 begin = engine.start(action.unit, action.launch)

@@ -15,6 +15,7 @@ from mandor.agent.guard import GuardControl, guarded
 from mandor.agent.hosts_files import HostsFiles, LocalInstance
 from mandor.agent.identity import IdentityKeeper
 from mandor.agent.journal import Blocking, Journal
+from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.machine import Machine
 from mandor.agent.metrics import AgentMetrics
 from mandor.agent.observer import Observer
@@ -97,6 +98,8 @@ class Workers:
         self.vault = Vault(self.fetch, lambda: journal.sealing_key)
         self.identities: IdentityKeeper | None = None
         """Gets the tokens of tasks; None: this agent has no link to get them by."""
+        self.live_files: LiveFileKeeper | None = None
+        """Replaces files of running tasks; None: the machine is simulated, and has no files."""
         self.starts = ConcurrencyLimit(settings.starts_most)
         self.measures = AgentMetrics()
         self.quick_seconds = settings.quick_seconds
@@ -437,6 +440,8 @@ class Workers:
             await self.names_kept.forget(uid)
         if self.identities is not None:
             await self.identities.forget(uid)
+        if self.live_files is not None:
+            await self.live_files.forget(uid)
 
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None:
         self.reporter.report(order.uid, status)
@@ -446,6 +451,10 @@ class Workers:
         if note is not None:
             kind, reason, message = note
             self._recorder.note(order.instance, reason, message, type=kind, node=self._node)
+
+    def record_secret_change(self, order: Order, message: str, *, failed: bool = False) -> None:
+        reason = "SecretChangeFailed" if failed else "SecretChanged"
+        self._recorder.note(order.instance, reason, message, type="warning" if failed else "normal", node=self._node)
 
     def _reporting(self, uids: Iterable[str]) -> AbstractContextManager[object]:
         return report_context(self.by_uid[uid].trace for uid in uids if uid in self.by_uid)

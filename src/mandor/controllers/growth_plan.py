@@ -28,7 +28,12 @@ ORDERS_MOST = 20
 Steps = Generator[None, None, None]
 _NOBODY = Key(Instance.kind, "", "")
 IMAGES = frozenset({"docker", "podman", "cri", "incus"})
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "mounts", "links", "tmpfs", "ports", "user", "sandbox"})
+EXTRAS = frozenset(
+    (
+        *("logs", "exec", "signal", "stats", "events", "pull"),
+        *("mounts", "links", "tmpfs", "ports", "user", "sandbox"),
+    )
+)
 """Assumed capabilities of an engine that no node has reported yet."""
 
 

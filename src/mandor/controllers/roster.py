@@ -19,6 +19,7 @@ from mandor.controllers.rebalance import RebalanceController
 from mandor.controllers.reservation import ReservationController
 from mandor.controllers.restore import AFTER_SECONDS, Profiles, RestoreController
 from mandor.controllers.secret_change import SecretChangeController
+from mandor.controllers.secret_signal import SecretSignalController
 from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
@@ -57,6 +58,7 @@ def make_controllers(
         VolumeController(store, recorder),
         ImagePinController(store),
         SecretChangeController(store, recorder),
+        SecretSignalController(store, recorder),
         GarbageController(store, clock, keep),
     ]
     if profiles is not None:

@@ -1,10 +1,13 @@
-"""Plan for changed secrets: which of them a release was made before, and the restart of its workload."""
+"""Plans for changed secrets: the restart of a workload, and the content ids that its instances are to have."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from msgspec.structs import replace
 
 from mandor.controllers.draft import Draft
+from mandor.model.instance import Instance
+from mandor.model.phase import Phase
+from mandor.model.secret_change import signal_secrets
 from mandor.model.workload import Release, Workload
 
 RESTART = "restart"
@@ -23,9 +26,13 @@ def changed_secrets(release: Release, current: Mapping[str, str]) -> list[str]:
     )
 
 
-def with_content_ids(release: Release, before: Release | None, current: Mapping[str, str]) -> Release:
-    """A new release with the content ids of its secrets. Its cause names those that changed since `before`."""
-    changed = changed_secrets(before, current) if before is not None and before.status.secrets else []
+def with_content_ids(
+    release: Release, before: Release | None, current: Mapping[str, str], restarts: Set[str]
+) -> Release:
+    """A new release with the content ids of its secrets. Its cause names those of `restarts` that changed since
+    `before`."""
+    causes = {name: now for name, now in current.items() if name in restarts}
+    changed = changed_secrets(before, causes) if before is not None and before.status.secrets else []
     spec = release.spec
     if changed and spec.cause == RESTART:
         spec = replace(spec, cause=f"{RESTART}: {_sentence(changed)}")
@@ -41,6 +48,32 @@ def plan_change(workload: Workload, release: Release, current: Mapping[str, str]
         draft.note(workload, "SecretChanged", f"{_sentence(changed)}: its instances are replaced in a roll-out")
     elif new := {name: now for name, now in current.items() if name not in release.status.secrets}:
         draft.put(release.changed(status=replace(release.status, secrets={**release.status.secrets, **new})))
+    return draft
+
+
+def plan_signals(
+    workload: Workload, instances: Iterable[Instance], releases: Mapping[str, Release], current: Mapping[str, str]
+) -> Draft:
+    """Write the content ids of changed secrets to the instances with files of them (`on_change: signal`): their nodes
+    replace the files. `releases`: by name; `current`: content ids of the secrets that exist."""
+    draft = Draft()
+    names: set[str] = set()
+    running = 0
+    for instance in instances:
+        spec, release = instance.spec, releases.get(instance.spec.release)
+        if release is None or not spec.node or spec.stop is not None or instance.phase.over:
+            continue
+        group = release.spec.groups.get(spec.group)
+        used = signal_secrets([group]) if group is not None else frozenset()
+        changed = changed_secrets(release, {name: now for name, now in current.items() if name in used})
+        wanted = {**(spec.secrets or {}), **{name: current[name] for name in changed}}
+        if changed and wanted != spec.secrets:
+            names.update(name for name in changed if wanted[name] != (spec.secrets or {}).get(name))
+            running += instance.phase is Phase.RUNNING
+            draft.put(instance.changed(spec=replace(spec, secrets=wanted)))
+    if running:
+        count = f"{running} instance{'s' * (running > 1)}"
+        draft.note(workload, "SecretChanged", f"{_sentence(sorted(names))}: files in {count} are being replaced")
     return draft
 
 

@@ -23,7 +23,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
 from mandor.model.release import is_release_of
-from mandor.model.secret_change import restart_secrets
+from mandor.model.secret_change import restart_secrets, signal_secrets
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Change, Put, Store
@@ -175,10 +175,13 @@ class WorkloadController(Controller[Name]):
         new or newer."""
         for place, write in enumerate(draft.writes):
             release = write.value if isinstance(write, Put) else None
-            if isinstance(release, Release) and (names := restart_secrets(release.spec.groups.values())):
+            groups = release.spec.groups.values() if isinstance(release, Release) else ()
+            restarts = restart_secrets(groups)
+            names = restarts | signal_secrets(groups)
+            if isinstance(release, Release) and names:
                 current = await content_ids(self._store, release.meta.namespace, names)
                 before = max(releases, key=lambda each: each.spec.sequence, default=None)
-                draft.writes[place] = Put(with_content_ids(release, before, current))
+                draft.writes[place] = Put(with_content_ids(release, before, current, restarts))
 
     async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
         """With what the plan left for later, as long as its workload is what it was; others get their turn between."""

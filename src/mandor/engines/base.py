@@ -207,6 +207,13 @@ class Engine(ABC):
     ) -> Execution:
         raise Unsupported(f"{self.name} cannot exec", unit=str(unit))
 
+    async def signal(self, unit: Unit, name: str) -> None:
+        """Send a signal, such as `SIGHUP`, to the first process of a running unit; `NotFound`: it does not run.
+
+        Announced as `signal`.
+        """
+        raise Unsupported(f"{self.name} cannot send signals to a task", unit=str(unit))
+
     async def usage(self) -> Mapping[Unit, Usage]:
         """Of everything running here; empty where the engine cannot tell."""
         return {}

@@ -39,8 +39,8 @@ class Move(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """`node`, `variant`, `volumes`, `ports` and `relaxed` are written by the scheduler, once; `stop` and the rest by
-    the controller."""
+    """`node`, `variant`, `volumes`, `ports` and `relaxed` are written by the scheduler, once; `secrets` by the
+    secret signal controller, `stop` and the rest by the workload's controller."""
 
     workload: str
     group: str = FLAT
@@ -72,6 +72,9 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     claim: Claim | None = None
     """It only holds room, for a virtual machine that somebody else makes: no agent runs it, no workload counts it, and
     nobody but its task ends it. None: it is run."""
+    secrets: Annotated[dict[str, str] | None, needs("secret-changes")] = None
+    """Content ids of secrets that its files are to have (`on_change: signal`), by name, written after a change; None:
+    none has changed since its release was made."""
 
     @property
     def home(self) -> str:

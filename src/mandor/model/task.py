@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from mandor.lib.quantity import Seconds, Size
 from mandor.model.features import needs
+from mandor.model.live_file import check_live_files, signal_files
 from mandor.model.meta import Misfit, check_name
 from mandor.model.resources import TaskResources
 from mandor.model.secret import check_reference, references_in, whole
@@ -18,12 +19,18 @@ PortNumber = Annotated[int, Bounds(ge=1, le=65535)]
 Count = Annotated[int, Bounds(ge=1, le=1000)]
 
 OnChange = Literal["none", "restart", "signal"]
-"""Reactions of a workload to a changed secret. `signal` is refused: no engine replaces the files of a running task."""
+"""Reactions of a workload to a changed secret."""
 
 ProbeKind = Literal["startup", "health", "readiness"]
 
 _CAPABILITY = re.compile(r"(CAP_)?[A-Z][A-Z_]{1,40}|ALL")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def check_signal(name: str, field: str = "signal") -> None:
+    """Refuse a text that is not the name of a signal."""
+    if not hasattr(signal, name) or not name.startswith("SIG") or name.startswith("SIG_"):
+        raise Misfit(f"{name!r} is not a signal; write its name: SIGTERM, SIGINT, SIGHUP …", field)
 
 
 class Probe(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -78,16 +85,16 @@ class File(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     fill: bool = False
     """`${MANDOR_INSTANCE}` and the like, and `${secret:NAME/KEY}`, are filled in where they stand in `content`."""
     on_change: Annotated[OnChange | None, needs("secret-changes")] = None
-    """Reaction to a change of its secret: `restart` replaces the instances in a roll-out, `none` does nothing, `signal`
-    is not supported yet; absent: as `on_change` of the task. A change of `content` is always rolled out."""
+    """Reaction to a change of its secret: `restart` replaces the instances in a roll-out, `signal` replaces the file in
+    running instances and sends `change_signal` to the task, `none` does nothing; absent: as `on_change` of the task. A
+    change of `content` is always rolled out."""
 
     def __post_init__(self) -> None:
-        _check_on_change(self.on_change)
         for reference in self.references:
             check_reference(reference)
         if self.secret is not None and self.content:
             raise ValueError("a file has `content`, or the text of a `secret`, not both")
-        if self.on_change == "none" and not self.references:
+        if self.on_change in {"none", "signal"} and not self.references:
             raise Misfit(
                 "the file has no secret, and a change of `content` is always rolled out",
                 "on_change",
@@ -137,8 +144,7 @@ class Stop(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """After so long it is killed."""
 
     def __post_init__(self) -> None:
-        if not hasattr(signal, self.signal) or not self.signal.startswith("SIG") or self.signal.startswith("SIG_"):
-            raise ValueError(f"{self.signal!r} is not a signal; write its name: SIGTERM, SIGINT, SIGQUIT …")
+        check_signal(self.signal)
         if self.grace > 86_400:
             raise ValueError("`grace` is at most 1d")
 
@@ -221,8 +227,11 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """Small files put in place before it starts."""
     on_change: Annotated[OnChange, needs("secret-changes")] = "none"
     """Reaction to a change of a secret in `secrets`, `env` or `files`: `restart` replaces the instances in a roll-out
-    (services and daemons), `none` leaves them with the old value until their next start, `signal` is not supported
-    yet."""
+    (services and daemons), `signal` replaces the files in running instances and sends `change_signal` to the task,
+    `none` leaves them with the old value until their next start."""
+    change_signal: Annotated[str, needs("secret-changes")] = "SIGHUP"
+    """Signal to the task's first process after its files were replaced (`on_change: signal`); the task has to handle
+    it: most signals end a program that does not."""
     mounts: tuple[TaskMount, ...] = ()
     """What it finds where, besides its files: volumes of its group, and memory."""
     working_dir: Text | None = None
@@ -245,7 +254,6 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """What only one engine knows, by engine."""
 
     def __post_init__(self) -> None:
-        _check_on_change(self.on_change)
         if not self.image and not self.command:
             raise ValueError("a task needs an `image` or a `command`")
         if both := self.env.keys() & self.secrets.keys():
@@ -266,6 +274,14 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
         _check_mounts(self.mounts)
         for engine in self.options:
             check_name(engine, "engine name")
+        check_signal(self.change_signal, "change_signal")
+        if self.change_signal in {"SIGKILL", "SIGSTOP"}:
+            raise Misfit(
+                f"{self.change_signal} cannot be handled by a program",
+                "change_signal",
+                hint="`on_change: restart` replaces the instances",
+            )
+        check_live_files(self)
         if self.role == "init" and (self.health or self.readiness or self.startup):
             raise ValueError("an init task runs to its end: it has no `health`, no `readiness` and no `startup`")
 
@@ -285,6 +301,11 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
         return frozenset((*variables, *(one for each in files for one in each.references)))
 
     @property
+    def signal_references(self) -> frozenset[str]:
+        """The values of secrets whose change replaces files of the running task."""
+        return frozenset(one for each in signal_files(self) for one in each.references)
+
+    @property
     def _within(self) -> list[str]:
         """Those that are part of longer values of variables."""
         return [one for value in self.env.values() for one in references_in(value)]
@@ -298,15 +319,6 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
             "readiness": self.readiness,
         }
         return {kind: probe for kind, probe in found.items() if probe is not None}
-
-
-def _check_on_change(given: OnChange | None) -> None:
-    if given == "signal":
-        raise Misfit(
-            "`signal` is not supported: no engine replaces the files of a running task",
-            "on_change",
-            hint="`restart` replaces the instances one after another; `none` changes nothing until their next start",
-        )
 
 
 def _check_mounts(mounts: tuple[TaskMount, ...]) -> None:

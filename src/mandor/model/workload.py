@@ -15,6 +15,7 @@ from mandor.model.daemon import check_daemon
 from mandor.model.depends import Condition, check_depends_on
 from mandor.model.features import needs
 from mandor.model.image import Digest
+from mandor.model.live_file import live_needs
 from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
@@ -244,16 +245,15 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 
     @property
     def needs_anywhere(self) -> frozenset[str]:
-        """What any engine has to be able to do, for its mounts and its walls."""
-        found = {"security"} if any(task.security.confined for task in self.tasks.values()) else set[str]()
+        """Capabilities that every engine of it needs: for its mounts, its live files and its security settings."""
+        confined = any(task.security.confined for task in self.tasks.values())
+        found = live_needs(self.tasks.values()) | ({"security"} if confined else set())
         for mount in (mount for task in self.tasks.values() for mount in task.mounts):
-            absolute = mount.path.startswith("/")
             if mount.tmpfs is not None or self.volumes[mount.volume or ""].type == "tmpfs":
                 found.add("tmpfs")
-            elif absolute or mount.read_only:
+            elif mount.path.startswith("/") or mount.read_only:
                 found.add("mounts")
-            if not absolute:
-                found.add("links")
+            found |= set() if mount.path.startswith("/") else {"links"}
         return frozenset(found)
 
     @property
@@ -571,7 +571,7 @@ class ReleaseStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     images: Annotated[dict[str, Digest], needs("image-digests")] = {}
     """Digests by the references in its template: the first that a node reports for each. Later starts use them."""
     secrets: Annotated[dict[str, str], needs("secret-changes")] = {}
-    """Content ids of secrets with `on_change: restart`, by name, from before the first instance of the release."""
+    """Content ids of secrets with `on_change`, by name, from before the first instance of the release."""
 
 
 class Release(Object, frozen=True, tag="release"):
@@ -595,6 +595,6 @@ def template_hash(groups: Mapping[str, object], restarted: int = 0) -> str:
 
 def make_release(workload: Workload, sequence: int, cause: str = "") -> Release:
     name, groups = workload.meta.name, workload.spec.template
-    made = template_hash(groups, workload.spec.restarted)
-    spec = ReleaseSpec(workload=name, sequence=sequence, hash=made, cause=cause, groups=groups)
+    digest = template_hash(groups, workload.spec.restarted)
+    spec = ReleaseSpec(workload=name, sequence=sequence, hash=digest, cause=cause, groups=groups)
     return Release(meta=Meta(name=f"{name}.{sequence}", namespace=workload.meta.namespace), spec=spec)

@@ -29,7 +29,7 @@ from mandor.testing.engine_trouble import EngineTrouble
 from mandor.testing.engine_watch import where_announced
 
 LIMITS = {"cpu", "memory", "processes"}
-EXTRAS = {"logs", "exec", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user"}
+EXTRAS = {"logs", "exec", "signal", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user"}
 EXTRAS |= {"security", "mounts", "links", "tmpfs", "ports", "hosts", "clean", "confined", "mapped-users"}
 LOADS = {"archive", "incus"}
 
@@ -310,9 +310,23 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         if "exec" not in extras:
             with pytest.raises(Unsupported):
                 await engine.exec(unit, self.says("hello"))
+        if "signal" not in extras:
+            with pytest.raises(Unsupported):
+                await engine.signal(unit, "SIGHUP")
         if "events" not in extras:
             with pytest.raises(Unsupported):
                 engine.events()
+
+    # Signals.
+
+    @where_announced("signal")
+    async def test_a_unit_that_does_not_run_gets_no_signal(self, engine: Engine) -> None:
+        with pytest.raises(NotFound):
+            await engine.signal(self._unit(), "SIGHUP")
+        unit = await self._start(engine, self.exits(0))
+        await self._ended(engine, unit)
+        with pytest.raises(NotFound):
+            await engine.signal(unit, "SIGHUP")
 
     # Inside.
 

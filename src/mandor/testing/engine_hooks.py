@@ -113,6 +113,11 @@ class EngineHooks:
         script = f"trap 'exit {code}' {signal.removeprefix('SIG')}; echo begun; while :; do sleep 0.1; done"
         return self.shell(script, stop_signal=signal, **parts)
 
+    def shows_on_signal(self, signal: str, path: str, **parts: Any) -> Launch:
+        """Prints `begun`, and the text of that file each time it gets the signal; ends well when asked to stop."""
+        script = f"trap 'cat {shlex.quote(path)}' {signal.removeprefix('SIG')}; trap 'exit 0' TERM; echo begun; "
+        return self.shell(f"{script} while :; do sleep 0.1; done", **parts)
+
     def ignores(self, **parts: Any) -> Launch:
         """Prints `begun`, and does not listen when it is asked to stop."""
         return self.shell("trap '' TERM; sleep 3600 & echo begun; while :; do sleep 0.1; done", **parts)

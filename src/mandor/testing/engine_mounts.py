@@ -39,6 +39,24 @@ class EngineMounts(EngineWatch):
         assert ended.reason == ("Error" if await self._can(engine, "mounts") else "StartFailed")
         assert (volume / "seen").read_text(encoding="utf-8") == "kept\n"
 
+    async def test_a_running_task_reads_a_replaced_file_after_a_signal(self, engine: Engine, volume: Path) -> None:
+        """How changed secrets reach a running task (`on_change: signal`)."""
+        extras = (await engine.probe()).extras
+        if not {"mounts", "signal"} <= extras:
+            return  # Other tests say what happens then.
+        mounts = self._at(volume, read_only=True)
+        unit = await self._start(engine, self.shows_on_signal("SIGUSR1", f"{self.mount_path}/seen", mounts=mounts))
+        begun = await self._running(engine, unit)
+        await self._printed(engine, unit, 1)
+        for number, text in enumerate(("kept", "second", "third"), start=2):
+            (volume / ".new").write_text(f"{text}\n", encoding="utf-8")
+            (volume / ".new").replace(volume / "seen")
+            (volume / "seen").chmod(0o644)
+            await engine.signal(unit, "SIGUSR1")
+            await self._printed(engine, unit, number)
+            assert (await self._lines(engine, unit))[-1] == text
+        assert (await self._look(engine, unit)).started_at == begun.started_at
+
     async def test_a_command_beside_the_task_sees_the_same(self, engine: Engine, volume: Path) -> None:
         if not {"mounts", "exec"} <= (await engine.probe()).extras:
             return  # Other tests say what happens then.

@@ -13,10 +13,13 @@ from msgspec.structs import replace
 from mandor.controllers.base import Controller
 from mandor.controllers.runner import run_all
 from mandor.controllers.secret_change import SecretChangeController
-from mandor.controllers.secret_change_plan import changed_secrets, plan_change, with_content_ids
+from mandor.controllers.secret_change_plan import changed_secrets, plan_change, plan_signals, with_content_ids
+from mandor.controllers.secret_signal import SecretSignalController
 from mandor.controllers.workload import WorkloadController
 from mandor.lib.clock import ManualClock, settle
+from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder
 from mandor.model.meta import Key, Meta
+from mandor.model.phase import Phase
 from mandor.model.secret import Secret, SecretSpec, SecretStatus
 from mandor.model.secret_change import restart_secrets
 from mandor.model.task import File, OnChange, Task
@@ -91,7 +94,7 @@ def test_a_change_raises_the_restarts_once_and_names_the_secret() -> None:
         "SecretChanged",
         "secret db changed: its instances are replaced in a roll-out",
     )
-    made = with_content_ids(make_release(write.value, 2, "restart"), release(db="u.1"), {"db": "u.2"})
+    made = with_content_ids(make_release(write.value, 2, "restart"), release(db="u.1"), {"db": "u.2"}, {"db"})
     assert made.spec.cause == "restart: secret db changed"
     after = plan_change(write.value, made, {"db": "u.2"})
     assert (after.writes, after.notes) == ([], [])
@@ -107,8 +110,39 @@ def test_a_secret_that_is_created_later_is_written_down_without_a_restart() -> N
 
 
 def test_a_restart_that_a_user_asked_for_keeps_its_cause() -> None:
-    made = with_content_ids(make_release(make(), 2, "restart"), release(db="u.1"), {"db": "u.1"})
+    made = with_content_ids(make_release(make(), 2, "restart"), release(db="u.1"), {"db": "u.1"}, {"db"})
     assert made.spec.cause == "restart"
+
+
+def signalled(name: str = "web") -> Workload:
+    task = Task(command=("true",), files=(File(path="a/b", secret="db/password"),), on_change="signal")
+    meta = Meta(name=name, namespace="default")
+    return Workload(meta=meta, spec=WorkloadSpec(groups={"main": Group(replicas=2, tasks={"main": task})}))
+
+
+def instance(index: int = 0, *, phase: Phase = Phase.RUNNING, **spec: Any) -> Instance:
+    given: dict[str, Any] = {"workload": "web", "release": "web.1", "index": index, "node": "n1"} | spec
+    meta = Meta(name=f"web-{index}", namespace="default", uid=f"i{index}")
+    return Instance(meta=meta, spec=InstanceSpec(**given), status=InstanceStatus(phase=phase))
+
+
+def test_a_change_is_written_to_placed_instances_that_have_not_ended_and_only_once() -> None:
+    made = make_release(signalled(), 1).changed(status=ReleaseStatus(secrets={"db": "u.1", "unused": "u.1"}))
+    instances = [
+        instance(0),
+        instance(1, secrets={"db": "u.2"}),
+        instance(2, node="", phase=Phase.PENDING),
+        instance(3, phase=Phase.FAILED),
+        instance(4, stop=StopOrder(reason="scaled down")),
+        instance(5, release="web.0"),
+    ]
+    draft = plan_signals(signalled(), instances, {"web.1": made}, {"db": "u.2", "unused": "u.2"})
+    (write,) = draft.writes
+    assert isinstance(write, Put)
+    assert write.value == instances[0].changed(spec=replace(instances[0].spec, secrets={"db": "u.2"}))
+    (note,) = draft.notes
+    assert note.message == "secret db changed: files in 1 instance are being replaced"
+    assert not plan_signals(signalled(), [instance()], {"web.1": made}, {"db": "u.1"}).writes
 
 
 # With a store.
@@ -126,8 +160,12 @@ async def put_secret(store: Store, changes: int, *, namespace: str = "default", 
 async def controllers(store: Store) -> AsyncIterator[ManualClock]:
     clock = ManualClock()
     recorder = Recorder(store, "test", clock)
-    both: list[Controller[Any]] = [WorkloadController(store, clock, recorder), SecretChangeController(store, recorder)]
-    task = asyncio.ensure_future(run_all(both, store, clock))
+    tested: list[Controller[Any]] = [
+        WorkloadController(store, clock, recorder),
+        SecretChangeController(store, recorder),
+        SecretSignalController(store, recorder),
+    ]
+    task = asyncio.ensure_future(run_all(tested, store, clock))
     try:
         await settle(300)
         yield clock
@@ -187,3 +225,38 @@ async def test_a_secret_that_comes_goes_and_comes_back_restarts_once() -> None:
         assert await restarts(store) == 0
         await put_secret(store, 0)
         assert await restarts(store) == 1
+
+
+async def wanted(store: Store) -> list[dict[str, str] | None]:
+    await settle(300)
+    found = (await store.list(Instance.kind)).items
+    return [each.spec.secrets for each in found if isinstance(each, Instance)]
+
+
+async def place(store: Store) -> None:
+    """Give all instances a node, as the scheduler does."""
+    for each in (await store.list(Instance.kind)).items:
+        if isinstance(each, Instance) and not each.spec.node:
+            await store.commit(Put(each.bound("n1", at=0.0)))
+
+
+async def test_instances_get_the_content_id_of_a_changed_secret_and_nothing_restarts() -> None:
+    store = MemoryStore()
+    await put_secret(store, 3)
+    await store.commit(Put(signalled()))
+    async with controllers(store):
+        await settle(300)
+        await place(store)
+        assert await wanted(store) == [None, None]
+        await put_secret(store, 3, text="sealed with another key")
+        assert await wanted(store) == [None, None]
+        await put_secret(store, 4)
+        secret = await store.get(Key(Secret.kind, "default", "db"))
+        assert isinstance(secret, Secret)
+        assert await wanted(store) == [{"db": secret.content_id}] * 2
+        assert await restarts(store) == 0
+    await put_secret(store, 5)
+    async with controllers(store):
+        secret = await store.get(Key(Secret.kind, "default", "db"))
+        assert isinstance(secret, Secret)
+        assert await wanted(store) == [{"db": secret.content_id}] * 2

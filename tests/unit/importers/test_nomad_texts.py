@@ -101,6 +101,35 @@ def test_a_file_is_a_secret_or_is_filled_in() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("more", "on_change", "signal"),
+    [
+        ('change_mode = "signal"', "signal", None),
+        ('change_mode = "signal"\nchange_signal = "SIGUSR1"', "signal", "SIGUSR1"),
+        ('change_mode = "restart"', "restart", None),
+        ('change_mode = "noop"', None, None),
+        ('change_mode = "script"', None, None),
+        ('change_mode = "signal"\ndestination = "a"', None, None),
+    ],
+)
+def test_the_change_mode_of_a_template_with_a_secret_is_kept(
+    more: str, on_change: str | None, signal: str | None
+) -> None:
+    text = template('{{ with secret "tls" }}{{ .Data.cert }}{{ end }}', more)
+    if "destination" in more:
+        text = text.replace('destination = "secrets/a"\n', "")
+    task = task_of(text)
+    assert task["files"][0].get("on_change") == on_change
+    assert task.get("change_signal") == signal
+
+
+def test_a_batch_is_not_restarted_by_a_template() -> None:
+    text = template('{{ with secret "tls" }}{{ .Data.cert }}{{ end }}', 'change_mode = "restart"')
+    found = imported(f'job "j" {{\ntype = "batch"\ngroup "g" {{\ntask "t" {{\n{text}\n}}\n}}\n}}')
+    assert "on_change" not in str(found.made[-1].manifest)
+    assert any(path.endswith("change_mode") and fate == "dropped" for _, path, fate in told(found))
+
+
 def test_secrets_that_nobody_fetches_are_told() -> None:
     text = f'job "j" {{\ngroup "g" {{\ntask "t" {{\nvault {{}}\n{CONFIG}\n}}\n}}\n}}'
     assert (4, "job.j.group.g.task.t.vault", "dropped") in told(imported(text))

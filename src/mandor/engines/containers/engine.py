@@ -89,6 +89,10 @@ class ContainerEngine(Engine):
         """In a unit that runs."""
         return await super().exec(unit, command, terminal=terminal, rows=rows, columns=columns)
 
+    async def _send_signal(self, unit: Unit, found: Any, name: str) -> None:
+        """Send a signal to the first process of a running unit."""
+        await super().signal(unit, name)
+
     async def _tidy(self, wanted: set[str]) -> None:
         """Take away what belongs to instances of which nothing is left, as after a crash between two steps."""
 
@@ -185,6 +189,13 @@ class ContainerEngine(Engine):
                 raise not_running(unit)
             return await self._execute(unit, found, command, terminal=terminal, rows=rows, columns=columns)
 
+    async def signal(self, unit: Unit, name: str) -> None:
+        with self._told(f"told to signal {unit}"):
+            found = await self._find(unit)
+            if found is None or self._phase(unit, found) is not UnitPhase.RUNNING:
+                raise not_running(unit, "a signal")
+            await self._send_signal(unit, found, name)
+
     # What the steps share.
 
     async def _find_for_logs(self, unit: Unit) -> Any | None:
@@ -240,8 +251,8 @@ class ContainerEngine(Engine):
         return EngineDown(f"the {self.name} engine cannot use {self._directory}: {error}")
 
 
-def not_running(unit: Unit) -> NotFound:
-    return NotFound(f"{unit} is not running", hint="exec needs a task that runs")
+def not_running(unit: Unit, wanted: str = "exec") -> NotFound:
+    return NotFound(f"{unit} is not running", hint=f"{wanted} needs a task that runs")
 
 
 def taken_away(unit: Unit) -> Unavailable:

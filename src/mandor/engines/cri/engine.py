@@ -33,7 +33,7 @@ from mandor.engines.cri.options import CriOptions
 from mandor.engines.cri.sandboxes import Sandboxes
 from mandor.engines.options import read_options
 from mandor.engines.stamped import read_logs, rotate
-from mandor.errors import EngineDown, Invalid, MandorError, NotFound
+from mandor.errors import EngineDown, Invalid, MandorError, NotFound, Unavailable
 from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
@@ -45,7 +45,7 @@ CONTAINERD = "containerd"
 LIMITS = frozenset({"cpu", "memory"})
 EXTRAS = frozenset(
     (
-        *("logs", "exec", "stats", "events", "pull", "user"),
+        *("logs", "exec", "signal", "stats", "events", "pull", "user"),
         *("security", "sandbox", "mounts", "ports", "hosts", "clean"),
     )
 )
@@ -315,7 +315,7 @@ class CriEngine(ContainerEngine):
 
     async def _end(self, unit: Unit, found: Any, tracked: Tracked, grace_seconds: float) -> None:
         if not tracked.asked:
-            tracked.asked = await self._signal(found)
+            tracked.asked = await self._signal(found, found.labels.get(marks.SIGNAL) or "SIGTERM")
         if tracked.asked and await self._over(found.id, grace_seconds):
             return
         wait = 0 if tracked.asked else int(-(-grace_seconds // 1))
@@ -323,15 +323,22 @@ class CriEngine(ContainerEngine):
         if not await self._over(found.id, KILL_SECONDS):
             raise EngineDown(f"{unit} does not end, not even when it is killed")
 
-    async def _signal(self, found: Any) -> bool:
-        """True: it got the signal it names. The interface knows no signals, so the process itself is told."""
+    async def _send_signal(self, unit: Unit, found: Any, name: str) -> None:
+        if not await self._signal(found, name):
+            raise Unavailable(
+                f"the signal {name} cannot be sent to {unit}",
+                hint="the CRI runtime has to report the first process of a container, and the agent has to be root",
+            )
+
+    async def _signal(self, found: Any, name: str) -> bool:
+        """Send a signal to the first process of a container and return whether it was sent. The CRI has no call for
+        signals, so the process itself is sent it."""
         status = await self._status(found.id, verbose=True)
         process = process_of(status.info) if status is not None else None
-        wanted = found.labels.get(marks.SIGNAL) or "SIGTERM"
         if process is None:
             return False
         try:
-            os.kill(process, signal.Signals[wanted])
+            os.kill(process, signal.Signals[name])
         except (KeyError, PermissionError):
             return False
         except ProcessLookupError:

@@ -38,7 +38,7 @@ from mandor.model.node import Capabilities
 
 EXTRAS = frozenset(
     (
-        *("logs", "exec", "stats", "events", "pull", "user", "security"),
+        *("logs", "exec", "signal", "stats", "events", "pull", "user", "security"),
         *("sandbox", "mounts", "tmpfs", "ports", "hosts", "clean"),
     )
 )
@@ -321,6 +321,14 @@ class DockerApiEngine(ContainerEngine):
             await self._containers.signal(found["Id"], found["Config"].get("StopSignal") or "SIGTERM")
         except BaseException:
             tracked.asked = False
+            raise
+
+    async def _send_signal(self, unit: Unit, found: Any, name: str) -> None:
+        try:
+            await self._api.call("POST", self.kill.format(found["Id"]), query={"signal": name})
+        except Refused as error:
+            if error.status in {GONE, NOT_NOW}:
+                raise not_running(unit, "a signal") from error
             raise
 
     async def _discard(self, unit: Unit) -> None:

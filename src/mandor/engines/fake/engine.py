@@ -28,7 +28,7 @@ IMAGE_BYTES = 500 << 20
 TAR_MARK = b"ustar"
 EXTRAS = frozenset(
     (
-        *("logs", "exec", "stats", "events", "user", "security"),
+        *("logs", "exec", "signal", "stats", "events", "user", "security"),
         *("mounts", "links", "tmpfs", "ports", "hosts"),
     )
 )
@@ -214,6 +214,13 @@ class FakeEngine(Engine):
             raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
         return FakeExecution(command, record.launch, terminal=terminal, rows=rows, columns=columns)
 
+    async def signal(self, unit: Unit, name: str) -> None:
+        await self._answer("signal")
+        record, now = self.world.get(unit), self._clock.monotonic()
+        if record is None or record.observed(now).phase is not UnitPhase.RUNNING:
+            raise NotFound(f"{unit} is not running", hint="a signal needs a task that runs")
+        self._change(replace(record, signals=(*record.signals, (now, name))))
+
     async def usage(self) -> Mapping[Unit, Usage]:
         await self._answer("usage")
         now = self._clock.monotonic()
@@ -330,6 +337,9 @@ def _printed(record: Record, now: float) -> list[LogLine]:
         for text in texts
         for part in fill_in(text, record.launch).split("\n")
     ]
+    if options.on_signal:
+        text = fill_in(options.on_signal, record.launch).encode()
+        lines += [LogLine(record.told(at), "stdout", text) for at, _ in record.signals]
     if options.every:
         count = int((until - record.runs_at) / options.every)
         times = (record.runs_at + (number + 1) * options.every for number in range(count))

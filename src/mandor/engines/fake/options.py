@@ -53,6 +53,8 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     `${env:NAME}`, `${file:PATH}`, `${mode:PATH}`, `${arg:N}`, `${folder}` and `${user}` are filled in from its launch.
     """
     stderr: tuple[str, ...] = ()
+    on_signal: str = ""
+    """A line that it prints for each signal other than that of a stop; filled in as `stdout` is."""
     writes: dict[str, str] = {}
     """Files it writes into its mounts when it begins, text by path; it fails where it may not, or has none."""
     every: Seconds | None = None

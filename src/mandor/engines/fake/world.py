@@ -34,6 +34,8 @@ class Record(Struct, frozen=True, kw_only=True):
     code: int | None = None
     reason: str = ""
     message: str = ""
+    signals: tuple[tuple[float, str], ...] = ()
+    """Signals that it got while it ran, each with its time."""
 
     def observed(self, now: float) -> Observed:
         if self.ends_at is not None and now >= self.ends_at:

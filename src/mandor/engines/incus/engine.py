@@ -44,7 +44,9 @@ NEVER = "1970-01-01"
 ADDRESS_SECONDS = 2.0
 """So often a machine without an address is looked at again."""
 AT_ONCE = 8
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts", "ports", "clean", MAPPED_USERS})
+EXTRAS = frozenset(
+    {"logs", "exec", "signal", "stats", "events", "pull", "user", "mounts", "ports", "clean", MAPPED_USERS}
+)
 LIMITS = frozenset({"cpu", "memory", "processes"})
 ON = frozenset({"Running", "Frozen"})
 
@@ -294,6 +296,18 @@ class IncusEngine(ContainerEngine):
             if not await self._ended(folder, KILL_SECONDS):
                 await self._instances.switch_off(found["name"])
         self._ticks.tick()
+
+    async def _send_signal(self, unit: Unit, found: Any, name: str) -> None:
+        """To the command, or to the init of a machine without one."""
+        folder = self._folder(unit)
+        commanded = bool(found["config"].get(marks.COMMAND))
+        process = folder.process() if commanded else 1
+        if process is None or (commanded and folder.ending() is not None):
+            raise not_running(unit, "a signal")
+        command = ["kill", f"-{name.removeprefix('SIG')}", str(process)]
+        ended = await self._api.finish(await self._instances.command(found["name"], command))
+        if ended.get("return"):
+            raise not_running(unit, "a signal")
 
     async def _signal(self, name: str, folder: UnitFolder, signal: str) -> None:
         process = folder.process()

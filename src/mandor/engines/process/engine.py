@@ -16,9 +16,9 @@ from mandor import __version__
 from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, Usage
 from mandor.engines.process.confinement import Confinement, find_confinement
 from mandor.engines.process.execution import ProcessExecution
-from mandor.engines.process.folder import Exit, StopOrder
+from mandor.engines.process.folder import Exit, Running, StopOrder
 from mandor.engines.process.hierarchy import Hierarchies
-from mandor.engines.process.launch import SUPERVISORS, Ways, make_record
+from mandor.engines.process.launch import SUPERVISORS, Ways, make_record, stop_signal
 from mandor.engines.process.leavings import kill_leavings
 from mandor.engines.process.logs import read_logs
 from mandor.engines.process.memory import find_memory
@@ -27,6 +27,7 @@ from mandor.engines.process.spawn import mounts_possible, spawn_supervisor, view
 from mandor.engines.process.tracked import Tracked
 from mandor.engines.process.trash import discard, empty
 from mandor.engines.process.usage import measure, measure_disk
+from mandor.engines.process.watch import ProcessWatch, send_signal
 from mandor.engines.shim import groups
 from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, NotFound
@@ -68,7 +69,7 @@ class ProcessEngine(Engine):
 
     async def probe(self) -> Capabilities:
         self._open()
-        extras = {"logs", "exec", "stats", "events", "links"} | ({"user"} if os.geteuid() == 0 else set())
+        extras = {"logs", "exec", "signal", "stats", "events", "links"} | ({"user"} if os.geteuid() == 0 else set())
         extras |= {"mounts", "tmpfs"} if self._mounts or self._confinement.view else set()
         extras |= {"confined"} if self._confinement.view else set()
         return Capabilities(version=__version__, limits=self._trees.limits, extras=frozenset(extras))
@@ -168,16 +169,7 @@ class ProcessEngine(Engine):
         self, unit: Unit, command: Sequence[str], *, terminal: bool = False, rows: int = 24, columns: int = 80
     ) -> Execution:
         self._open()
-        tracked = self._known(unit)
-        watch = tracked.watch if tracked is not None else None
-        # Its supervisor may live a moment longer than it does.
-        if (
-            tracked is None
-            or watch is None
-            or tracked.folder.read_running() is None
-            or tracked.folder.read_exit() is not None
-        ):
-            raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
+        tracked, watch, _ = self._find_running(unit, "exec")
         if not command:
             raise Invalid("there is no command to run")
         execution = ProcessExecution(
@@ -186,6 +178,21 @@ class ProcessEngine(Engine):
         tracked.executions.add(execution)
         execution.closed = lambda: tracked.executions.discard(execution)
         return execution
+
+    async def signal(self, unit: Unit, name: str) -> None:
+        self._open()
+        _, watch, running = self._find_running(unit, "a signal")
+        if not send_signal(running.pid, stop_signal(name), parent=watch.pid):
+            raise NotFound(f"{unit} is not running", hint="a signal needs a task that runs")
+
+    def _find_running(self, unit: Unit, wanted: str) -> tuple[Tracked, ProcessWatch, Running]:
+        """Return a unit whose task runs; its supervisor may live a moment longer than the task."""
+        tracked = self._known(unit)
+        watch = tracked.watch if tracked is not None else None
+        running = tracked.folder.read_running() if tracked is not None else None
+        if tracked is None or watch is None or running is None or tracked.folder.read_exit() is not None:
+            raise NotFound(f"{unit} is not running", hint=f"{wanted} needs a task that runs")
+        return tracked, watch, running
 
     async def usage(self) -> Mapping[Unit, Usage]:
         self._open()

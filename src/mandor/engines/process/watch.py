@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 
 class ProcessWatch:
@@ -45,3 +46,22 @@ class ProcessWatch:
             self._loop.remove_reader(self._file)
             os.close(self._file)
             self._file = -1
+
+
+def send_signal(pid: int, number: int, *, parent: int) -> bool:
+    """Send a signal to a child of `parent`; False: the process has ended, or another one has its number now."""
+    try:
+        file = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        # Read while the pidfd holds the process: its parent is that of this very process.
+        stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+        if int(stat[1]) != parent or stat[0] == b"Z":
+            return False
+        signal.pidfd_send_signal(file, number)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    finally:
+        os.close(file)
+    return True

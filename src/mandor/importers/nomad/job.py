@@ -207,7 +207,7 @@ class JobReader:
     ) -> TaskDraft:
         name = label(part, "task")
         own = {**meta, **pairs(part, "meta")}
-        runtime = Runtime(self.name, group, name, "/", own, ports)
+        runtime = Runtime(self.name, group, name, "/", own, ports, restarts=self.type != "batch")
         draft = read_task(part, runtime, ports)
         if draft.login is not None:
             self.secrets.append(draft.login)

@@ -37,6 +37,8 @@ class Runtime:
     memory: int | None = None
     shares: bool = False
     """Something names the folder that all tasks of the group share."""
+    restarts: bool = True
+    """A changed secret may restart the task: it is no batch."""
 
     def fill(self, text: str, part: Part, key: str, *, now: bool = False) -> str:
         """With everything filled in that is known, or will be (unless it is needed `now`); the rest is told."""

@@ -118,6 +118,7 @@ def read_task(part: Part, runtime: Runtime, ports: dict[str, dict[str, Any]]) ->
     if draft.fetching.lines and draft.engine == "process":
         draft.task["command"] = draft.fetching.around(draft.task["command"])
     _role(draft, part)
+    _changes(draft, part)
     _ending(draft, part)
     for each in blocks(part, "volume_mount"):
         _mount(draft, each, runtime)
@@ -136,6 +137,15 @@ def _role(draft: TaskDraft, part: Part) -> None:
         cycle.guess("hook", "it starts with the others, not after them")
     elif hook == "poststop":
         draft.task["role"] = "poststop"
+
+
+def _changes(draft: TaskDraft, part: Part) -> None:
+    """`on_change` of its files; a task that runs to its end before the others gets no signal."""
+    if draft.task.get("role") in {"init", "poststop"} and any("on_change" in each for each in draft.files):
+        part.guess("template", "a changed secret reaches the task with its next start")
+        draft.files = [{key: value for key, value in each.items() if key != "on_change"} for each in draft.files]
+    elif draft.told.change_signal not in {None, "SIGHUP"}:
+        draft.task["change_signal"] = draft.told.change_signal
 
 
 def _ending(draft: TaskDraft, part: Part) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mandor.importers.base import filled, fitting_name
 from mandor.importers.compose.interpolation import read_variables
-from mandor.importers.nomad.blocks import blocks
+from mandor.importers.nomad.blocks import blocks, drop_all
 from mandor.importers.nomad.runtime import Runtime
 from mandor.importers.part import Part
 
@@ -23,7 +23,8 @@ _INDEX = re.compile(r'index\s+(?:\.Data)?(?:\.data)?\.?\s*"([^"]+)"')
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|`([^`]*)`')
 _REFERENCE = re.compile(r"\$\{secret:[^{}\s]*\}")
 _FILLED = re.compile(r"\$\{(?:secret:|MANDOR_)")
-_OF_TEMPLATES = ("change_mode", "change_signal", "change_script", "splay", "wait", "error_on_missing_key", "once")
+_OF_CHANGES = ("change_mode", "change_signal", "change_script", "splay", "wait")
+_OF_TEMPLATES = (*_OF_CHANGES, "error_on_missing_key", "once")
 _HIDDEN = "\0"
 """Stands for `$` where that would mean something."""
 
@@ -103,6 +104,8 @@ class Told:
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     files: list[dict[str, Any]] = field(default_factory=list)
+    change_signal: str | None = None
+    """The signal of the first template with `change_mode = "signal"`."""
     unsaid: bool = False
     """One of them cannot be said here."""
 
@@ -136,11 +139,22 @@ def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str])
         for key in ("data", "destination", "env", "perms", *_OF_TEMPLATES):
             part.drop(key, str(why), "write the text itself, or let the program find it out")
         return
-    for key in _OF_TEMPLATES:
-        if found.secrets and not (key == "change_mode" and change == "noop"):
-            part.drop(key, "a secret is read when the task starts")
-        elif not found.secrets:
+    on_change = _on_change(told, part, runtime, change, path) if found.secrets and not as_env else None
+    if not found.secrets:
+        for key in _OF_TEMPLATES:
             part.ignore(key)  # about texts that change; this one never does, there as here
+    elif on_change is None:
+        for key in _OF_TEMPLATES:
+            if not (key == "change_mode" and change == "noop"):
+                part.drop(key, "a secret is read when the task starts")
+    else:
+        drop_all(
+            part,
+            dict.fromkeys(
+                ("change_script", "splay", "wait", "error_on_missing_key", "once"),
+                "a change of a secret reaches the task within seconds",
+            ),
+        )
     for name, keys in found.secrets.items():
         part.guess("data", f"a secret {name} has to be there, with {', '.join(sorted(keys))}", "`kind: secret`")
     if as_env:
@@ -149,7 +163,19 @@ def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str])
         _variables(told, part, found.text)
     else:
         place = runtime.fill(path, part, "destination", now=True).lstrip("/")
-        told.files.append(_file(f"{runtime.folder}{place}", found.text, mode))
+        told.files.append(_file(f"{runtime.folder}{place}", found.text, mode) | filled(on_change=on_change))
+
+
+def _on_change(told: Told, part: Part, runtime: Runtime, mode: str | None, path: str) -> str | None:
+    """Return `on_change` of the file for Nomad's `change_mode`; None: it has no counterpart here."""
+    if mode == "restart" and runtime.restarts:
+        part.ignore("change_signal")
+        return "restart"
+    name = part.text("change_signal") if mode == "signal" else None
+    if mode != "signal" or "/" not in path.strip("/") or told.change_signal not in {None, name or "SIGHUP"}:
+        return None
+    told.change_signal = name or "SIGHUP"
+    return "signal"
 
 
 def _variables(told: Told, part: Part, text: str) -> None:
