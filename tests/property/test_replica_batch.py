@@ -22,7 +22,14 @@ SETTLED = AllocationTerms(Rank(3), born=1.0)
 def state(table: Table, course: Course) -> list[object]:
     """All that anybody can ask the table for."""
     nodes = table.snapshot()
-    numbers = (nodes.free, nodes.counted, nodes.instances, nodes.machines, nodes.turns, nodes.capacity_columns.shown)
+    numbers = (
+        nodes.free,
+        nodes.counted,
+        nodes.instances,
+        nodes.machines,
+        nodes.turns,
+        nodes._capacity_columns.shown,
+    )
     people = [
         [
             nodes.topology.nodes_of(identity),

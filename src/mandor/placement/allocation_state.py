@@ -5,11 +5,13 @@ from collections.abc import Collection, Container, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from mandor.model.meta import Key
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.occupancy import SETTLED, Alike, AllocationTerms, Going, Level, PlacedInstance
+from mandor.placement.framework.read_only import ReadOnly, Writable
 from mandor.placement.framework.request import Shape
 from mandor.placement.framework.topology_counts import TopologyCounts
 from mandor.placement.priority_levels import PriorityLevels
@@ -23,38 +25,22 @@ Group = tuple[str, str, str]
 """Namespace, workload, group."""
 
 
-class AllocationState:
-    """One of the table; it says who comes and who leaves."""
+class AllocationReader(ReadOnly):
+    """The placed instances of all nodes and the disruption budgets of their groups, for reading."""
 
-    def __init__(self, table: "Table", levels: PriorityLevels, topology: TopologyCounts) -> None:
-        self._table = table
-        self._topology = topology
-        self._levels = levels
-        self._stopping: list[tuple[float, str, Key]] = []
-        """In order: until when, on which node, and who."""
-        self._alike: dict[Identity, dict[tuple[Shape, int], dict[str, int]]] = {}
-        """Those who are settled and not spared: how many of each shape and priority are on which node."""
-        self._held: dict[Key, int] = {}
-        """Their priorities."""
-        self._settled: dict[int, int] = {}
-        """How many, by priority."""
-        self._allowed: dict[Group, int] = {}
-        """How many more of a group may be disrupted."""
-
-    # What is tried out.
-
-    def trial(self) -> "AbstractContextManager[Trial]":
-        return self._table.trial()
-
-    def set_allocation(
-        self, key: Key, node: str, shape: Shape, identity: Identity = NOBODY, terms: AllocationTerms = SETTLED
-    ) -> None:
-        self._table.set_allocation(key, node, shape, identity, terms)
-
-    def drop_allocation(self, key: Key) -> bool:
-        return self._table.drop_allocation(key)
-
-    # Who is there.
+    _table: "Table"
+    _topology: TopologyCounts
+    _levels: PriorityLevels
+    _stopping: list[tuple[float, str, Key]]
+    """Stopping instances, sorted: end, node and key."""
+    _alike: dict[Identity, dict[tuple[Shape, int], dict[str, int]]]
+    """Number of settled instances that are not spared, by identity, by shape and priority, and by node."""
+    _held: dict[Key, int]
+    """Priorities of the instances for which room is held."""
+    _settled: dict[int, int]
+    """Number of settled instances by priority."""
+    _allowed: dict[Group, int]
+    """Number of further instances of a group that may be disrupted."""
 
     def placed_instances(self, node: str) -> list[PlacedInstance]:
         """The most important first."""
@@ -85,10 +71,48 @@ class AllocationState:
     def levels(self, below: int) -> list[Level]:
         return self._levels.below(below)
 
-    # Budgets.
-
     def allowed(self, identity: Identity) -> int | None:
         return self._allowed.get((identity.namespace, identity.workload, identity.group)) if self._allowed else None
+
+    def tight(self) -> list[Alike]:
+        return [
+            Alike(shape, priority, MappingProxyType(counts))
+            for group in sorted(group for group, count in self._allowed.items() if count <= 0)
+            for identity in self._topology.of_group(*group)
+            for (shape, priority), counts in self._alike.get(identity, {}).items()
+        ]
+
+    def _lodger(self, key: Key) -> PlacedInstance:
+        allocation = self._table.allocations[key]
+        return _new_tuple(PlacedInstance, (key, allocation.shape, allocation.identity, allocation.terms))
+
+    def _named(self, keys: Collection[Key]) -> list[tuple[str, PlacedInstance]]:
+        return [(self._table.allocations[key].node, self._lodger(key)) for key in sorted(keys)]
+
+
+class AllocationState(Writable, AllocationReader):
+    """The placed instances as the table counts them."""
+
+    def __init__(self, table: "Table", levels: PriorityLevels, topology: TopologyCounts) -> None:
+        self._table = table
+        self._topology = topology
+        self._levels = levels
+        self._stopping = []
+        self._alike = {}
+        self._held = {}
+        self._settled = {}
+        self._allowed = {}
+
+    def trial(self) -> "AbstractContextManager[Trial]":
+        return self._table.trial()
+
+    def set_allocation(
+        self, key: Key, node: str, shape: Shape, identity: Identity = NOBODY, terms: AllocationTerms = SETTLED
+    ) -> None:
+        self._table.set_allocation(key, node, shape, identity, terms)
+
+    def drop_allocation(self, key: Key) -> bool:
+        return self._table.drop_allocation(key)
 
     def allow(self, group: Group, count: int | None) -> None:
         """So many more of a group may be disrupted; None: as many as anybody likes."""
@@ -107,16 +131,6 @@ class AllocationState:
         if allowed is not None:
             self.allow(group, allowed - times)
             self._table.undo_by(partial(self.allow, group, allowed))
-
-    def tight(self) -> list[Alike]:
-        return [
-            Alike(shape, priority, counts)
-            for group in sorted(group for group, count in self._allowed.items() if count <= 0)
-            for identity in self._topology.of_group(*group)
-            for (shape, priority), counts in self._alike.get(identity, {}).items()
-        ]
-
-    # What only the table calls.
 
     def come(self, key: Key, node: str, terms: AllocationTerms, count: int = 1) -> None:
         """`count`: so many that are settled like this one."""
@@ -162,13 +176,6 @@ class AllocationState:
             del kinds[shape, rank.priority]
             if not kinds:
                 del self._alike[identity]
-
-    def _lodger(self, key: Key) -> PlacedInstance:
-        allocation = self._table.allocations[key]
-        return _new_tuple(PlacedInstance, (key, allocation.shape, allocation.identity, allocation.terms))
-
-    def _named(self, keys: Collection[Key]) -> list[tuple[str, PlacedInstance]]:
-        return [(self._table.allocations[key].node, self._lodger(key)) for key in sorted(keys)]
 
 
 def _until(stopping: tuple[float, str, Key]) -> float:

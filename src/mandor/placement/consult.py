@@ -63,8 +63,9 @@ def _begin(
     profile: Profile, request: PlacementRequest, nodes: Snapshot, guard: Guard, now: float
 ) -> tuple[list[Begun], list[Offers]]:
     eased, held = widest(request), _held(request, nodes)
-    with nodes.occupancy.trial():
-        nodes.occupancy.drop_allocation(request.key)  # Room that is held for it is not in its own way.
+    trials = nodes._trials
+    with trials.trial():
+        trials.drop_allocation(request.key)  # Room that is held for it is not in its own way.
         verdict = guard.run(lambda: run_filters(profile, CycleState(), eased, nodes, guard))
         begun: list[Begun] = []
         if verdict.feasible.any():

@@ -299,14 +299,15 @@ class Cycle:
     @contextmanager
     def unheld(self, request: PlacementRequest) -> Iterator[None]:
         """The room that is held for it is free for it."""
-        with self.nodes.occupancy.trial():
-            self.nodes.occupancy.drop_allocation(request.key)
+        occupancy = self.nodes._trials
+        with occupancy.trial():
+            occupancy.drop_allocation(request.key)
             yield
 
     def find(self, state: CycleState, request: PlacementRequest) -> Steps[Found]:
         """The best node beside the room that is held for others; if there is none, in the place of those of lower
         priority among them."""
-        occupancy = self.nodes.occupancy
+        occupancy = self.nodes._trials
         lowest = occupancy.lowest_held()
         if lowest is None:
             return Found(self._find(state, request))
@@ -324,7 +325,7 @@ class Cycle:
     @contextmanager
     def _far_from_held(self, request: PlacementRequest) -> Iterator[None]:
         """Nobody is near to those who are not there yet, and may never be."""
-        occupancy = self.nodes.occupancy
+        occupancy = self.nodes._trials
         with occupancy.trial():
             for node, each in occupancy.held() if request.rules.near else ():
                 occupancy.set_allocation(each.key, node, each.shape, NOBODY, each.terms)
@@ -338,7 +339,7 @@ class Cycle:
 
     def wait(self, request: PlacementRequest, instead: str) -> Steps[Decision | None]:
         """There will be room soon, so that no rule need be given up, and no other form taken."""
-        occupancy, moment = self.nodes.occupancy, self.moment
+        occupancy, moment = self.nodes._trials, self.moment
         if moment.patience <= 0 or not instead:
             return None
         going = going_soon(occupancy, moment)

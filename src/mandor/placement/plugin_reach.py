@@ -120,7 +120,7 @@ def _settled(
     # Whose work it is matters to nobody while nothing is dedicated, or reserved.
     whose = (nodes.anyone_dedicated(), request.identity if nodes.reservations else None)
     key = (profile, whose, *[each.goes_by(request) for each in profile.settled_plugins])
-    kept, seen = nodes.cached.settled, nodes.cached.attributes
+    kept, seen = nodes._cached.settled, nodes._cached.attributes
     found = kept.get(key)
     if found is None or found[0] != seen:
         if len(kept) >= _SETTLED_MOST:

@@ -4,6 +4,7 @@ Whoever makes room looks at all nodes at once, and cannot add up all lodgers fir
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ LEVELS_MOST = 64
 _COARSE = 2_000_001 // LEVELS_MOST + 1
 _SHAPES_MOST = 4096
 _NEVER = -np.inf
+T = TypeVar("T", bound=np.generic)
 
 
 class PriorityLevels:
@@ -37,11 +39,11 @@ class PriorityLevels:
 
     def below(self, priority: int) -> list[Level]:
         count = self._size()
-        return [Level(each, taken[:, :count]) for each, taken in sorted(self._taken.items()) if each < priority]
+        return [Level(each, _shown(taken[:, :count])) for each, taken in sorted(self._taken.items()) if each < priority]
 
     def going(self) -> Going:
         count = self._size()
-        return Going(self._going[:, :count], self._latest[:count])
+        return Going(_shown(self._going[:, :count]), _shown(self._latest[:count]))
 
     # What only the table calls.
 
@@ -150,6 +152,11 @@ class PriorityLevels:
 
     def _nothing(self, capacity: int) -> Amounts:
         return np.zeros((len(self._rows) + 1, capacity), dtype=np.int64)
+
+
+def _shown(view: NDArray[T]) -> NDArray[T]:
+    view.flags.writeable = False
+    return view
 
 
 def _wider(taken: Amounts, extra: int) -> Amounts:

@@ -42,7 +42,7 @@ class ResourceFormulas:
 
     def one(self, nodes: Snapshot, slot: int) -> int:
         """The weighted sum for one node, or `NOWHERE`."""
-        return self.after(0, nodes.capacity_columns.shown[:, slot].tolist(), nodes, slot)
+        return self.after(0, nodes._capacity_columns.shown[:, slot].tolist(), nodes, slot)
 
     def after(self, others: int, column: list[float], nodes: Snapshot, slot: int) -> int:
         """The same when so many of its like have come to the node, of which `column` shows how it was before."""
@@ -66,15 +66,15 @@ class ResourceFormulas:
 
     def all(self, nodes: Snapshot, kind: np.dtype[Any]) -> Totals:
         """For every node."""
-        count = nodes.capacity_columns.shown.shape[1]
+        count = nodes._capacity_columns.shown.shape[1]
         if count <= _AT_ONCE:
             return self._part(nodes, slice(0, count), kind)
         parts = [slice(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE)]
         return np.concatenate([self._part(nodes, part, kind) for part in parts])
 
     def _part(self, nodes: Snapshot, part: slice, kind: np.dtype[Any]) -> Totals:
-        room = nodes.capacity_columns.shown
-        scratch = nodes.capacity_columns.scratch(part.stop - part.start)
+        room = nodes._capacity_columns.shown
+        scratch = nodes._capacity_columns.scratch(part.stop - part.start)
         values = scratch.columns[VALUES]
         np.add(room[VALUES, part], self._more, values)
         np.divide(values, room[VALUES.stop :, part], values)
@@ -83,8 +83,8 @@ class ResourceFormulas:
     def some(self, nodes: Snapshot, at: NDArray[np.intp], kind: np.dtype[Any]) -> Totals:
         """For these nodes."""
         count = len(at)
-        scratch = nodes.capacity_columns.scratch(count)
-        nodes.capacity_columns.take(at, scratch)
+        scratch = nodes._capacity_columns.scratch(count)
+        nodes._capacity_columns.take(at, scratch)
         if count == _TILED_MOST:
             if self._tile is None:
                 self._tile = np.repeat(self._more, count)
@@ -164,7 +164,7 @@ class FormulaChoice:
 
     def of(self, request: PlacementRequest, nodes: Snapshot) -> tuple[ResourceFormulas | None, Filters, Weighed]:
         """For one ask; and those who are left to be asked themselves."""
-        fits, room = self._fits, nodes.capacity_columns
+        fits, room = self._fits, nodes._capacity_columns
         computed = (fits or self._least or self._balanced) and room.exact
         if not computed or not (room.complete or (fits and _wants_both(request))):
             return None, self._filters, self._scores

@@ -106,15 +106,15 @@ def fits_slot(
 def foreseeable(profile: Profile, request: PlacementRequest, nodes: Snapshot) -> bool:
     """Whether `next_slots` has an answer: `best_slot` has had one about its class, and only the room on each node and
     what nodes are go into it."""
-    row = cast("ScoreRow | None", nodes.cached.rows.get(_class_of(profile, request)))
+    row = cast("ScoreRow | None", nodes._cached.rows.get(_class_of(profile, request)))
     return row is not None and row.seen == _seen(nodes) and row.plan.wide is None and row.plan.alone
 
 
 def next_slots(profile: Profile, request: PlacementRequest, nodes: Snapshot, count: int, watch: Watch) -> list[int]:
     """The slots of the best nodes for so many of a class that takes room alone, one after another: where `best_slot`
     leads each of them, if each is counted before the next. Fewer: after those, nothing fits."""
-    row = cast("ScoreRow", nodes.cached.rows[_class_of(profile, request)])
-    if row.since != nodes.cached.now:
+    row = cast("ScoreRow", nodes._cached.rows[_class_of(profile, request)])
+    if row.since != nodes._cached.now:
         _refresh(row, request, nodes, watch)
     assert row.plan.formulas is not None, "it is foreseeable"
     return _replica_slots(row, row.plan.formulas, nodes, count)
@@ -126,7 +126,7 @@ def _replica_slots(row: ScoreRow, formulas: ResourceFormulas, nodes: Snapshot, c
     among = ranks.argpartition(-count)[-count:] if count < len(ranks) else np.arange(len(ranks))
     best = [(-rank, slot) for rank, slot in zip(ranks[among].tolist(), among.tolist(), strict=True) if rank >= 0]
     heapify(best)
-    columns = dict(zip(among.tolist(), nodes.capacity_columns.shown[:, among].T.tolist(), strict=True))
+    columns = dict(zip(among.tolist(), nodes._capacity_columns.shown[:, among].T.tolist(), strict=True))
     quiescent = (
         dict(zip(among.tolist(), row.quiescent[among].tolist(), strict=True)) if row.quiescent is not None else _NOTHING
     )
@@ -170,7 +170,7 @@ def _best_of_all(
 
 def _row(profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> ScoreRow:
     """Up to date."""
-    kept = nodes.cached
+    kept = nodes._cached
     key, seen = _class_of(profile, request), _seen(nodes)
     row = cast("ScoreRow | None", kept.rows.get(key))
     if row is None:
@@ -196,7 +196,7 @@ def _class_of(profile: Profile, request: PlacementRequest) -> Hashable:
 
 
 def _seen(nodes: Snapshot) -> tuple[object, ...]:
-    return nodes.cached.attributes, nodes.topology.ties_version, nodes.anyone_dedicated()
+    return nodes._cached.attributes, nodes.topology.ties_version, nodes.anyone_dedicated()
 
 
 def _make(
@@ -211,7 +211,7 @@ def _make(
     bits = bits_of(len(nodes))
     kind = np.dtype(np.int32 if planned.most < 1 << 31 - bits else np.int64)
     quiescent = _still(planned, kind, state, request, nodes, watch)
-    since = nodes.cached.now
+    since = nodes._cached.now
     ranks = _totals(planned, quiescent, request, nodes, EVERYWHERE, kind, watch)
     ranks <<= bits
     ranks |= profile.tie_breaks(request, nodes).view(np.int32)
@@ -227,7 +227,7 @@ def _still(
     watch: Watch,
 ) -> Totals | None:
     """What those say who go by what nodes are; None: no node is refused, and all are equal."""
-    kept: CachedColumns = nodes.cached
+    kept: CachedColumns = nodes._cached
     key = (planned.quiescent.key, kind)
     found = kept.stills.get(key)
     if found is not None and found[0] == kept.attributes:
@@ -256,7 +256,7 @@ def _still(
 def _refresh(row: ScoreRow, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> None:
     """What has changed since. To compute a node once too often does no harm, and equal numbers of nodes are computed
     faster; so the last 64, 256 or 1024 changes are looked at."""
-    kept, planned = nodes.cached, row.plan
+    kept, planned = nodes._cached, row.plan
     now = kept.now
     changes = now - row.since
     if changes <= _FEW:
@@ -274,7 +274,7 @@ def _with_lots(
     row: ScoreRow, before: Totals, request: PlacementRequest, nodes: Snapshot, at: At, watch: Watch
 ) -> Totals:
     """New ranks, with the lots of those before."""
-    scratch = nodes.capacity_columns.scratch(len(before))
+    scratch = nodes._capacity_columns.scratch(len(before))
     before &= scratch.lot_masks
     total = _totals(row.plan, row.quiescent, request, nodes, at, before.dtype, watch)
     total <<= scratch.lot_bits

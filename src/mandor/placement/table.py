@@ -13,17 +13,18 @@ from mandor.lib.steps import WRITTEN, Steps
 from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
 from mandor.placement.allocation import Allocation, Trial
-from mandor.placement.allocation_state import AllocationState
+from mandor.placement.allocation_state import AllocationReader, AllocationState
 from mandor.placement.framework.cached_columns import CachedColumns
 from mandor.placement.framework.capacity_columns import VALUES, CapacityColumns
-from mandor.placement.framework.column import Column
+from mandor.placement.framework.column import Column, MutableColumn
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.occupancy import SETTLED, AllocationTerms
 from mandor.placement.framework.points import SCORE_MOST
-from mandor.placement.framework.ports import Ports
-from mandor.placement.framework.quotas import Quota, Quotas
+from mandor.placement.framework.ports import MutablePorts, Ports
+from mandor.placement.framework.quotas import MutableQuotas, Quota, Quotas
+from mandor.placement.framework.read_only import read_only
 from mandor.placement.framework.request import CPU, DISK, MEMORY, Shape
-from mandor.placement.framework.reservations import Reservations
+from mandor.placement.framework.reservations import MutableReservations, Reservations
 from mandor.placement.framework.snapshot import (
     Amounts,
     Engines,
@@ -36,8 +37,8 @@ from mandor.placement.framework.snapshot import (
     only_usage_differs,
 )
 from mandor.placement.framework.tie_break import TieBreakOrder
-from mandor.placement.framework.topology_counts import TopologyCounts
-from mandor.placement.framework.volumes import KnownVolume, Volumes, wanted_volumes
+from mandor.placement.framework.topology_counts import MutableTopologyCounts, TopologyCounts
+from mandor.placement.framework.volumes import KnownVolume, MutableVolumes, Volumes, wanted_volumes
 from mandor.placement.priority_levels import PriorityLevels
 from mandor.placement.read_only import ReadOnlyList
 
@@ -75,24 +76,25 @@ class Table:
         self._since_usage = _amounts(2, _FIRST_CAPACITY)
         self._numbers = _amounts(3, _FIRST_CAPACITY)
         self._tie_break_order = TieBreakOrder(seed)
-        self._pools: Column[str] = Column(_FIRST_CAPACITY)
-        self._health: Column[Health] = Column(_FIRST_CAPACITY)
-        self._taints: Column[tuple[Taint, ...]] = Column(_FIRST_CAPACITY)
-        self._engines: Column[Engines] = Column(_FIRST_CAPACITY)
-        self._images: Column[Images] = Column(_FIRST_CAPACITY)
-        self._facts: dict[str, Column[tuple[str | None]]] = {}
+        self._pools: MutableColumn[str] = MutableColumn(_FIRST_CAPACITY)
+        self._health: MutableColumn[Health] = MutableColumn(_FIRST_CAPACITY)
+        self._taints: MutableColumn[tuple[Taint, ...]] = MutableColumn(_FIRST_CAPACITY)
+        self._engines: MutableColumn[Engines] = MutableColumn(_FIRST_CAPACITY)
+        self._images: MutableColumn[Images] = MutableColumn(_FIRST_CAPACITY)
+        self._facts: dict[str, MutableColumn[tuple[str | None]]] = {}
+        self._fact_readers: dict[str, Column[tuple[str | None]]] = {}
         self._allocations: dict[Key, Allocation] = {}
         self._by_node: dict[str, set[Key]] = {}
-        self._ports = Ports(self._set_ports_left)
-        self._topology = TopologyCounts(self._slots, self._fact)
-        self._volumes = Volumes(self._count_disk)
+        self._ports = MutablePorts(self._set_ports_left)
+        self._topology = MutableTopologyCounts(self._slots, self._fact)
+        self._volumes = MutableVolumes(self._count_disk)
         self._cached = CachedColumns()
         self._levels = PriorityLevels(self._rows, self.__len__, _FIRST_CAPACITY)
         self.lodgings = AllocationState(self, self._levels, self._topology)
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
-        self._quotas = Quotas()
-        self.reservations = Reservations(self._quotas_changed)
+        self._quotas = MutableQuotas()
+        self.reservations = MutableReservations(self._quotas_changed)
         self._wanted: dict[Wanted, int] = {}
         self._turn = 0
         self._undo: list[Callable[[], None]] | None = None
@@ -183,7 +185,7 @@ class Table:
         self._levels.move(last, slot)
         self._capacity_columns.forget(name)
         self._tie_break_order.remove(slot)
-        columns: tuple[Column[Any], ...] = (self._pools, self._health, self._taints, self._engines, self._images)
+        columns: tuple[MutableColumn[Any], ...] = (self._pools, self._health, self._taints, self._engines, self._images)
         for column in (*columns, *self._facts.values()):
             column.remove(slot)
         moved = self._nodes.pop()
@@ -517,17 +519,15 @@ class Table:
                 counted=_window(self._sums, count)[_COUNTED],
                 order=self._tie_break_order.drawn,
                 listed=self._tie_break_order.listed,
-                capacity_columns=self._capacity_columns,
-                pools=self._pools,
-                health=self._health,
-                taints=self._taints,
-                engines=self._engines,
+                pools=read_only(Column, self._pools),
+                health=read_only(Column, self._health),
+                taints=read_only(Column, self._taints),
+                engines=read_only(Column, self._engines),
                 fact=self._fact,
-                ports=self._ports,
+                ports=read_only(Ports, self._ports),
                 ports_left=_window(self._numbers, count)[_PORTS],
-                topology=self._topology,
-                cached=self._cached,
-                images=self._images,
+                topology=read_only(TopologyCounts, self._topology),
+                images=read_only(Column, self._images),
                 usage=_window(self._usage, count),
                 since_usage=_window(self._since_usage, count),
                 instances=_window(self._sums, count)[_INSTANCES],
@@ -536,22 +536,25 @@ class Table:
                 dedicated_to=_window(self._numbers, count)[_DEDICATED],
                 anyone_dedicated=lambda: bool(self._dedicated),
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
-                quotas=self._quotas,
-                reservations=self.reservations,
-                occupancy=self.lodgings,
-                wanted=self._wanted,
-                volumes=self._volumes,
+                quotas=read_only(Quotas, self._quotas),
+                reservations=read_only(Reservations, self.reservations),
+                occupancy=read_only(AllocationReader, self.lodgings),
+                wanted=MappingProxyType(self._wanted),
+                volumes=read_only(Volumes, self._volumes),
+                _cached=self._cached,
+                _capacity_columns=self._capacity_columns,
+                _trials=self.lodgings,
             )
         return self._snapshot
 
     def _fact(self, name: str) -> Column[tuple[str | None]]:
-        column = self._facts.get(name)
-        if column is None:
-            column = Column(max(_FIRST_CAPACITY, len(self._nodes)))
+        found = self._fact_readers.get(name)
+        if found is None:
+            column = self._facts[name] = MutableColumn(max(_FIRST_CAPACITY, len(self._nodes)))
             for node in self._nodes:
                 column.append((node_fact(node, name),))
-            self._facts[name] = column
-        return column
+            found = self._fact_readers[name] = read_only(Column, column)
+        return found
 
     # Room in the arrays.
 

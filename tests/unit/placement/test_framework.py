@@ -10,7 +10,7 @@ from mandor.errors import Invalid
 from mandor.lib.steps import at_once
 from mandor.model.node import Capabilities
 from mandor.placement.cycle import decide
-from mandor.placement.framework.column import Column, Mask, Scores
+from mandor.placement.framework.column import Mask, MutableColumn, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.identity import Identity
@@ -260,7 +260,7 @@ def test_ties_are_broken_by_the_seed_and_not_by_the_order_of_nodes() -> None:
 
 
 def test_a_column_asks_once_for_each_distinct_value() -> None:
-    column: Column[str] = Column(2)
+    column: MutableColumn[str] = MutableColumn(2)
     for index in range(1000):
         column.append("ab"[index % 2])
     asked: list[str] = []
@@ -282,7 +282,7 @@ def test_a_column_asks_once_for_each_distinct_value() -> None:
 
 
 def test_values_nobody_has_any_more_are_forgotten() -> None:
-    column: Column[str] = Column(1)
+    column: MutableColumn[str] = MutableColumn(1)
     column.append("0")
     for index in range(1, 500):
         column.set(0, str(index))

@@ -196,12 +196,12 @@ async def test_a_release_that_goes_takes_no_room_with_it(desk: Desk) -> None:
 
 async def test_a_busier_node_is_news_only_for_those_who_care_for_load(desk: Desk) -> None:
     desk.view.take_happened()
-    attributes = desk.view.table.snapshot().cached.attributes
+    attributes = desk.view.table.snapshot()._cached.attributes
     stored = await desk.store.get(Key(Node.kind, "", "n1"))
     assert isinstance(stored, Node)
     await desk.put(stored.changed(status=msgspec.structs.replace(stored.status, usage=Resources(500, 0, 0))))
     assert desk.view.take_happened()[0] == {ClusterEvent.LOAD_CHANGED}
-    assert desk.view.table.snapshot().cached.attributes == attributes, "what is known about the nodes stays known"
+    assert desk.view.table.snapshot()._cached.attributes == attributes, "what is known about the nodes stays known"
     assert desk.view.table.snapshot().usage[0, 0] == 500
 
 

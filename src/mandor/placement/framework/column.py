@@ -6,6 +6,8 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mandor.placement.framework.read_only import ReadOnly, Writable
+
 Mask = NDArray[np.bool_]
 """One answer for each node."""
 Scores = NDArray[np.int64]
@@ -16,29 +18,29 @@ V = TypeVar("V", bound=Hashable)
 _ANSWERS_MOST = 512
 
 
-class Column(Generic[V]):
+class Column(ReadOnly, Generic[V]):
     """`codes[slot]` stands for `values[code]`: a question is put once to each distinct value, not to each node.
 
     Answers are kept until the column changes, so that asking again costs a look-up.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._codes = np.zeros(capacity, dtype=np.intp)
-        self._length = 0
-        self._values: list[V | None] = []
-        self._counts: list[int] = []
-        self._code_of: dict[V, int] = {}
-        self._unused: list[int] = []
-        self._masks: dict[Hashable, Mask] = {}
-        self._scores: dict[Hashable, Scores] = {}
-        self._present: Mask | None = None
-        self.version = 0
-        """Grows with every change."""
+    version: int
+    """Number of changes to the column so far."""
+    _codes: NDArray[np.intp]
+    _shown: NDArray[np.intp]
+    """`_codes` of the nodes that exist, read-only."""
+    _length: int
+    _values: list[V | None]
+    _counts: list[int]
+    _code_of: dict[V, int]
+    _masks: dict[Hashable, Mask]
+    _scores: dict[Hashable, Scores]
+    _present: Mask | None
 
     @property
     def codes(self) -> NDArray[np.intp]:
         """One for each node; nodes with the same value have the same, smaller than `codes_most`."""
-        return self._codes[: self._length]
+        return self._shown
 
     @property
     def codes_most(self) -> int:
@@ -48,8 +50,10 @@ class Column(Generic[V]):
     def present(self) -> Mask:
         """By code: does some node have it?"""
         if self._present is None:
-            self._present = np.array(self._counts, dtype=np.int64) > 0
-            self._present.flags.writeable = False
+            present = np.array(self._counts, dtype=np.int64) > 0
+            present.flags.writeable = False
+            self.__dict__["_present"] = present
+            return present
         return self._present
 
     def code(self, value: V) -> int | None:
@@ -88,7 +92,21 @@ class Column(Generic[V]):
             _remember(self._scores, question, found)
         return found
 
-    # What only the table calls.
+
+class MutableColumn(Writable, Column[V]):
+    """The column as the table fills it."""
+
+    def __init__(self, capacity: int) -> None:
+        self.version = 0
+        self._codes = np.zeros(capacity, dtype=np.intp)
+        self._length = 0
+        self._values = []
+        self._counts = []
+        self._code_of = {}
+        self._unused: list[int] = []
+        self._masks = {}
+        self._scores = {}
+        self._show()
 
     def append(self, value: V) -> None:
         if self._length == len(self._codes):
@@ -136,9 +154,14 @@ class Column(Generic[V]):
 
     def _forget_answers(self) -> None:
         self.version += 1
-        self._present = None
+        self._show()
         self._masks.clear()
         self._scores.clear()
+
+    def _show(self) -> None:
+        self._present = None
+        self._shown = self._codes[: self._length]
+        self._shown.flags.writeable = False
 
 
 A = TypeVar("A")

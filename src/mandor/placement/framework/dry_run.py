@@ -7,6 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from mandor.lib.steps import Steps
+from mandor.model.meta import Key
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.occupancy import Occupancy, PlacedInstance
@@ -54,6 +55,7 @@ class DryRun:
         self.soon = now + patience
         """Who is gone by then is waited for."""
         self._profile = profile
+        self._trials = nodes._trials
         self._watch = watch
         self._consulted = consulted
         self._quick = quick
@@ -72,6 +74,7 @@ class DryRun:
 
     @property
     def occupancy(self) -> Occupancy:
+        """The placed instances as they stand in the trial."""
         return self.nodes.occupancy
 
     def of(self, request: PlacementRequest) -> "DryRun":
@@ -90,15 +93,19 @@ class DryRun:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        with self.occupancy.trial():
+        with self._trials.trial():
             yield
 
     def leave(self, placed_instances: Iterable[PlacedInstance]) -> None:
         for each in placed_instances:
-            self.occupancy.drop_allocation(each.key)
+            self._trials.drop_allocation(each.key)
+
+    def drop(self, key: Key) -> None:
+        """Remove an instance, or the room that is held for it, until the end of the trial."""
+        self._trials.drop_allocation(key)
 
     def come(self, node: str, placed_instance: PlacedInstance) -> None:
-        self.occupancy.set_allocation(
+        self._trials.set_allocation(
             placed_instance.key, node, placed_instance.shape, placed_instance.identity, placed_instance.terms
         )
 

@@ -91,15 +91,7 @@ class Alike(NamedTuple):
 
 
 class Occupancy(Protocol):
-    """The lodgers of all nodes; whatever is done to them within a trial is undone at its end."""
-
-    def trial(self) -> AbstractContextManager[object]: ...
-
-    def set_allocation(
-        self, key: Key, node: str, shape: Shape, identity: Identity = ..., terms: AllocationTerms = ...
-    ) -> None: ...
-
-    def drop_allocation(self, key: Key) -> bool: ...
+    """The placed instances of all nodes, for reading."""
 
     def placed_instances(self, node: str) -> list[PlacedInstance]:
         """The most important first."""
@@ -130,3 +122,15 @@ class Occupancy(Protocol):
 
     def tight(self) -> Sequence[Alike]:
         """The settled lodgers of groups of whom nobody more may be disrupted, those who are spared left out."""
+
+
+class TrialOccupancy(Occupancy, Protocol):
+    """The placed instances of all nodes, where changes can be tried: they are undone at the end of the trial."""
+
+    def trial(self) -> AbstractContextManager[object]: ...
+
+    def set_allocation(
+        self, key: Key, node: str, shape: Shape, identity: Identity = ..., terms: AllocationTerms = ...
+    ) -> None: ...
+
+    def drop_allocation(self, key: Key) -> bool: ...

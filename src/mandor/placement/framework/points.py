@@ -220,7 +220,7 @@ class FilterPlugin(Plugin):
         """For a Filter of the reach `ROOM` that goes by the shape alone: `filter_at`, kept where that is worth it."""
         if len(nodes) <= FEW:
             return np.array([self.filter_slot(request, nodes, slot) for slot in range(len(nodes))], dtype=np.bool_)
-        return nodes.cached.mask((self, request.shape), lambda at: self.filter_at(request, nodes, at))
+        return nodes._cached.mask((self, request.shape), lambda at: self.filter_at(request, nodes, at))
 
     def needs(self, request: PlacementRequest) -> Wanted | None:
         """It lets an ask go wherever these amounts are free, and nowhere else; None: it goes by other things, too."""
@@ -334,7 +334,7 @@ class ScorePlugin(Plugin):
         """For a Score of the reach `ROOM` that goes by the shape alone: `score_at`, kept where that is worth it."""
         if len(nodes) <= FEW:
             return np.array([self.score_slot(request, nodes, slot) for slot in range(len(nodes))], dtype=np.int64)
-        return nodes.cached.scores((self, request.shape), lambda at: self.score_at(request, nodes, at))
+        return nodes._cached.scores((self, request.shape), lambda at: self.score_at(request, nodes, at))
 
     def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         """The scores of the feasible nodes, brought into 0..100; once a cycle."""

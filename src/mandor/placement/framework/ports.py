@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from mandor.model.meta import Key
 from mandor.model.node import PortRange
+from mandor.placement.framework.read_only import ReadOnly, Writable
 
 
 class HostPort(NamedTuple):
@@ -66,20 +67,17 @@ class _Taken:
             self.within += int(before) - int(self.free(number))
 
 
-class Ports:
+class Ports(ReadOnly):
     """A number that is chosen is nobody else's on that node, in any protocol.
 
     Where the search begins goes by the name of the instance: so the same input gives the same choice, one that comes
     back to its node finds its port again, and a number that was just given back is not the next to be given out.
     """
 
-    def __init__(self, told: Callable[[str, int], None]) -> None:
-        """`told`: how many a node has left to choose from."""
-        self._told = told
-        self._nodes: dict[str, _Taken] = {}
-        self._users: dict[HostPort, dict[str, int]] = {}
-        self._strange: dict[int, set[str]] = {}
-        """The nodes on which programs that are not ours hold a number."""
+    _nodes: dict[str, _Taken]
+    _users: dict[HostPort, dict[str, int]]
+    _strange: dict[int, set[str]]
+    """The nodes on which programs that are not ours hold a number."""
 
     def users(self, port: HostPort) -> Collection[str]:
         """The nodes on which it is taken, by whomever."""
@@ -89,7 +87,7 @@ class Ports:
 
     def strange(self, number: int) -> Collection[str]:
         """The nodes on which a program that is not ours holds it."""
-        return self._strange.get(number, ())
+        return frozenset(self._strange.get(number, ()))
 
     def left_beside(self, node: str, fixed: Iterable[HostPort]) -> int:
         """How many are left to choose from when these are taken, too."""
@@ -111,7 +109,16 @@ class Ports:
                     return tuple(found)
         return ()
 
-    # What only the table calls.
+
+class MutablePorts(Writable, Ports):
+    """The ports as the table counts them."""
+
+    def __init__(self, left_changed: Callable[[str, int], None]) -> None:
+        """`left_changed` is called with a node and the number of ports that it has left to choose from."""
+        self._left_changed = left_changed
+        self._nodes = {}
+        self._users = {}
+        self._strange = {}
 
     def set_node(self, node: str, ports: PortRange) -> None:
         taken = self._nodes.get(node)
@@ -126,7 +133,7 @@ class Ports:
                 del self._strange[number]
         for number in ports.taken:
             self._strange.setdefault(number, set()).add(node)
-        self._told(node, taken.left)
+        self._left_changed(node, taken.left)
 
     def remove_node(self, node: str) -> None:
         """Nobody is counted there any more."""
@@ -145,7 +152,7 @@ class Ports:
                 del self._users[port]
             taken.count(port.port, sign)
         taken.owed += sign * owed
-        self._told(node, taken.left)
+        self._left_changed(node, taken.left)
 
 
 def _from(ports: PortRange, key: Key) -> Iterator[int]:

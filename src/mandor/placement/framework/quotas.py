@@ -1,15 +1,17 @@
 """What namespaces take, and what they may take."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.read_only import ReadOnly, Writable
 from mandor.placement.framework.request import Shape
 
 INSTANCES = "instances"
 """How many there are: counted beside resources."""
 
-_NOTHING: Mapping[str, int] = {}
+_NOTHING: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +25,12 @@ class Quota:
     """Only those who name it; empty: all."""
 
 
-class Quotas:
-    """Kept by the table; counted is what has a node, or has been promised one."""
+class Quotas(ReadOnly):
+    """The quotas of each namespace and what its instances take: those that have a node or have been promised one."""
 
-    def __init__(self) -> None:
-        self._quotas: dict[str, dict[str, Quota]] = {}
-        self._used: dict[tuple[str, str], dict[str, int]] = {}
-        """By namespace and priority class; without a class, of all."""
+    _quotas: dict[str, dict[str, Quota]]
+    _used: dict[tuple[str, str], dict[str, int]]
+    """Amounts by namespace and priority class; without a class, of all instances of the namespace."""
 
     def of(self, identity: Identity, namespace: str) -> list[Quota]:
         """Those that hold for an instance."""
@@ -39,12 +40,19 @@ class Quotas:
         return [each for each in found.values() if each.priority_class in {"", identity.priority_class}]
 
     def used(self, namespace: str, priority_class: str = "") -> Mapping[str, int]:
-        return self._used.get((namespace, priority_class), _NOTHING)
+        return MappingProxyType(self._used.get((namespace, priority_class), _NOTHING))
 
-    # What only the table calls.
+
+class MutableQuotas(Writable, Quotas):
+    """The quotas as the table counts them."""
+
+    def __init__(self) -> None:
+        self._quotas = {}
+        self._used = {}
 
     def set(self, namespace: str, quota: Quota) -> None:
-        self._quotas.setdefault(namespace, {})[quota.name] = quota
+        frozen = replace(quota, most=MappingProxyType(dict(quota.most)))
+        self._quotas.setdefault(namespace, {})[quota.name] = frozen
 
     def drop(self, namespace: str, name: str) -> None:
         left = self._quotas.get(namespace, {})

@@ -1,9 +1,11 @@
 """Room that is held for certain work, on certain nodes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from mandor.placement.framework.identity import Identity, Selector
+from mandor.placement.framework.read_only import ReadOnly, Writable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,10 @@ class Held:
         return total
 
 
-class Reservations:
-    """Kept by the table: those that hold now."""
+class Reservations(ReadOnly):
+    """The reservations that are active now."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
-        self._held: dict[str, Held] = {}
+    _held: dict[str, Held]
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -53,11 +53,19 @@ class Reservations:
     def not_for(self, identity: Identity) -> list[Held]:
         return [each for each in self._held.values() if not each.is_for(identity)]
 
-    # What only whoever fills the table calls.
+
+class MutableReservations(Writable, Reservations):
+    """The reservations as the table's owner sets them."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """`changed` is called before every change."""
+        self._changed = changed
+        self._held = {}
 
     def set(self, held: Held) -> None:
         self._changed()
-        self._held[held.key] = held
+        each, places = MappingProxyType(dict(held.each)), MappingProxyType(dict(held.places))
+        self._held[held.key] = replace(held, each=each, places=places)
 
     def drop(self, key: str) -> bool:
         """True: it held something."""

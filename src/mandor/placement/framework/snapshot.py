@@ -11,7 +11,7 @@ from mandor.model.node import ENGINE_FACT, Capabilities, Node, NodePhase, Taint,
 from mandor.placement.framework.cached_columns import CachedColumns
 from mandor.placement.framework.capacity_columns import CapacityColumns
 from mandor.placement.framework.column import Column, Mask
-from mandor.placement.framework.occupancy import Occupancy
+from mandor.placement.framework.occupancy import Occupancy, TrialOccupancy
 from mandor.placement.framework.ports import Ports
 from mandor.placement.framework.quotas import Quotas
 from mandor.placement.framework.reservations import Reservations
@@ -116,7 +116,8 @@ def only_usage_differs(before: Node, after: Node) -> bool:
 class Snapshot:
     """Columns over the same nodes in the same order; arrays cannot be written to.
 
-    It is a window on the table: good for one cycle, never kept.
+    It is a window on the table: good for one cycle, never kept. Everything with a public name is read-only. The fields
+    with a leading underscore belong to the framework.
     """
 
     nodes: Sequence[Node]
@@ -133,8 +134,6 @@ class Snapshot:
     """The nodes in an order that was drawn, by their names and a seed: breaks ties, see `luck`."""
     listed: Callable[[], TieBreaks]
     """The nodes in the order of their names: the first is the highest."""
-    capacity_columns: CapacityColumns
-    """What the usual scores of room are made of."""
     pools: Column[str]
     health: Column[Health]
     taints: Column[tuple[Taint, ...]]
@@ -147,8 +146,6 @@ class Snapshot:
     """How many ports each node has left to choose from."""
     topology: TopologyCounts
     """Who stands where."""
-    cached: CachedColumns
-    """Answers about each node by itself, which need not be computed again for nodes that did not change."""
     images: Column[Images]
     usage: Amounts
     """`[cpu or memory, node]`: what is really used, as the node last said; -1: it did not."""
@@ -171,11 +168,17 @@ class Snapshot:
     quotas: Quotas
     """What the instances of a namespace take, and what they may take."""
     occupancy: Occupancy
-    """Who lodges where; for those who make room."""
+    """The placed instances of each node."""
     wanted: Mapping[Wanted, int]
     """What has been asked for, and how many that is placed asks for the same."""
     volumes: Volumes
     """Which there are, and where each is."""
+    _cached: CachedColumns
+    """Answers about each node by itself, which need not be computed again for nodes that did not change."""
+    _capacity_columns: CapacityColumns
+    """Columns from which the usual scores of room are computed."""
+    _trials: TrialOccupancy
+    """Changes to the table that are undone at the end of a trial; plugins get them through `DryRun`."""
 
     def pressed(self, names: Iterable[str]) -> frozenset[str]:
         """Of these, the nodes that are short of something."""

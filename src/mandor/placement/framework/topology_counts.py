@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.identity import NOBODY, Identity, Selector, Tie
+from mandor.placement.framework.read_only import ReadOnly, Writable
 from mandor.placement.framework.request import Shape
 
 Counts = NDArray[np.int64]
@@ -86,46 +87,44 @@ class Counter:
         self.total += count
 
 
-class TopologyCounts:
-    """`slots` and `fact` are the table's own; it says when nodes come, go or move (`renumbered`)."""
+class TopologyCounts(ReadOnly):
+    """Number of instances that a rule selects, by node and by domain (zone, rack or another fact)."""
 
-    def __init__(self, slots: Mapping[str, int], fact: Fact) -> None:
-        self._slots = slots
-        self._fact = fact
-        self._placed: dict[Identity, Counter] = {}
-        self._by_handle: dict[Hashable, set[Identity]] = {}
-        self._selected: dict[Selector, Counter] = {}
-        self._selectors: dict[Hashable, dict[Selector, Counter]] = {}
-        self._ties: dict[Tie, Counter] = {}
-        self._ties_by_handle: dict[Hashable, dict[Tie, Counter]] = {}
-        self._dense: dict[int, Counter] = {}
-        self.ties_version = 0
-        """Grows when a rule of placed instances comes or goes."""
-
-    # What plugins ask.
+    ties_version: int
+    """Number of times that a rule of placed instances came or went."""
+    _slots: Mapping[str, int]
+    _fact: Fact
+    _placed: dict[Identity, Counter]
+    _by_handle: dict[Hashable, set[Identity]]
+    _selected: dict[Selector, Counter]
+    _selectors: dict[Hashable, dict[Selector, Counter]]
+    _ties: dict[Tie, Counter]
+    _ties_by_handle: dict[Hashable, dict[Tie, Counter]]
+    _dense: dict[int, Counter]
 
     def domains(self, selector: Selector, over: str) -> Domains:
         """Those the selector speaks of, by domain."""
         return self._domains(self._counter(selector), over)
 
-    def ties_on(self, identity: Identity) -> list[tuple[Tie, Counter]]:
+    def ties_on(self, identity: Identity) -> list[Tie]:
         """The rules of placed instances that speak of this one."""
         if not self._ties or identity is NOBODY:
             return []
-        found = []
+        found: list[Tie] = []
         for handle in identity.handles:
-            for tie, counter in self._ties_by_handle.get(handle, {}).items():
-                if tie.selector.matches(identity):
-                    found.append((tie, counter))
+            found += [tie for tie in self._ties_by_handle.get(handle, ()) if tie.selector.matches(identity)]
         return found
 
     def disliked(self, identity: Identity) -> bool:
         """Somebody who is placed would rather be apart from it."""
-        return any(tie.kind == "apart" and tie.strength == "should" for tie, _ in self.ties_on(identity))
+        return any(tie.kind == "apart" and tie.strength == "should" for tie in self.ties_on(identity))
 
-    def owners(self, tie: Tie, counter: Counter) -> Domains:
-        """Those who have the rule, by domain."""
-        return self._domains(counter, tie.over)
+    def owners(self, tie: Tie, over: str = "") -> Domains:
+        """Number of placed instances that have the rule, by domain; the rule is one of `ties_on`.
+
+        `over`: other domains than those of the rule.
+        """
+        return self._domains(self._ties[tie], over or tie.over)
 
     def known(self, over: str) -> Mask:
         """The nodes that are in some domain."""
@@ -143,7 +142,73 @@ class TopologyCounts:
             if (each.namespace, each.workload, each.group) == (namespace, workload, group)
         ]
 
-    # What only the table calls.
+    def _counter(self, selector: Selector) -> Counter:
+        found = self._selected.get(selector)
+        if found is None:
+            if len(self._selected) >= _SELECTORS_MOST:
+                self._drop_selector(next(iter(self._selected)))
+            found = Counter()
+            for identity in self._by_handle.get(selector.handle, ()):
+                if selector.matches(identity):
+                    for node, count in self._placed[identity].by_node.items():
+                        found.add(node, count)
+            self._selected[selector] = found
+            self._selectors.setdefault(selector.handle, {})[selector] = found
+        return found
+
+    def _drop_selector(self, selector: Selector) -> None:
+        self._dense.pop(id(self._selected.pop(selector)), None)
+        of_handle = self._selectors[selector.handle]
+        del of_handle[selector]
+        if not of_handle:
+            del self._selectors[selector.handle]
+
+    def _domains(self, counter: Counter, over: str) -> Domains:
+        dense = self._array(counter)
+        if over == NODE:
+            return Domains(None, dense, dense)
+        column = self._fact(over)
+        none = column.code((None,))
+        known = counter.domains.get(over)
+        if known is None or known[0] != column.version:
+            counts = np.bincount(column.codes, weights=dense, minlength=column.codes_most).astype(np.int64)
+            if none is not None:
+                counts[none] = 0
+            known = counter.domains[over] = (column.version, counts, _read_only(counts))
+        return Domains(column, known[2], dense)
+
+    def _array(self, counter: Counter) -> Counts:
+        # An array that is asked for is the last to be given back.
+        self._dense.pop(id(counter), None)
+        if counter.dense is None:
+            dense = np.zeros(len(self._slots), dtype=np.int64)
+            dense[[self._slots[node] for node in counter.by_node]] = list(counter.by_node.values())
+            counter.dense, counter.shown = dense, _read_only(dense)
+            counter.domains.clear()
+            while len(self._dense) >= _ARRAYS_MOST:
+                old = self._dense.pop(next(iter(self._dense)))
+                old.dense = old.shown = None
+                old.domains.clear()
+        self._dense[id(counter)] = counter
+        assert counter.shown is not None
+        return counter.shown
+
+
+class MutableTopologyCounts(Writable, TopologyCounts):
+    """The counts as the table keeps them; the table reports when slots change (`renumbered`)."""
+
+    def __init__(self, slots: Mapping[str, int], fact: Fact) -> None:
+        """`slots` and `fact` are the table's own."""
+        self.ties_version = 0
+        self._slots = slots
+        self._fact = fact
+        self._placed = {}
+        self._by_handle = {}
+        self._selected = {}
+        self._selectors = {}
+        self._ties = {}
+        self._ties_by_handle = {}
+        self._dense = {}
 
     def add(self, node: str, shape: Shape, identity: Identity, sign: int) -> None:
         """One instance more, or less, on a node the table knows."""
@@ -191,29 +256,6 @@ class TopologyCounts:
             counter.domains.clear()
         self._dense.clear()
 
-    # Counting.
-
-    def _counter(self, selector: Selector) -> Counter:
-        found = self._selected.get(selector)
-        if found is None:
-            if len(self._selected) >= _SELECTORS_MOST:
-                self._drop_selector(next(iter(self._selected)))
-            found = Counter()
-            for identity in self._by_handle.get(selector.handle, ()):
-                if selector.matches(identity):
-                    for node, count in self._placed[identity].by_node.items():
-                        found.add(node, count)
-            self._selected[selector] = found
-            self._selectors.setdefault(selector.handle, {})[selector] = found
-        return found
-
-    def _drop_selector(self, selector: Selector) -> None:
-        self._dense.pop(id(self._selected.pop(selector)), None)
-        of_handle = self._selectors[selector.handle]
-        del of_handle[selector]
-        if not of_handle:
-            del self._selectors[selector.handle]
-
     def _change_tie(self, tie: Tie, node: str, sign: int) -> None:
         counter = self._ties.get(tie)
         if counter is None:
@@ -252,38 +294,6 @@ class TopologyCounts:
             same.discard(identity)
             if not same:
                 del self._by_handle[handle]
-
-    # Arrays.
-
-    def _domains(self, counter: Counter, over: str) -> Domains:
-        dense = self._array(counter)
-        if over == NODE:
-            return Domains(None, dense, dense)
-        column = self._fact(over)
-        none = column.code((None,))
-        known = counter.domains.get(over)
-        if known is None or known[0] != column.version:
-            counts = np.bincount(column.codes, weights=dense, minlength=column.codes_most).astype(np.int64)
-            if none is not None:
-                counts[none] = 0
-            known = counter.domains[over] = (column.version, counts, _read_only(counts))
-        return Domains(column, known[2], dense)
-
-    def _array(self, counter: Counter) -> Counts:
-        # An array that is asked for is the last to be given back.
-        self._dense.pop(id(counter), None)
-        if counter.dense is None:
-            dense = np.zeros(len(self._slots), dtype=np.int64)
-            dense[[self._slots[node] for node in counter.by_node]] = list(counter.by_node.values())
-            counter.dense, counter.shown = dense, _read_only(dense)
-            counter.domains.clear()
-            while len(self._dense) >= _ARRAYS_MOST:
-                old = self._dense.pop(next(iter(self._dense)))
-                old.dense = old.shown = None
-                old.domains.clear()
-        self._dense[id(counter)] = counter
-        assert counter.shown is not None
-        return counter.shown
 
 
 def _read_only(array: Counts) -> Counts:

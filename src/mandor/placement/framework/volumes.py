@@ -9,6 +9,7 @@ from mandor.model.meta import Key
 from mandor.model.placement import Where
 from mandor.model.volume import GroupVolume, Volume
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.read_only import ReadOnly, Writable
 
 
 class WantedVolume(NamedTuple):
@@ -52,19 +53,17 @@ def wanted_volumes(volumes: Mapping[str, GroupVolume], instance: Key, identity: 
     return [WantedVolume(Key(Volume.kind, instance.namespace, key), volumes[name]) for name, key in names.items()]
 
 
-class Volumes:
+class Volumes(ReadOnly):
     """Where a volume is, is decided by what is in it, else by who uses it: an instance that is counted on a node has
     its volumes there, before anybody has written that down. So two that share one see each other in one batch."""
 
-    def __init__(self, count: Callable[[str, int], None]) -> None:
-        """`count`: told of bytes that a node's disk has more, or fewer, of."""
-        self._count = count
-        self._known: dict[Key, KnownVolume] = {}
-        self._users: dict[Key, dict[str, int]] = {}
-        self._wanted: dict[Key, int] = {}
-        """How large those who use it want it, where there is no object yet."""
-        self._counted: dict[Key, tuple[str, int]] = {}
-        self._on: dict[str, set[Key]] = {}
+    _known: dict[Key, KnownVolume]
+    _users: dict[Key, dict[str, int]]
+    """Number of instances that use a volume, by node."""
+    _counted: dict[Key, tuple[str, int]]
+    """Node and size with which a volume is counted."""
+    _on: dict[str, set[Key]]
+    """Volumes that are counted, by node."""
 
     def get(self, key: Key) -> KnownVolume | None:
         return self._known.get(key)
@@ -87,7 +86,19 @@ class Volumes:
         """Of those that are there."""
         return (self._counted[key][1] for key in self._on.get(node, ()))
 
-    # What only the table calls.
+
+class MutableVolumes(Writable, Volumes):
+    """The volumes as the table counts them."""
+
+    def __init__(self, count: Callable[[str, int], None]) -> None:
+        """`count` is called with a node and the bytes that its disk holds more, or fewer, of."""
+        self._count = count
+        self._known = {}
+        self._users = {}
+        self._wanted: dict[Key, int] = {}
+        """Largest size that the users of a volume want, where there is no object yet."""
+        self._counted = {}
+        self._on = {}
 
     def set(self, key: Key, known: KnownVolume | None) -> bool:
         """Whether it is news."""

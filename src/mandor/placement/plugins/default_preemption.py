@@ -151,7 +151,7 @@ class DefaultPreemption(PostFilterPlugin):
             displaced.extend((each, depth + 1) for each in best.victims)
         if count == len(first.victims):
             return True
-        dry_run.occupancy.drop_allocation(dry_run.request.key)
+        dry_run.drop(dry_run.request.key)
         return dry_run.of(dry_run.request).fits(first.slot)
 
     def _best(self, dry_run: DryRun) -> Steps[Candidate | None]:

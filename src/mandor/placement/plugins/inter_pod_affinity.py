@@ -98,10 +98,10 @@ class InterPodAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
         """Who draws it, and who pushes it away, and how much."""
         for tie, weight in request.rules.ties_wished:
             yield weight, nodes.topology.domains(tie.selector, tie.over)
-        for tie, counter in nodes.topology.ties_on(request.identity):
+        for tie in nodes.topology.ties_on(request.identity):
             weight = self._pull(tie, request)
             if weight:
-                yield weight, nodes.topology.owners(tie, counter)
+                yield weight, nodes.topology.owners(tie)
 
     def _pull(self, tie: Tie, request: PlacementRequest) -> int:
         """What a rule of a placed instance counts for the one that comes."""
@@ -115,9 +115,9 @@ class InterPodAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
 
 def _against(request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[Tie, Domains]]:
     """Rules of placed instances that keep it away."""
-    for tie, counter in nodes.topology.ties_on(request.identity):
+    for tie in nodes.topology.ties_on(request.identity):
         if tie.kind == "apart" and (tie.strength == "must" or (tie.strength == "should" and not request.lenient)):
-            yield tie, nodes.topology.owners(tie, counter)
+            yield tie, nodes.topology.owners(tie)
 
 
 def _nobody(domains: Domains) -> Mask:

@@ -41,9 +41,9 @@ class Proximity(PreScorePlugin, ScorePlugin):
             for tie in request.shape.ties(request.identity):
                 if tie.kind == "near":
                     sums += tie.weight * topology.domains(tie.selector, over).at_nodes
-            for tie, counter in topology.ties_on(request.identity):
+            for tie in topology.ties_on(request.identity):
                 if tie.kind == "near":
-                    sums += tie.weight * topology.owners(tie._replace(over=over), counter).at_nodes
+                    sums += tie.weight * topology.owners(tie, over).at_nodes
         return sums
 
     def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
@@ -52,5 +52,5 @@ class Proximity(PreScorePlugin, ScorePlugin):
 
 def _talks(request: PlacementRequest, nodes: Snapshot) -> bool:
     return any(tie.kind == "near" for tie in request.shape.ties(request.identity)) or any(
-        tie.kind == "near" for tie, _ in nodes.topology.ties_on(request.identity)
+        tie.kind == "near" for tie in nodes.topology.ties_on(request.identity)
     )
