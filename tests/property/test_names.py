@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from mandor.agent.discovery import (
     ADDRESSES_MOST,
     BEGINNING,
-    NEIGHBOURS_MOST,
+    INSTANCES_MOST,
     UNKNOWN_ADDRESS,
     chosen,
     hosts_file,
-    neighbour_of,
+    reachable_from,
     variables,
 )
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, PortStatus, instance_name
@@ -65,9 +65,9 @@ def worlds(draw: st.DrawFn) -> list[Instance]:
 @settings(max_examples=200, deadline=None)
 def test_a_name_leads_to_what_runs_and_can_be_reached_and_to_nothing_else(world: list[Instance], own: int) -> None:
     me = instance_name("web", "main", own)
-    seen = [neighbour_of(each, each.status, HERE, ADDRESS[HERE]) for each in world]
-    neighbours = chosen(each for each in seen if each is not None)
-    text = hosts_file(neighbours, [me])
+    seen = [reachable_from(each, each.status, HERE, ADDRESS[HERE]) for each in world]
+    instances = chosen(each for each in seen if each is not None)
+    text = hosts_file(instances, [me])
     assert text.startswith(BEGINNING)
     names: dict[str, set[str]] = defaultdict(set)
     for line in text.removeprefix(BEGINNING).splitlines():
@@ -92,7 +92,7 @@ def test_a_name_leads_to_what_runs_and_can_be_reached_and_to_nothing_else(world:
         aliases = names[workload] - {UNKNOWN_ADDRESS}
         if workload != me and by_name.get(workload) is None:
             assert aliases == expected
-    for key, value in variables(neighbours, me).items():
+    for key, value in variables(instances, me).items():
         assert key.startswith("MANDOR_ADDR_")
         assert 1 <= len(value.split(",")) <= ADDRESSES_MOST
 
@@ -113,9 +113,9 @@ def test_a_file_is_bounded_and_keeps_the_nearest() -> None:
         )
         for number in range(2010)
     ]
-    seen = [neighbour_of(each, each.status, HERE, ADDRESS[HERE]) for each in world]
-    neighbours = chosen(each for each in seen if each is not None)
-    assert len(neighbours) == NEIGHBOURS_MOST
-    assert sum(each.near for each in neighbours) == 10
-    assert len(hosts_file(neighbours, ["db-0"])) < 64 * 1024
-    assert len(variables(neighbours, "db-0")["MANDOR_ADDR_WEB_HTTP"].split(",")) == ADDRESSES_MOST
+    seen = [reachable_from(each, each.status, HERE, ADDRESS[HERE]) for each in world]
+    instances = chosen(each for each in seen if each is not None)
+    assert len(instances) == INSTANCES_MOST
+    assert sum(each.near for each in instances) == 10
+    assert len(hosts_file(instances, ["db-0"])) < 64 * 1024
+    assert len(variables(instances, "db-0")["MANDOR_ADDR_WEB_HTTP"].split(",")) == ADDRESSES_MOST

@@ -51,7 +51,7 @@ async def test_a_store_of_another_cluster_is_obeyed_in_nothing(world: World, cap
     world.engine.end((await world.live())[0], 1)
     await world.pass_time(300, step=10)
     assert len(await world.live()) == 1
-    assert "belongs to c1: no order is taken" in caplog.text
+    assert "belongs to c1: orders refused" in caplog.text
     assert foreign.index.revision == at, "nothing was written there"
 
 

@@ -327,7 +327,7 @@ async def test_an_engine_that_is_down_costs_nothing_but_time(world: World) -> No
     assert (await world.node()).status.engines["fake"].up is False
     status = await world.status()
     assert (status.phase, status.ready, status.reason) == (Phase.RUNNING, True, "EngineDown")
-    assert status.message.startswith("fake is down, and it is as it was last seen: ")
+    assert status.message.startswith("the engine fake is down (")
     world.engine.up()
     await world.pass_time(120, step=5)
     assert (await world.node()).status.engines["fake"].up is True
@@ -371,7 +371,7 @@ async def test_one_hanging_instance_does_not_hold_up_the_others(world: World) ->
 
 @pytest.mark.req("S0-15")
 async def test_many_hanging_starts_give_their_turns_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mandor.agent.worker.TURN_SECONDS", 0.05)
+    monkeypatch.setattr("mandor.agent.worker.SLOT_SECONDS", 0.05)
     async with open_world(tmp_path, starts_most=2) as world:
         await world.apply("stuck", options={"fake": {"hang_start": True}})
         await world.apply()
@@ -570,7 +570,7 @@ async def test_a_start_is_broken_off_in_time_though_its_engine_does_not_answer_e
         await asyncio.sleep(0.1)  # A start is looked after on the loop's own clock.
         agent = world.agent
         assert agent is not None
-        return agent.workers.starts.idle.is_set()
+        return agent.workers.services.starts.idle.is_set()
 
     await world.until(given_up)
     world.engine.release("list")

@@ -166,7 +166,7 @@ async def test_an_agent_that_has_work_goes_on_though_it_is_refused(
     await world.restart_agent()
     await world.pass_time(120)
     assert [unit.attempt for unit in await world.live()] == [2]
-    assert "cannot join: there is a node called n1 already; choose another name" in caplog.text
+    assert "cannot join the cluster: there is a node called n1 already; choose another name" in caplog.text
 
 
 # This machine.

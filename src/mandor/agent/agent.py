@@ -1,4 +1,4 @@
-"""Makes one node match its orders: whatever happens to the control plane, to the agent, or to the machine."""
+"""The agent: makes one node match its orders, and keeps doing so without a control plane."""
 
 import asyncio
 import logging
@@ -13,7 +13,6 @@ from mandor.agent.feed import Feed, KindRouter, Reader, Source
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.guard import GuardControl
 from mandor.agent.heartbeat import HeartbeatSender
-from mandor.agent.identity import IdentityKeeper
 from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Link
@@ -22,9 +21,9 @@ from mandor.agent.machine import EngineDisks, Machine, ThisMachine
 from mandor.agent.metrics import node_families, unit_families
 from mandor.agent.node import NodeKeeper
 from mandor.agent.node_instances import NodeInstances
-from mandor.agent.ports import Holds, no_port_in_use
+from mandor.agent.ports import PortInUse, no_port_in_use
 from mandor.agent.pressure import Reading
-from mandor.agent.probes import Ask, ask
+from mandor.agent.probes import RunProbe, run_probe
 from mandor.agent.renewal import CertificateKeeper, CredentialKeeper
 from mandor.agent.settings import AgentSettings
 from mandor.agent.shipping.agent_logs import AgentLogHandler
@@ -57,9 +56,10 @@ from mandor.telemetry.tracer import Tracer
 log = logging.getLogger(__name__)
 
 REFUSALS = (Conflict, Forbidden, Invalid, Unauthenticated)
-AGAIN = 30
+REPEAT_EVERY = 30
+"""Number of failures after which the same message is logged again."""
 AHEAD_STEP = 5
-"""A clock is told apart in steps of so many seconds, so that a node is not written anew for a moment's delay."""
+"""Step in seconds in which the clock's lead is reported, so that small changes do not cause a write."""
 
 
 class Agent:
@@ -75,24 +75,24 @@ class Agent:
         blocking: Blocking = asyncio.to_thread,
         boot: str | None = None,
         locate: Callable[[], str] | None = None,
-        holds: Holds = no_port_in_use,
+        port_in_use: PortInUse = no_port_in_use,
         machine: Machine | None = None,
-        ask: Ask = ask,
-        ahead: Callable[[], float] = lambda: 0.0,
+        run_probe: RunProbe = run_probe,
+        clock_ahead: Callable[[], float] = lambda: 0.0,
         own_logs: AgentLogHandler | None = None,
         tracer: Tracer | None = None,
         guard_control: GuardControl | None = None,
     ) -> None:
         """
-        `holds`: returns whether a port of this machine is in use; by default, none is.
+        `port_in_use`: returns whether a port of this machine is in use; by default, none is.
         `machine`: the machine of the node; by default, the one that this process runs on.
-        `ask`: runs one probe.
-        `ahead`: returns by how many seconds this machine's clock is ahead of the servers'.
+        `run_probe`: runs one probe.
+        `clock_ahead`: returns by how many seconds this machine's clock is ahead of the servers'.
         `own_logs`: the agent's log records, for log sinks; None: no logs are shipped, neither the agent's nor tasks'.
         `tracer`: records spans of instances that are part of a trace; None: none are recorded.
         `guard_control`: starts a process that stops instances with `stop_after` when the agent is gone; None: no guard.
         """
-        self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
+        self._settings, self._link, self._clock, self._clock_ahead = settings, link, clock, clock_ahead
         self._shared = settings.shared
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
@@ -109,8 +109,8 @@ class Agent:
             changed=self._node_changed,
             join=self._join_once,
             locate=locate,
-            holds=holds,
-            turned=self._engine_turned,
+            port_in_use=port_in_use,
+            engine_changed=self._engine_changed,
             machine=self._machine,
         )
         self.workers = Workers(
@@ -124,39 +124,37 @@ class Agent:
             blocking,
             self.node,
             self._machine,
-            self._whose,
-            ask,
+            link,
+            self._read_cluster,
+            run_probe,
             Tracing(tracer) if tracer is not None else None,
-            lambda feature: feature in link.features,
             guard_control,
+            LiveFileKeeper(settings.data, settings.name, blocking) if machine is None else None,
         )
-        identities = IdentityKeeper(settings.data, settings.name, link, clock, blocking, self.workers.identified)
-        self.workers.identities = self._identities = identities
-        self.workers.live_files = LiveFileKeeper(settings.data, settings.name, blocking) if machine is None else None
+        self._metrics, self._tracer = self.workers.services.metrics, tracer
         self._credential = CredentialKeeper(
-            link, clock, lambda: self.node.spec.renewal, self.workers.measures.credential_renewals
+            link, clock, lambda: self.node.spec.renewal, self._metrics.credential_renewals
         )
-        self._certificate = CertificateKeeper(link, clock, self.workers.measures.certificate_renewals)
-        self._tracer = tracer
+        self._certificate = CertificateKeeper(link, clock, self._metrics.certificate_renewals)
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
-        self.defence = PressureEviction(
+        self.eviction = PressureEviction(
             settings.thresholds,
             self._readings,
             NodeInstances(self.workers, self._engines.values()),
             clock,
-            changed=self.node.poke,
+            changed=self.node.wake,
             look_seconds=settings.look_seconds,
             cleaned=self._image_cleaned,
         )
         self._disks = EngineDisks(self._engines.values(), clock)
-        self.node.pressure = lambda: self.defence.shown
+        self.node.pressure = lambda: self.eviction.shown
         self._own_memory: int | None = None
         self._last_usage = NodeUsage()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
         self._meter = InstanceMeter(clock)
         self._shipper = self._make_shipper(own_logs, blocking) if own_logs is not None else None
         self.joined = asyncio.Event()
-        self._said = ""
+        self._logged = ""
 
     def _make_shipper(self, own: AgentLogHandler, blocking: Blocking) -> Shipper:
         settings = self._settings
@@ -169,16 +167,16 @@ class Agent:
             own,
             log_sources=self.workers.log_sources,
             folders=[Path(each) for each in settings.host_paths],
-            turned=self.node.poke,
+            health_changed=self.node.wake,
             egress=Egress(settings.egress_allow),
             files=SecretFiles(settings.secret_files),
         )
         self.node.log_sinks = shipper.health
-        self.workers.log_wanted = shipper.finish
+        self.workers.services.finish_log = shipper.finish
         return shipper
 
     async def run(self) -> None:
-        """For ever; raises only when this node was refused before it ever belonged to a cluster."""
+        """Run until cancelled. Raise only if the node is refused before it has ever belonged to a cluster."""
         await self.node.look()
         refusal: MandorError | None = None
         async with Background() as tasks:
@@ -190,10 +188,10 @@ class Agent:
             try:
                 refusal = await self._join()
                 if refusal is None:
-                    # Whoever must not run alone is judged by silence: break it before orders are looked at.
-                    heart = self._make_heart()
-                    pause = await heart.beat()
-                    tasks.start(heart.run(pause), "heartbeat")
+                    # Instances with `stop_after` are judged by silence: send a heartbeat before orders are read.
+                    heartbeats = self._make_heartbeat_sender()
+                    pause = await heartbeats.send()
+                    tasks.start(heartbeats.run(pause), "heartbeat")
                     for work, name in self._duties():
                         tasks.start(work, name)
                     await tasks.wait()
@@ -203,7 +201,7 @@ class Agent:
         if refusal is not None:
             raise refusal
 
-    def _make_heart(self) -> HeartbeatSender:
+    def _make_heartbeat_sender(self) -> HeartbeatSender:
         return HeartbeatSender(
             self._link,
             self.contact,
@@ -216,29 +214,32 @@ class Agent:
         )
 
     def _duties(self) -> list[tuple[Any, str]]:
+        resources, hosts_files = self.workers.resources, self.workers.resources.hosts_files
         readers: dict[str, Reader] = {
             Instance.kind: self,
             Node.kind: self.node,
             Session.kind: self.streams,
-            Volume.kind: self.workers.volumes,
+            Volume.kind: resources.volumes,
         }
         where = Filter(node=self._settings.name, kinds=frozenset(readers), supplies=True)
-        readers |= dict.fromkeys((Release.kind, Workload.kind, Namespace.kind), self.workers.fetch)
+        readers |= dict.fromkeys((Release.kind, Workload.kind, Namespace.kind), resources.fetch)
         stall = self._settings.stall_seconds
-        feed = Feed(self._store, None, where, self._clock, KindRouter(readers), self._whose, stall_seconds=stall)
+        feed = Feed(self._store, None, where, self._clock, KindRouter(readers), self._read_cluster, stall_seconds=stall)
         shipping = []
         if self._shipper is not None:
-            sinks = Feed(self._store, LogSink.kind, ALL, self._clock, self._shipper, self._whose, stall_seconds=stall)
+            sinks = Feed(
+                self._store, LogSink.kind, ALL, self._clock, self._shipper, self._read_cluster, stall_seconds=stall
+            )
             shipping = [(sinks.run(), f"feed of {LogSink.plural}")]
-        names = [(self.workers.names_kept.run(), "names")] if self.workers.names_kept is not None else []
+        names = [(hosts_files.run(), "names")] if hosts_files is not None else []
         return [
             (self.node.run(), "node"),
             (self._credential.run(), "credential"),
-            (self._identities.run(), "identities"),
+            (resources.identities.run(), "identities"),
             (self._certificate.run(), "certificate"),
-            (self.defence.run(), "defence"),
+            (self.eviction.run(), "eviction"),
             (self._disks.run(), "disks"),
-            (self.workers.volumes.run(), "volumes"),
+            (resources.volumes.run(), "volumes"),
             *names,
             *shipping,
             (feed.run(), "feed"),
@@ -247,12 +248,12 @@ class Agent:
     async def _join_once(self) -> None:
         self.contact.check(await self._link.join())
         self.joined.set()
-        self._credential.poke()
-        self._certificate.poke()
-        log.info("node %s has joined", self._settings.name)
+        self._credential.wake()
+        self._certificate.wake()
+        log.info("node %s has joined the cluster", self._settings.name)
 
     async def _join(self) -> MandorError | None:
-        """Until it succeeds, while the work goes on; without any, a refusal is the end."""
+        """Retry until the node has joined; return the refusal if it never belonged to a cluster and runs nothing."""
         failures = 0
         while True:
             try:
@@ -262,15 +263,15 @@ class Agent:
                 failures += 1
                 if isinstance(error, REFUSALS) and self.contact.membership is None and not self.workers.by_uid:
                     return error
-                self._complain(f"node {self._settings.name} cannot join", error, failures)
+                self._log_failure(f"node {self._settings.name} cannot join the cluster", error, failures)
             await self._clock.sleep(Backoff(0.5, 10, jitter=0.3).pause(failures))
 
-    async def _whose(self) -> ClusterSpec:
+    async def _read_cluster(self) -> ClusterSpec:
         found = await self._link.cluster()
         self.contact.check(found)
         return found
 
-    # Orders, as the feed tells them.
+    # Reader of the feed of instances.
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
         self.workers.listed([each for each in items if self._mine(each)], source)
@@ -283,40 +284,40 @@ class Agent:
             self.workers.missing(before.meta.uid, source)
 
     def lost(self, error: MandorError, failures: int) -> None:
-        self._complain("orders cannot be followed", error, failures)
+        self._log_failure("cannot watch orders", error, failures)
 
-    def _complain(self, what: str, error: MandorError, failures: int) -> None:
-        """The same again and again is said once, and then now and then."""
-        said = f"{what}: {error}; {error.hint or 'the work goes on'}"
-        if said != self._said or failures % AGAIN == 0:
-            self._said = said
-            log.log(logging.ERROR if isinstance(error, REFUSALS) else logging.WARNING, "%s", said)
+    def _log_failure(self, what: str, error: MandorError, failures: int) -> None:
+        """Log a failure; one that repeats is logged once, and then every `REPEAT_EVERY` times."""
+        message = f"{what}: {error}; {error.hint or 'running instances are not affected'}"
+        if message != self._logged or failures % REPEAT_EVERY == 0:
+            self._logged = message
+            log.log(logging.ERROR if isinstance(error, REFUSALS) else logging.WARNING, "%s", message)
 
     def _mine(self, value: Object) -> bool:
-        """An order for another node is not carried out here, whoever delivers it; a claim is an order for nobody."""
+        """Return whether the order is for this node and is to be run; a claim only reserves resources."""
         mine = isinstance(value, Instance) and value.spec.node == self._settings.name
         if mine and value.spec.claim is not None:
             return False
         if not mine:
-            log.error("an order for another node came here and is refused: %s for %r", value.key, value.node)
+            log.error("ignoring order %s: it is for node %r, not for this one", value.key, value.node)
         return mine
 
-    # What the node's object says and shows.
+    # The node's object.
 
     def _node_changed(self) -> None:
         self.workers.allow(self.node.allocatable, self.node.spec.forget_before_epoch, self.node.engines)
         if self.node.spec.renewal is not None:
-            self._credential.poke()
+            self._credential.wake()
 
-    def _engine_turned(self, node: Node, name: str) -> None:
+    def _engine_changed(self, node: Node, name: str) -> None:
         engine = node.status.engines[name]
         if engine.up:
-            self._recorder.note(node, "EngineUp", f"{name} answers again")
+            self._recorder.note(node, "EngineUp", f"engine {name} answers again")
         else:
-            self._recorder.note(node, "EngineDown", f"{name}: {engine.message}", type="warning")
+            self._recorder.note(node, "EngineDown", f"engine {name} does not answer: {engine.message}", type="warning")
 
     def _image_cleaned(self, name: str) -> None:
-        message = f"the image {name} was taken away: the disk is short, and nothing here uses it"
+        message = f"removed image {name} to free disk space: no instance on this node uses it"
         log.info("%s", message)
         if self.node.value is not None:
             self._recorder.note(self.node.value, "ImageCleaned", message)
@@ -325,8 +326,8 @@ class Agent:
         found = {RENEWS: "yes"}
         if self._settings.host_paths:
             found[HOST_PATHS] = ",".join(self._settings.host_paths)
-        if ahead := AHEAD_STEP * round(self._ahead() / AHEAD_STEP):
-            found[CLOCK_AHEAD] = str(ahead)
+        if clock_ahead := AHEAD_STEP * round(self._clock_ahead() / AHEAD_STEP):
+            found[CLOCK_AHEAD] = str(clock_ahead)
         if held := self.workers.held():
             shown = ", ".join(held[:10]) + (f" and {len(held) - 10} more" if len(held) > 10 else "")
             found["held"] = f"{len(held)}: {shown}"
@@ -336,7 +337,7 @@ class Agent:
         return await self._meter.read(self._engines.values(), self.workers.names(), self.workers.ready())
 
     def _readings(self) -> Sequence[Reading]:
-        """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""
+        """Return how much is left of each resource; a node that is part of its machine has its own memory reading."""
         found = [*self._machine.readings(), *self._disks.readings()]
         has = self.node.capacity.memory_bytes
         if self._shared and self._own_memory is not None and has:
@@ -353,10 +354,10 @@ class Agent:
         self.node.measured(own, instances)
 
     def _answered(self, result: str) -> None:
-        self.workers.measures.heartbeats[(result,)] += 1
+        self._metrics.heartbeats[(result,)] += 1
 
     async def metrics(self) -> list[Family]:
-        """How it does, and what its instances use now."""
+        """Return the metrics of the agent, its machine and its instances."""
         workers = self.workers.by_uid
         used: dict[Unit, tuple[Instance, str, Usage]] = {}
         for engine in self._engines.values():
@@ -364,17 +365,17 @@ class Agent:
                 if unit.uid in workers:
                     used[unit] = workers[unit.uid].order.instance, engine.name, usage
         phases: Counter[Values] = Counter((each.status.phase.value,) for each in workers.values())
-        node = node_families(self.node.engines, self.defence.shown, self._last_usage, phases)
+        node = node_families(self.node.engines, self.eviction.shown, self._last_usage, phases)
         shipping = self._shipper.families() if self._shipper is not None else ()
         spans = self._tracer.families() if self._tracer is not None else ()
-        return [*self.workers.measures.families(), *node, *unit_families(used), *shipping, *spans]
+        return [*self._metrics.families(), *node, *unit_families(used), *shipping, *spans]
 
     def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:
         worker = self.workers.by_uid.get(uid)
         if worker is None or not worker.memory.tasks:
-            raise NotFound("nothing of this instance has run here yet")
+            raise NotFound("no task of this instance has run on this node yet")
         template = worker.order.template
         tasks = list(template.tasks) if template is not None else list(worker.memory.tasks)
         mains = [name for name in tasks if template is None or template.tasks[name].role == "main"]
         name = choose_task(task, mains, tasks)
-        return self.workers.engine(worker.memory.engine), self.workers.latest(worker, name)
+        return self.workers.engines.engine(worker.memory.engine), self.workers.latest(worker, name)

@@ -1,4 +1,4 @@
-"""Which cluster this agent belongs to, and how long it has not heard of it."""
+"""The cluster that the agent belongs to, and the time since it last answered."""
 
 import logging
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from mandor.store.wrapper import StoreWrapper
 
 log = logging.getLogger(__name__)
 
-TOLD_SECONDS = 3.0
-"""A server that hears a node tells the others once a second: by then none of them gives it up any more, or it has."""
+SPREAD_SECONDS = 3.0
+"""Seconds after a heartbeat until all servers have it: they exchange heartbeats once a second."""
 
 
 class ClusterContact:
@@ -22,60 +22,60 @@ class ClusterContact:
         self._membership = journal.membership
         last = journal.contact
         same_boot = last is not None and last.boot == boot and last.monotonic <= clock.monotonic()
-        self._heard: float | None = last.monotonic if last is not None and same_boot else None
+        self._answered_at: float | None = last.monotonic if last is not None and same_boot else None
         self._began = clock.monotonic()
         self._gap, self._gap_over = 0.0, self._began
-        """The silence that was broken last, and when."""
+        """Length of the last silence, and when it ended."""
         self.foreign = False
-        """The last answer came from another cluster."""
+        """Whether the last answer came from another cluster."""
 
     @property
     def membership(self) -> ClusterMembership | None:
         return self._membership
 
     @property
-    def away(self) -> float:
-        """How long the silence was that was broken so lately that not the whole control plane need know; 0: none was.
+    def recent_silence(self) -> float:
+        """Seconds of a silence that ended so recently that some servers may not have the heartbeat yet; 0: none.
 
-        Without end, where the control plane has not been heard since this machine booted.
+        Infinite if the control plane has not answered since this machine booted.
         """
-        if self._heard is None:
+        if self._answered_at is None:
             return float("inf")
-        return self._gap if self._clock.monotonic() - self._gap_over < TOLD_SECONDS else 0.0
+        return self._gap if self._clock.monotonic() - self._gap_over < SPREAD_SECONDS else 0.0
 
     @property
     def silence(self) -> float:
-        """Seconds since a heartbeat was answered; if none ever was, since this agent began to listen."""
-        since = self._began if self._heard is None else self._heard
+        """Seconds since a heartbeat was answered; if none was, since this agent started."""
+        since = self._began if self._answered_at is None else self._answered_at
         return max(0.0, self._clock.monotonic() - since)
 
     def check(self, cluster: ClusterSpec) -> None:
-        """`Forbidden` for a foreign cluster: nothing that it says is for this agent."""
+        """Record the cluster that answers; raise `Forbidden` if it is not the one that this node belongs to."""
         mine = self._membership
         self.foreign = mine is not None and mine.id != cluster.id
         if mine is None:
-            log.info("this node belongs to cluster %s, epoch %d", cluster.id, cluster.epoch)
+            log.info("this node now belongs to cluster %s, epoch %d", cluster.id, cluster.epoch)
             self._keep_membership(ClusterMembership(cluster.id, cluster.epoch))
             return
         if self.foreign:
             raise Forbidden(
-                f"the server speaks for cluster {cluster.id}, and this node belongs to {mine.id}: no order is taken",
+                f"the server belongs to cluster {cluster.id}, but this node belongs to {mine.id}: orders refused",
                 hint="point the agent at its own cluster, or give it another data directory to join this one",
             )
         if mine.epoch != cluster.epoch:
-            log.warning("cluster %s is in epoch %d now; it was %d", cluster.id, cluster.epoch, mine.epoch)
+            log.warning("cluster %s changed from epoch %d to %d", cluster.id, mine.epoch, cluster.epoch)
             self._keep_membership(ClusterMembership(cluster.id, cluster.epoch))
 
-    def heard(self, at: float) -> None:
-        """A heartbeat that was sent then has been answered."""
-        gap = at - self._heard if self._heard is not None else float("inf")
-        if gap >= self.away:
+    def answered(self, at: float) -> None:
+        """Record that the heartbeat sent at `at` was answered."""
+        gap = at - self._answered_at if self._answered_at is not None else float("inf")
+        if gap >= self.recent_silence:
             self._gap, self._gap_over = gap, self._clock.monotonic()
-        self._heard = max(at, self._heard) if self._heard is not None else at
+        self._answered_at = max(at, self._answered_at) if self._answered_at is not None else at
         try:
-            self._journal.touch(LastContact(self._boot, self._heard))
+            self._journal.touch(LastContact(self._boot, self._answered_at))
         except OSError as error:
-            log.warning("the time of the last answer cannot be kept: %s", error)
+            log.warning("cannot save the time of the last answer: %s", error)
 
     def _keep_membership(self, membership: ClusterMembership) -> None:
         self._membership = membership

@@ -1,7 +1,4 @@
-"""Who can be found under which name and address, as seen from one node: pure.
-
-A name server or a load balancer would begin here, too: instances in, names and addresses out.
-"""
+"""Names and addresses of the instances of a namespace, as reachable from one node: pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,22 +9,22 @@ from mandor.engines.base import variable
 from mandor.model.instance import Instance, InstanceStatus, PortStatus, instance_prefix
 from mandor.model.phase import Phase
 
-NEIGHBOURS_MOST = 500
-"""So many instances a hosts file names; those of the same node come first."""
+INSTANCES_MOST = 500
+"""Largest number of instances in a hosts file; those of the same node come first."""
 VARIABLES_MOST = 128
 ADDRESSES_MOST = 8
-"""So many addresses one variable names."""
+"""Largest number of addresses in one variable."""
 RESERVED = frozenset({"localhost", "ip6-localhost", "ip6-loopback"})
 BEGINNING = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 UNKNOWN_ADDRESS = "127.0.1.1"
-"""Its own, until its engine has told it."""
+"""Address of an instance in its own hosts file until its engine reports one."""
 
 
 class Discovery(NamedTuple):
-    """What an instance is given when it begins."""
+    """What an instance gets to find others: a hosts file and environment variables."""
 
     hosts: str = ""
-    """The path of its hosts file; empty: there is none."""
+    """Path of the hosts file; empty: there is none."""
     variables: Mapping[str, str] = MappingProxyType({})
 
 
@@ -36,23 +33,25 @@ NO_DISCOVERY = Discovery()
 
 @dataclass(frozen=True, slots=True)
 class ReachableInstance:
-    """An instance that runs, as another one of its namespace reaches it."""
+    """A running instance, as other instances of its namespace on one node reach it."""
 
     name: str
     workload: str
     group: str
     near: bool
-    """It is on the same node."""
+    """Whether it is on the same node."""
     ready: bool
     address: str
     ports: tuple[tuple[str, int], ...]
-    """Names and numbers, on that address."""
+    """Port names and numbers, on that address."""
     alike: bool
-    """All its ports have the numbers there that it listens on: whoever knows only its name finds it."""
+    """Whether every port has the number that the instance listens on, so that its name alone is enough to connect."""
 
 
-def neighbour_of(instance: Instance, status: InstanceStatus, node: str, node_address: str) -> ReachableInstance | None:
-    """As seen from a node; None: it does not run, is told to stop, or cannot be reached from there."""
+def reachable_from(
+    instance: Instance, status: InstanceStatus, node: str, node_address: str
+) -> ReachableInstance | None:
+    """Return the instance as reachable from `node`; None: it does not run, is stopping or cannot be reached."""
     spec = instance.spec
     if status.phase is not Phase.RUNNING or spec.stop is not None or not spec.node:
         return None
@@ -80,23 +79,23 @@ def _alike(port: PortStatus, number: int) -> bool:
     return port.port == number
 
 
-def chosen(neighbours: Iterable[ReachableInstance]) -> list[ReachableInstance]:
-    """The nearest first, then those that are ready; no more than a file can take."""
+def chosen(instances: Iterable[ReachableInstance]) -> list[ReachableInstance]:
+    """Sort by same node, then readiness; return at most `INSTANCES_MOST`."""
     order = sorted(
-        neighbours, key=lambda each: (not each.near, not each.ready, each.workload, len(each.name), each.name)
+        instances, key=lambda each: (not each.near, not each.ready, each.workload, len(each.name), each.name)
     )
-    return order[:NEIGHBOURS_MOST]
+    return order[:INSTANCES_MOST]
 
 
-def hosts_file(neighbours: Sequence[ReachableInstance], own: Sequence[str]) -> str:
-    """`own`: the names of the instance whose file it is, which it finds even before it has an address.
+def hosts_file(instances: Sequence[ReachableInstance], own: Sequence[str]) -> str:
+    """Return the content of a hosts file. `own`: the names of its instance, present even before it has an address.
 
-    `<instance>` is there while it runs, so that members of a cluster that forms find each other; `<workload>` and
-    `<group>.<workload>` lead to those that are ready, and only where the ports have the numbers they listen on.
+    `<instance>` is present while it runs, so that members of a forming cluster find each other; `<workload>` and
+    `<group>.<workload>` name ready instances, and only those whose ports have the numbers that they listen on.
     """
-    workloads = {each.workload for each in neighbours}
+    workloads = {each.workload for each in instances}
     lines = []
-    for each in neighbours:
+    for each in instances:
         names = [each.name] if each.name == each.workload or each.name not in workloads else []
         if each.ready and each.alike:
             names += [f"{each.group}.{each.workload}", each.workload]
@@ -105,16 +104,16 @@ def hosts_file(neighbours: Sequence[ReachableInstance], own: Sequence[str]) -> s
         names = [name for name in names if name not in RESERVED]
         if names:
             lines.append(f"{each.address} {' '.join(dict.fromkeys(names))}\n")
-    if not any(each.name == own[0] for each in neighbours):
+    if not any(each.name == own[0] for each in instances):
         lines.insert(0, f"{UNKNOWN_ADDRESS} {' '.join(own)}\n")
     return BEGINNING + "".join(lines)
 
 
-def variables(neighbours: Sequence[ReachableInstance], own: str) -> dict[str, str]:
-    """`MANDOR_ADDR_<WORKLOAD>_<PORT>`, with groups `MANDOR_ADDR_<WORKLOAD>_<GROUP>_<PORT>`: the addresses of all others
-    that are ready, each with its port, separated by commas, the nearest first; as they were when the task began."""
+def variables(instances: Sequence[ReachableInstance], own: str) -> dict[str, str]:
+    """Return `MANDOR_ADDR_<WORKLOAD>_<PORT>`, with groups `MANDOR_ADDR_<WORKLOAD>_<GROUP>_<PORT>`: address and port of
+    every other ready instance, separated by commas, same node first, as of the start of the task."""
     found: dict[str, list[str]] = {}
-    for each in neighbours:
+    for each in instances:
         if not each.ready or each.name == own:
             continue
         shown = f"[{each.address}]" if ":" in each.address else each.address

@@ -1,4 +1,4 @@
-"""Defends the host: tells when it is short of something, takes away what is over, and ends instances if it must."""
+"""Node-pressure eviction: reports when the node is short of a resource, removes unused images and evicts instances."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -10,24 +10,24 @@ from mandor.lib.clock import Clock
 log = logging.getLogger(__name__)
 
 IMAGES_MOST = 20
-"""So many images are taken away at one look."""
-PATIENCE_SECONDS = 30.0
-"""So long the next one waits for the one before it to be gone."""
+"""Largest number of images removed in one check."""
+VICTIM_SECONDS = 30.0
+"""Longest wait in seconds for an evicted instance to stop before the next one is evicted."""
 
 Measure = Callable[[], Iterable[Reading]]
 
 
 class Reclaimer(Protocol):
-    """Who lives on this node, for whoever has to choose between them."""
+    """What can be reclaimed on the node."""
 
-    async def tenants(self, signal: str) -> list[EvictionCandidate]:
-        """Those that run, with what they use of it."""
+    async def candidates(self, signal: str) -> list[EvictionCandidate]:
+        """Return the running instances, with their use of the resource."""
 
     async def clean_image(self) -> str:
-        """Take away one image that nothing uses and that can be fetched again; its name, empty: there is none."""
+        """Remove one unused image that can be pulled again; return its name, or an empty string if there is none."""
 
     async def discard_ended(self) -> int:
-        """Take away what is left of instances that are over; how many units that were."""
+        """Remove the units of instances that have ended; return their number."""
 
     def evict(self, uid: str, message: str, *, hard: bool) -> None: ...
 
@@ -39,25 +39,26 @@ class PressureEviction:
         self,
         thresholds: Mapping[str, Threshold],
         measure: Measure,
-        tenants: Reclaimer,
+        reclaimer: Reclaimer,
         clock: Clock,
         *,
         changed: Callable[[], None],
         look_seconds: float = 2.0,
         cleaned: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`changed`: what the node is short of is something else now. `cleaned`: an image was taken away.
+        """`changed`: called when `shown` has changed. `cleaned`: called with the name of each image that was removed.
         `look_seconds`: seconds between two measurements."""
         self._look_seconds, self._cleaned = look_seconds, cleaned
         self._pressure = Pressure(thresholds)
-        self._measure, self._tenants, self._clock, self._changed = measure, tenants, clock, changed
-        self._told: tuple[str, ...] = ()
-        self._going = ""
-        self._going_since = 0.0
+        self._measure, self._reclaimer, self._clock, self._changed = measure, reclaimer, clock, changed
+        self._shown: tuple[str, ...] = ()
+        self._victim = ""
+        self._victim_since = 0.0
 
     @property
     def shown(self) -> tuple[str, ...]:
-        return self._told
+        """The resources that the node is short of."""
+        return self._shown
 
     async def run(self) -> None:
         while True:
@@ -69,18 +70,18 @@ class PressureEviction:
         if any(signal != "memory" for signal in self._pressure.short):
             await self._clean()
         need = self._pressure.need
-        if need is None or self._still_going():
+        if need is None or self._victim_stopping():
             return
-        if need.signal != "memory" and await self._tenants.discard_ended():
+        if need.signal != "memory" and await self._reclaimer.discard_ended():
             self._read()
             need = self._pressure.need
         if need is not None:
             await self._evict(need)
 
     async def _clean(self) -> None:
-        """Nobody misses an image that nothing uses: they go before anybody's patience ends, one after another."""
+        """Remove unused images, one after the other, until the disk is no longer short."""
         for _ in range(IMAGES_MOST):
-            name = await self._tenants.clean_image()
+            name = await self._reclaimer.clean_image()
             if not name:
                 return
             self._cleaned(name)
@@ -92,23 +93,23 @@ class PressureEviction:
         try:
             self._pressure.update(self._measure(), self._clock.monotonic())
         except OSError as error:
-            log.warning("the machine cannot be measured: %s", error)
-        if self._pressure.shown != self._told:
-            self._told = self._pressure.shown
-            log.warning("the node is short of %s", ", ".join(self._told) or "nothing any more")
+            log.warning("cannot measure the machine: %s", error)
+        if self._pressure.shown != self._shown:
+            self._shown = self._pressure.shown
+            log.warning("resources that the node is short of: %s", ", ".join(self._shown) or "none any more")
             self._changed()
 
-    def _still_going(self) -> bool:
-        """One at a time: what the last one gives back may be enough."""
-        if self._going and self._tenants.alive(self._going):
-            return self._clock.monotonic() - self._going_since < PATIENCE_SECONDS
-        self._going = ""
+    def _victim_stopping(self) -> bool:
+        """Return whether an evicted instance is still stopping: what it frees may be enough."""
+        if self._victim and self._reclaimer.alive(self._victim):
+            return self._clock.monotonic() - self._victim_since < VICTIM_SECONDS
+        self._victim = ""
         return False
 
     async def _evict(self, need: Need) -> None:
-        victim = select_victim(await self._tenants.tenants(need.signal))
+        victim = select_victim(await self._reclaimer.candidates(need.signal))
         if victim is None:
-            log.warning("%s, and there is no instance that could go", need)
+            log.warning("%s, and there is no instance to evict", need)
             return
-        self._going, self._going_since = victim.uid, self._clock.monotonic()
-        self._tenants.evict(victim.uid, f"the node is short of {need.signal}: {need}", hard=need.hard)
+        self._victim, self._victim_since = victim.uid, self._clock.monotonic()
+        self._reclaimer.evict(victim.uid, f"the node is short of {need.signal}: {need}", hard=need.hard)

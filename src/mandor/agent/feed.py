@@ -1,4 +1,4 @@
-"""Follows this node's objects, of one kind or several, and knows whose word it is that something is absent."""
+"""Lists and watches objects of one or several kinds, with the cluster, epoch and revision that they come from."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,20 +27,20 @@ class Source(NamedTuple):
 
 
 class Reader(Protocol):
-    """Who is told."""
+    """Receives what a feed reads."""
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
-        """Everything there is, at one revision of one cluster."""
+        """Take all objects, as of one revision of one cluster."""
 
     def changed(self, change: Change, source: Source) -> None:
-        """What happened after that; never a bookmark."""
+        """Take a later change; bookmarks are left out."""
 
     def lost(self, error: MandorError, failures: int) -> None:
-        """The control plane does not answer, or not for us; so often in a row."""
+        """Called when the control plane does not answer or refuses; `failures`: how often in a row."""
 
 
 class KindRouter:
-    """Tells each reader of its kind of objects: one stream for all costs the control plane a quarter of four."""
+    """Passes objects to one reader per kind, so that one watch serves all of them."""
 
     def __init__(self, readers: Mapping[str, Reader]) -> None:
         self._readers = readers
@@ -58,7 +58,7 @@ class KindRouter:
 
 
 class Feed:
-    """List, then watch; after a break the watch goes on where it was, if the same cluster still answers."""
+    """Lists, then watches; an interrupted watch is resumed if the same cluster still answers."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Feed:
         where: Filter,
         clock: Clock,
         reader: Reader,
-        whose: Callable[[], Awaitable[ClusterSpec]],
+        read_cluster: Callable[[], Awaitable[ClusterSpec]],
         *,
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
-        """`stall_seconds`: a watch that is silent for so long is dead."""
-        self._reader, self._whose = reader, whose
+        """`stall_seconds`: a watch without data for this time is considered dead."""
+        self._reader, self._read_cluster = reader, read_cluster
         self._follow = ListWatch(
             store, kind, where, backoff=BACKOFF, sleep=clock.sleep, resume=True, stall_seconds=stall_seconds
         )
@@ -86,14 +86,14 @@ class Feed:
 
     async def _starting(self) -> None:
         self._verified = False
-        cluster = await self._whose()
+        cluster = await self._read_cluster()
         if cluster != self._cluster:
             self._cluster, self._follow.revision = cluster, None
 
     async def _listed(self, listing: Listing) -> None:
         cluster = self._cluster
         assert cluster is not None
-        if await self._whose() != cluster:
+        if await self._read_cluster() != cluster:
             raise Unavailable("another cluster answered while the orders were listed")
         self._reader.listed(listing.items, Source(cluster.id, cluster.epoch, listing.revision))
 
@@ -102,7 +102,7 @@ class Feed:
         assert cluster is not None
         if not self._verified:
             # The watch is established: the cluster that answers now is the one it comes from.
-            if await self._whose() != cluster:
+            if await self._read_cluster() != cluster:
                 self._follow.revision = None
                 raise Unavailable("another cluster answers now")
             self._verified = True

@@ -1,4 +1,4 @@
-"""Says every few seconds that this node lives, and how busy it is."""
+"""Sends heartbeats with the resource usage of the node and its instances."""
 
 import logging
 import random
@@ -14,7 +14,7 @@ from mandor.model.usage import InstanceUsage, NodeUsage
 log = logging.getLogger(__name__)
 
 JITTER = 0.1
-"""Nodes that started together do not beat together for ever."""
+"""Largest share by which an interval varies, so that nodes that started together spread out."""
 
 
 class HeartbeatSender:
@@ -41,38 +41,40 @@ class HeartbeatSender:
     async def run(self, pause: float = 0.0) -> None:
         while True:
             await self._clock.sleep(pause)
-            pause = await self.beat()
+            pause = await self.send()
 
-    async def beat(self) -> float:
-        """One heartbeat; how long to wait before the next."""
+    async def send(self) -> float:
+        """Send a heartbeat; return the seconds until the next one."""
         mine = self._contact.membership
-        assert mine is not None, "the heart beats once the node has joined"
+        assert mine is not None, "the node joins before it sends heartbeats"
         beat = Heartbeat(cluster=mine.id, usage=self._usage(), instances=await self._instances())
         self._measured(beat.usage, beat.instances)
         sent = self._clock.monotonic()
         try:
             self._contact.check(await self._link.heartbeat(beat))
         except MandorError as error:
-            return await self._missed(error)
+            return await self._failed(error)
         if self._failures:
-            log.info("the control plane answers again after %d heartbeats without an answer", self._failures)
+            log.info("the control plane answers again after %d failed heartbeats", self._failures)
         self._failures = 0
         self._answered("ok")
-        self._contact.heard(sent)
+        self._contact.answered(sent)
         return self._seconds * (1 + JITTER * (2 * self._chance() - 1))
 
-    async def _missed(self, error: MandorError) -> float:
+    async def _failed(self, error: MandorError) -> float:
         self._failures += 1
         self._answered(error.code)
         if self._failures == 1 or isinstance(error, Forbidden | Unauthenticated):
-            log.warning("no answer to a heartbeat: %s", error, extra={"facts": error.facts})
+            log.warning("heartbeat failed: %s", error, extra={"facts": error.facts})
         if isinstance(error, NotFound | Unauthenticated):
             await self._join_again()
         return self._backoff.pause(self._failures, chance=self._chance())
 
     async def _join_again(self) -> None:
-        """The node was deleted, or its credential was: the join token or the credential may still do."""
+        """Join again after the node or its credential was deleted, with the credential or the join token."""
         try:
             self._contact.check(await self._link.join())
         except MandorError as error:
-            log.warning("joining again failed: %s", error, extra={"facts": {"hint": error.hint, **error.facts}})
+            log.warning(
+                "cannot join the cluster again: %s", error, extra={"facts": {"hint": error.hint, **error.facts}}
+            )

@@ -1,4 +1,4 @@
-"""Keeps a hosts file for each instance of this node, and follows who else of its namespace can be reached."""
+"""A hosts file for each instance of this node, updated as instances of its namespace come and go."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mandor.agent.discovery import Discovery, ReachableInstance, chosen, hosts_file, neighbour_of, variables
+from mandor.agent.discovery import Discovery, ReachableInstance, chosen, hosts_file, reachable_from, variables
 from mandor.agent.feed import Feed, Source
 from mandor.agent.journal import Blocking
 from mandor.agent.order import Order
@@ -24,28 +24,28 @@ from mandor.store.base import Change, Filter, Store
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.2
-"""Changes that come so close together are one."""
+"""Seconds within which changes are combined into one update."""
 
 
 class LocalInstance(NamedTuple):
-    """An instance of this node, as its worker last described it."""
+    """An instance of this node with its last described status."""
 
     order: Order
     status: InstanceStatus
 
 
 class RemoteInstances:
-    """The instances of one namespace that are elsewhere, as the control plane tells of them."""
+    """The instances of one namespace, as the control plane lists them."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self.instances: dict[Key, Instance] = {}
-        self.heard = False
-        """There was a complete list."""
+        self.complete = False
+        """Whether a complete list has arrived."""
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
         self.instances = {each.key: each for each in items if isinstance(each, Instance)}
-        self.heard = True
+        self.complete = True
         self._changed()
 
     def changed(self, change: Change, source: Source) -> None:
@@ -56,15 +56,15 @@ class RemoteInstances:
         self._changed()
 
     def lost(self, error: MandorError, failures: int) -> None:
-        """What was known last goes on to count."""
-        log.debug("the instances of a namespace cannot be followed: %s", error)
+        """Keep the instances that were known last."""
+        log.debug("cannot watch the instances of a namespace: %s", error)
 
 
 class HostsFiles:
-    """Files keep their inode, for a mount follows that, and are written only when they change.
+    """Writes hosts files in place (a bind mount follows the inode), and only when they change.
 
-    A file that an earlier agent left is not touched before the control plane has told who is elsewhere: an old name is
-    better than none.
+    A file of an earlier agent process is not changed before the first complete list: an outdated name is better than
+    none.
     """
 
     def __init__(
@@ -77,27 +77,27 @@ class HostsFiles:
         *,
         instances: Callable[[], Iterable[LocalInstance]],
         address: Callable[[], str],
-        whose: Callable[[], Awaitable[ClusterSpec]],
+        read_cluster: Callable[[], Awaitable[ClusterSpec]],
     ) -> None:
         self._node, self._folder, self._store, self._clock, self._blocking = node, folder, store, clock, blocking
-        self._local_instances, self._address, self._whose = instances, address, whose
-        self._elsewhere: dict[str, RemoteInstances] = {}
+        self._local_instances, self._address, self._read_cluster = instances, address, read_cluster
+        self._remote: dict[str, RemoteInstances] = {}
         self._feeds: dict[str, asyncio.Task[None]] = {}
         self._written: dict[str, str] = {}
-        """By uid."""
+        """Content by uid."""
         self._news = asyncio.Event()
 
-    def poke(self) -> None:
-        """Somebody of this node came, went, or is not what it was."""
+    def wake(self) -> None:
+        """Update the files soon: an instance of this node came, went or changed."""
         self._news.set()
 
-    async def know(self, order: Order) -> Discovery:
-        """For an instance that begins now."""
-        around = self._around(order.instance.meta.namespace)
+    async def discovery(self, order: Order) -> Discovery:
+        """Return the hosts file and variables for an instance that is about to start."""
+        around = self._reachable(order.instance.meta.namespace)
         path = self._path(order.uid)
         if order.uid not in self._written and not await self._blocking(path.exists):
             await self._write(order.uid, hosts_file(around, own_names(order)))
-            self.poke()
+            self.wake()
         address = self._address()
         own = {"MANDOR_NODE_ADDRESS": address} if address else {}
         return Discovery(str(path), {**own, **variables(around, order.name)})
@@ -105,10 +105,10 @@ class HostsFiles:
     async def forget(self, uid: str) -> None:
         self._written.pop(uid, None)
         await self._blocking(shutil.rmtree, self._path(uid).parent, True)
-        self.poke()
+        self.wake()
 
     async def run(self) -> None:
-        """For ever: the files follow."""
+        """Keep the files up to date until cancelled."""
         async with Background() as tasks:
             while True:
                 self._news.clear()
@@ -116,41 +116,41 @@ class HostsFiles:
                 try:
                     await self._update()
                 except OSError as error:
-                    log.warning("hosts files cannot be written: %s", error)
+                    log.warning("cannot write hosts files: %s", error)
                 await wait_event(self._clock, None, self._news)
                 await self._clock.sleep(PAUSE_SECONDS)
 
     def _follow(self, tasks: Background) -> None:
-        """Those namespaces that have somebody here, and no others."""
+        """Watch exactly the namespaces that have instances on this node."""
         wanted = {each.order.instance.meta.namespace for each in self._local_instances()}
         for namespace in [each for each in self._feeds if each not in wanted]:
             self._feeds.pop(namespace).cancel()
-            del self._elsewhere[namespace]
+            del self._remote[namespace]
         for namespace in wanted - self._feeds.keys():
-            reader = self._elsewhere[namespace] = RemoteInstances(self.poke)
+            reader = self._remote[namespace] = RemoteInstances(self.wake)
             where = Filter(namespace=namespace)
-            feed = Feed(self._store, Instance.kind, where, self._clock, reader, self._whose)
+            feed = Feed(self._store, Instance.kind, where, self._clock, reader, self._read_cluster)
             self._feeds[namespace] = tasks.start(_quietly(feed.run()), f"names of {namespace}")
 
     async def _update(self) -> None:
         around: dict[str, list[ReachableInstance]] = {}
         for order, _ in list(self._local_instances()):
             namespace = order.instance.meta.namespace
-            heard = namespace in self._elsewhere and self._elsewhere[namespace].heard
-            if order.uid not in self._written and not (heard and await self._blocking(self._path(order.uid).exists)):
-                continue  # It has none yet, or one of an earlier agent that knew more.
+            complete = namespace in self._remote and self._remote[namespace].complete
+            if order.uid not in self._written and not (complete and await self._blocking(self._path(order.uid).exists)):
+                continue  # It has no file yet, or one of an earlier process that may have more names.
             if namespace not in around:
-                around[namespace] = self._around(namespace)
+                around[namespace] = self._reachable(namespace)
             text = hosts_file(around[namespace], own_names(order))
             if self._written.get(order.uid) != text:
                 await self._write(order.uid, text)
 
-    def _around(self, namespace: str) -> list[ReachableInstance]:
+    def _reachable(self, namespace: str) -> list[ReachableInstance]:
         near = (each for each in self._local_instances() if each.order.instance.meta.namespace == namespace)
-        here = [neighbour_of(each.order.instance, each.status, self._node, self._address()) for each in near]
-        known = self._elsewhere.get(namespace)
+        here = [reachable_from(each.order.instance, each.status, self._node, self._address()) for each in near]
+        known = self._remote.get(namespace)
         far = known.instances.values() if known is not None else ()
-        there = [neighbour_of(each, each.status, self._node, "") for each in far if each.node != self._node]
+        there = [reachable_from(each, each.status, self._node, "") for each in far if each.node != self._node]
         return chosen(each for each in (*here, *there) if each is not None)
 
     async def _write(self, uid: str, text: str) -> None:
@@ -167,7 +167,7 @@ async def _quietly(work: Awaitable[None]) -> None:
 
 
 def own_names(order: Order) -> list[str]:
-    """The first is its name in the cluster; its host name may be another."""
+    """Return the names of an instance: its name in the cluster first, then its host names."""
     template = order.template
     asked = (
         [options.get("hostname") for task in template.tasks.values() for options in task.options.values()]
@@ -178,7 +178,7 @@ def own_names(order: Order) -> list[str]:
 
 
 def write_in_place(path: Path, text: str) -> None:
-    """The same inode, and at no moment a line that was never meant: what is left of a longer text is blank first."""
+    """Write in place, keeping the inode; readers never see a mix of lines, since a longer old text is blanked first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = text.encode()
     with path.open("r+b" if path.exists() else "w+b", buffering=0) as file:

@@ -102,9 +102,9 @@ class ImageLoader:
             raise NotFound(f"this node has no engine {wanted}", hint=f"it has {', '.join(known) or 'none'}")
         able = [name for name, each in known.items() if image.kind in each.loads and wanted in {"", name}]
         if not able:
-            whose = f"the engine {wanted}" if wanted else "no engine of this node"
+            subject = f"the engine {wanted}" if wanted else "no engine of this node"
             verb = "does not take" if wanted else "takes"
-            raise Unsupported(f"{whose} {verb} image files of the kind `{image.kind}`", kind=image.kind)
+            raise Unsupported(f"{subject} {verb} image files of the kind `{image.kind}`", kind=image.kind)
         up = [name for name in able if known[name].up]
         if not up:
             raise EngineDown(f"{', '.join(able)}: {known[able[0]].message or 'not up'}")

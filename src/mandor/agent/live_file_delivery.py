@@ -1,6 +1,7 @@
 """Delivers changed secrets to the running tasks of one instance: replaces their live files and sends the signal."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -16,17 +17,28 @@ from mandor.lib.clock import Clock
 from mandor.model.live_file import LiveFile
 
 
-class DeliveryServices(Protocol):
-    """Parts of the agent that a delivery uses."""
-
-    clock: Clock
-    live_files: LiveFileKeeper | None
+class DeliveryEngines(Protocol):
+    """The engines of the node, as a delivery uses them."""
 
     def engine(self, name: str) -> Engine: ...
 
     def user_on_node(self, engine: str, user: str | int | None) -> str | int | None: ...
 
-    def record_secret_change(self, order: Order, message: str, *, failed: bool = False) -> None: ...
+
+class RecordSecretChange(Protocol):
+    """Records an event about the delivery of a changed secret."""
+
+    def __call__(self, order: Order, message: str, *, failed: bool = False) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryServices:
+    """Parts of the agent that a delivery uses."""
+
+    clock: Clock
+    live_files: LiveFileKeeper | None
+    engines: DeliveryEngines
+    record_secret_change: RecordSecretChange
 
 
 class DeliveryTarget(Protocol):
@@ -81,7 +93,7 @@ class Delivery:
         """Write the live files of a task that differ from those on the node; return their paths in the task."""
         if self._services.live_files is None:
             return []
-        user = self._services.user_on_node(self._target.memory.engine, launch.user)
+        user = self._services.engines.user_on_node(self._target.memory.engine, launch.user)
         uid, image = self._target.order.uid, launch.image is not None
         return await self._services.live_files.write(uid, task, files, user, image=image)
 
@@ -108,7 +120,7 @@ class Delivery:
         if changed or known.signal_due:
             paths = await self.write(name, launch, files)
             try:
-                await self._services.engine(target.memory.engine).signal(
+                await self._services.engines.engine(target.memory.engine).signal(
                     Unit(order.uid, name, known.attempt), task.change_signal
                 )
             except NotFound:

@@ -1,4 +1,4 @@
-"""The machine under an agent: what it has, what is known about it, how busy it is and what is left of it."""
+"""The machine of a node: capacity, facts, usage and what is left of its resources."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,19 +26,19 @@ class Machine(Protocol):
     def facts(self) -> Mapping[str, str]: ...
 
     def usage(self) -> NodeUsage:
-        """Now; rates since the last time it was asked."""
+        """Return the usage now, with rates since the previous call."""
 
     def readings(self) -> Sequence[Reading]:
-        """How much is left of what it can run short of; an `OSError`: it cannot be measured now."""
+        """Return how much is left of memory, disk and inodes; raise `OSError` if that cannot be measured."""
 
     def real_path(self, path: str) -> str:
-        """Where its links lead."""
+        """Return the path with all symbolic links resolved."""
 
     def has_path(self, path: str) -> bool: ...
 
 
 class ThisMachine:
-    """The one that this process runs on; `data` says which of its disks."""
+    """The machine that this process runs on; its disk is the one of `data`."""
 
     def __init__(self, clock: Clock, data: Path) -> None:
         self._data = data
@@ -64,14 +64,16 @@ class ThisMachine:
 
 
 class EngineDisks:
+    """Disks of the engines besides the agent's own: images fill them too."""
+
     def __init__(self, engines: Iterable[Engine], clock: Clock) -> None:
         self._engines = tuple(each for each in engines if type(each).storage is not Engine.storage)
-        """Those that can tell."""
+        """The engines that can report their storage directory."""
         self._clock = clock
         self._folders: dict[str, Path] = {}
 
     async def run(self) -> None:
-        """An engine that does not answer keeps what it had when it last did."""
+        """Query the storage directories until cancelled; an engine that does not answer keeps its last directory."""
         while self._engines:
             for engine in self._engines:
                 try:
@@ -87,7 +89,7 @@ class EngineDisks:
             try:
                 yield from measure_disk(folder)
             except OSError:
-                continue  # it is on another machine, or in a container of its own
+                continue  # the directory is on another machine, or inside a container
 
 
 def measure_machine(data: Path) -> list[Reading]:

@@ -1,4 +1,4 @@
-"""This node's own object: read for what users say about it, written when its facts change."""
+"""The node's own object: reads its spec, and writes its status when capacity, facts or engines change."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from mandor.agent.feed import Source
 from mandor.agent.fingerprint import capabilities, images, local_address, node_status
 from mandor.agent.machine import Machine
 from mandor.agent.order import Order
-from mandor.agent.ports import ForeignPorts, Holds, no_port_in_use, unchosen
+from mandor.agent.ports import ForeignPorts, PortInUse, no_port_in_use, unchosen
 from mandor.agent.settings import AgentSettings
 from mandor.agent.usage_throttle import UsageThrottle
 from mandor.engines.base import Engine
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 TRIES_MOST = 5
 LEAST_SECONDS = 1.0
-"""The machine is looked at no more often than that, whatever happens to it."""
+"""Shortest interval in seconds between two checks of the machine."""
 
 
 class NodeKeeper:
@@ -41,12 +41,12 @@ class NodeKeeper:
         changed: Callable[[], None],
         join: Callable[[], Awaitable[None]],
         locate: Callable[[], str] | None = None,
-        holds: Holds = no_port_in_use,
-        turned: Callable[[Node, str], None] = lambda node, engine: None,
+        port_in_use: PortInUse = no_port_in_use,
+        engine_changed: Callable[[Node, str], None] = lambda node, engine: None,
     ) -> None:
-        """`turned`: told which engine of the node is down now, or up again."""
+        """`engine_changed`: called with the name of an engine that went down or came up."""
         self._settings, self._store, self._engines, self._clock = settings, store, engines, clock
-        self._extra, self._changed, self._join, self._turned = extra, changed, join, turned
+        self._extra, self._changed, self._join, self._engine_changed = extra, changed, join, engine_changed
         self._machine = machine
         self._locate = locate or self._find_address
         self._node: Node | None = None
@@ -54,13 +54,13 @@ class NodeKeeper:
         self.engines: dict[str, Capabilities] = {}
         self.images: dict[str, int] = {}
         self.capacity = settings.capacity or Resources()
-        self._load = UsageThrottle(clock)
-        self._strangers = ForeignPorts(holds, clock)
+        self._usage = UsageThrottle(clock)
+        self._foreign_ports = ForeignPorts(port_in_use, clock)
         self.address = settings.address
         self.pressure: Callable[[], tuple[str, ...]] = tuple
-        """What the node is short of, as whoever defends it says."""
+        """Returns the resources that the node is short of."""
         self.log_sinks: Callable[[], Mapping[str, SinkHealth]] = dict
-        """How they do here, as whoever ships logs says."""
+        """Returns the health of each log sink on this node."""
 
     @property
     def spec(self) -> NodeSpec:
@@ -68,7 +68,7 @@ class NodeKeeper:
 
     @property
     def value(self) -> Node | None:
-        """As it was last seen; None: it never was."""
+        """The object as last read; None: not read yet."""
         return self._node
 
     @property
@@ -76,46 +76,46 @@ class NodeKeeper:
         return self.capacity - self.spec.reserved
 
     async def look(self) -> None:
-        """At the machine and its engines, not at the store."""
+        """Read the machine and its engines; the store is not used."""
         self.engines = await capabilities(self._engines, self.engines)
         up = [name for name, each in self.engines.items() if each.up]
         self.images = await images(self._engines[name] for name in up)
         self.capacity = self._settings.has(self._machine.capacity())
-        self._strangers.look_again()
+        self._foreign_ports.recheck()
         self.address = self._locate()
         self._changed()
 
     async def refresh(self) -> None:
-        """Look now, and write what is new."""
+        """Read the machine and write what has changed."""
         await self.look()
         await self.write()
 
     def measured(self, used: Resources, instances: Iterable[str]) -> None:
-        """How busy the node is, at each heartbeat; most measures are not worth a write."""
+        """Take the usage measured at a heartbeat; it is written only if it has changed enough."""
         stored = self._node.status.usage if self._node is not None else None
-        if self._load.measured(used, self.capacity, instances, stored=stored):
-            self.poke()
+        if self._usage.measured(used, self.capacity, instances, stored=stored):
+            self.wake()
 
     def taken_ports(self, order: Order) -> str:
-        """Why an instance cannot have its ports of this node; empty: it can."""
+        """Return why the instance cannot have its node ports; empty: it can."""
         if missing := unchosen(order):
-            return f"no port of this node was chosen for its port {missing}"
-        why = self._strangers.taken(order)
+            return f"the scheduler chose no node port for its port {missing}"
+        why = self._foreign_ports.taken(order)
         if why:
-            self.poke()
+            self.wake()
         return why
 
     def port_taken(self, order: Order, port: int) -> None:
-        """Its engine says that somebody else has that port."""
-        self._strangers.told(order, port)
-        self.poke()
+        """Record that an engine found the port in use by another program."""
+        self._foreign_ports.report(order, port)
+        self.wake()
 
-    def poke(self) -> None:
-        """Something may be different: an engine came or went, something is held."""
+    def wake(self) -> None:
+        """Update the object soon: an engine came or went, or an instance is held."""
         self._news.set()
 
     async def run(self) -> None:
-        """Keep the stored facts true; `look` has happened once before."""
+        """Keep the stored status up to date; `look` is called once before."""
         failures = 0
         while True:
             self._news.clear()
@@ -126,17 +126,17 @@ class NodeKeeper:
             except MandorError as error:
                 failures += 1
                 pause = Backoff(1, self._settings.fingerprint_seconds, jitter=0.3).pause(failures)
-                log.warning("the node's facts were not taken: %s", error, extra={"facts": error.facts})
+                log.warning("cannot write the node's status: %s", error, extra={"facts": error.facts})
             await self._clock.sleep(min(pause, LEAST_SECONDS))
             await wait_event(self._clock, pause - LEAST_SECONDS, self._news)
             await self.look()
 
     async def write(self) -> None:
-        """Only if something changed; `Conflict` after several lost races."""
+        """Write the status if it has changed; raise `Conflict` after several lost races."""
         for _ in range(TRIES_MOST):
             node = self._node or await self._read()
             if node is None:
-                await self._join()  # Deleted, or another store: it is made known again if we may.
+                await self._join()  # The node was deleted, or the store replaced: join again.
                 continue
             self.address = self._locate()
             status = node_status(
@@ -145,8 +145,8 @@ class NodeKeeper:
                 has=self.capacity,
                 engines=self.engines,
                 images=self.images,
-                ports=self._strangers.within(self._settings.ports),
-                usage=self._load.told,
+                ports=self._foreign_ports.within(self._settings.ports),
+                usage=self._usage.reported,
                 pressure=self.pressure(),
                 facts={**self._machine.facts(), **self._extra()},
                 log_sinks=self.log_sinks(),
@@ -163,9 +163,9 @@ class NodeKeeper:
                 for name, engine in status.engines.items():
                     known = node.status.engines.get(name)
                     if known is not None and known.up != engine.up:
-                        self._turned(value, name)
+                        self._engine_changed(value, name)
                 return
-        raise Conflict("the node's object changes or disappears again and again")
+        raise Conflict(f"the node's object changed or disappeared {TRIES_MOST} times in a row")
 
     async def _read(self) -> Node | None:
         found = await self._store.get(Key(Node.kind, "", self._settings.name))
@@ -180,7 +180,7 @@ class NodeKeeper:
     def _find_address(self) -> str:
         return self._settings.address or local_address(next(iter(self._settings.servers), "127.0.0.1"))
 
-    # What the feed tells.
+    # Reader of the feed.
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
         self._node = None
@@ -194,4 +194,4 @@ class NodeKeeper:
             self._node = None
 
     def lost(self, error: MandorError, failures: int) -> None:
-        log.debug("the node's own object cannot be followed: %s", error)
+        log.debug("cannot watch the node's object: %s", error)

@@ -1,4 +1,4 @@
-"""Looks at one engine when it may have changed, and says which instances did."""
+"""Lists the units of one engine, periodically and after its events, and reports which instances changed."""
 
 import asyncio
 import logging
@@ -14,10 +14,10 @@ from mandor.lib.tasks import Background
 log = logging.getLogger(__name__)
 
 Changed = Callable[[Iterable[str] | None], None]
-"""Gets the uids of what changed; None: an engine that did not answer does so now, which concerns everybody."""
+"""Called with the uids of changed instances; None: all, because the engine answers again."""
 
 SAFETY_SECONDS = 30.0
-"""An engine that sends events is still asked so often, in case one was lost; so is one where nothing runs."""
+"""Interval between `list` calls while the engine sends events (one may be lost) or runs nothing."""
 LIST_SECONDS = 60.0
 GAP_SECONDS = 0.05
 """Pause after an event, so that the events of a burst cause one `list`."""
@@ -57,40 +57,40 @@ class Observer:
         changed: Changed,
         *,
         poll_seconds: float,
-        turned: Callable[[], None] = lambda: None,
+        availability_changed: Callable[[], None] = lambda: None,
         idle: asyncio.Event | None = None,
     ) -> None:
-        """`turned` is called when the engine stops answering, and when it answers again; `idle` is set while nobody
-        starts anything: only then its time may be spent on questions freely."""
+        """`availability_changed`: called when the engine stops answering or answers again. `idle`: set while no
+        unit is being started; until then `IdlePolling` limits the `list` calls."""
         self.engine = engine
-        self._turned = turned
+        self._availability_changed = availability_changed
         self._idle = idle or asyncio.Event()
         self._clock, self._changed, self._poll_seconds = clock, changed, poll_seconds
         self._units: dict[str, tuple[Observed, ...]] | None = None
-        self.looked = False
-        """It was asked at least once, whether it answered or not."""
-        self._tells = False
+        self.listed = False
+        """Whether `list` was called at least once, with or without an answer."""
+        self._sends_events = False
         self._failures = 0
         self._polling = IdlePolling()
         self._wake = asyncio.Event()
-        self._fresh: list[asyncio.Future[None]] = []
+        self._refreshes: list[asyncio.Future[None]] = []
 
     @property
     def answering(self) -> bool:
         return self._units is not None
 
     def of(self, uid: str) -> tuple[Observed, ...] | None:
-        """None: nothing is known, because the engine does not answer."""
+        """Return the units of an instance; None: the engine does not answer."""
         return None if self._units is None else self._units.get(uid, ())
 
     @property
     def units(self) -> Mapping[str, tuple[Observed, ...]]:
         return self._units or {}
 
-    async def fresh(self) -> None:
-        """Return after a look that began after this call; many share one."""
+    async def refresh(self) -> None:
+        """Wait for a `list` that starts after this call; concurrent callers share one."""
         waiter = asyncio.get_running_loop().create_future()
-        self._fresh.append(waiter)
+        self._refreshes.append(waiter)
         self._wake.set()
         await waiter
 
@@ -99,25 +99,25 @@ class Observer:
             tasks.start(self._follow_events(), name=f"events of {self.engine.name}")
             while True:
                 self._wake.clear()
-                waiting, self._fresh = self._fresh, []
+                waiting, self._refreshes = self._refreshes, []
                 begun = self._clock.monotonic()
-                await self._look()
+                await self._list()
                 self._polling.spend(self._clock.monotonic() - begun, self._clock.monotonic())
                 for waiter in waiting:
                     if not waiter.done():
                         waiter.set_result(None)
                 await self._pause()
 
-    async def _look(self) -> None:
+    async def _list(self) -> None:
         try:
             found = await bounded(LIST_SECONDS, self.engine.list())
-        except Exception as error:  # An engine from elsewhere may raise anything: it does not answer, that is all.
-            self._lose(error)
+        except Exception as error:  # A third-party engine may raise anything; it counts as not answering.
+            self._mark_down(error)
             return
-        again, self._failures, self.looked = self._failures > 0, 0, True
+        again, self._failures, self.listed = self._failures > 0, 0, True
         if again:
             log.info("engine %s answers again", self.engine.name)
-            self._turned()
+            self._availability_changed()
         before = self._units
         now = self._units = _by_uid(found)
         if before is None:
@@ -125,11 +125,11 @@ class Observer:
         else:
             self._changed(uid for uid in {**before, **now} if before.get(uid) != now.get(uid))
 
-    def _lose(self, error: Exception) -> None:
+    def _mark_down(self, error: Exception) -> None:
         self._failures += 1
         before, self._units = self._units, None
-        if not self.looked:
-            self.looked = True
+        if not self.listed:
+            self.listed = True
             self._changed(None)
         elif before:
             self._changed(before)
@@ -139,17 +139,17 @@ class Observer:
             expected = isinstance(error, MandorError | OSError)
             shown = str(error) or type(error).__name__
             log.warning("engine %s does not answer: %s", self.engine.name, shown, exc_info=not expected)
-            self._turned()
+            self._availability_changed()
 
     async def _pause(self) -> None:
         if not self._wake.is_set():
-            await self._doze()
-        elif not self._fresh:
+            await self._wait()
+        elif not self._refreshes:
             await self._clock.sleep(GAP_SECONDS)
         if wait := self._polling.wait(self._clock.monotonic()):
             await _sleep_unless_set(self._clock, wait, self._idle)
 
-    async def _doze(self) -> None:
+    async def _wait(self) -> None:
         alarm = self._clock.alarm(self._interval(), self._wake.set)
         try:
             await self._wake.wait()
@@ -159,7 +159,7 @@ class Observer:
     def _interval(self) -> float:
         if self._failures:
             return Backoff(self._poll_seconds, SAFETY_SECONDS, jitter=0.2).pause(self._failures)
-        if self._tells:
+        if self._sends_events:
             return SAFETY_SECONDS
         alive = any(each.phase is not UnitPhase.EXITED for units in self.units.values() for each in units)
         return self._poll_seconds if alive else SAFETY_SECONDS
@@ -169,13 +169,13 @@ class Observer:
         while True:
             try:
                 async for _ in self.engine.events():
-                    self._tells, failures = True, 0
+                    self._sends_events, failures = True, 0
                     self._wake.set()
             except Unsupported:
                 return
             except Exception as error:
-                log.debug("engine %s: its events broke off: %s", self.engine.name, error)
-            self._tells = False
+                log.debug("engine %s: its event stream ended: %s", self.engine.name, error)
+            self._sends_events = False
             failures += 1
             await self._clock.sleep(Backoff(1, SAFETY_SECONDS, jitter=0.2).pause(failures))
 

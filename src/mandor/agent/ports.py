@@ -1,4 +1,4 @@
-"""The ports of an instance as they are on its node, and ports of the node that somebody else holds."""
+"""Ports of an instance on its node, and node ports that other programs use."""
 
 import errno
 import socket
@@ -14,11 +14,11 @@ from mandor.model.node import Capabilities, PortRange
 from mandor.model.workload import AUTO
 
 TAKEN_MOST = 64
-"""So many ports of strangers a node tells of; the latest count."""
-TOLD_SECONDS = 60.0
+"""Largest number of ports in use by other programs that a node reports; older ones are dropped."""
+REPORTED_SECONDS = 60.0
 
-Holds = Callable[[int, str], bool]
-"""Whether anybody on this machine has that port of that protocol."""
+PortInUse = Callable[[int, str], bool]
+"""(port, protocol) → whether a program on this machine uses it."""
 
 
 def no_port_in_use(port: int, protocol: str) -> bool:
@@ -26,11 +26,11 @@ def no_port_in_use(port: int, protocol: str) -> bool:
 
 
 def port_in_use(port: int, protocol: str) -> bool:
-    """Tried out, on all addresses; a port that this program may not open counts as free."""
+    """Return whether the port is in use on any address; a port that cannot be bound for other reasons is free."""
     kind = socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM
     with socket.socket(socket.AF_INET, kind) as probe:
         if kind is socket.SOCK_STREAM:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that linger hold nothing
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
         try:
             probe.bind(("", port))
         except OSError as error:
@@ -39,7 +39,7 @@ def port_in_use(port: int, protocol: str) -> bool:
 
 
 def publishes(order: Order, engine: str, capabilities: Mapping[str, Capabilities]) -> bool:
-    """Whether its engine leads ports of the node to it; else it has the node's own network, and its ports with it."""
+    """Return whether the engine forwards node ports to the instance; otherwise the instance uses the node's network."""
     known = capabilities.get(engine)
     if known is None or "ports" not in known.extras:
         return False
@@ -48,7 +48,7 @@ def publishes(order: Order, engine: str, capabilities: Mapping[str, Capabilities
 
 
 def ports_of(order: Order, *, published: bool) -> tuple[PortStatus, ...]:
-    """`published`: see `publishes`. Without it a task has to listen on the node's port itself."""
+    """Return the ports of an instance. `published`: see `publishes`; if False, tasks listen on the node ports."""
     chosen = order.instance.spec.ports or {}
     found = []
     for name, port in (order.template.ports if order.template is not None else {}).items():
@@ -61,7 +61,7 @@ def ports_of(order: Order, *, published: bool) -> tuple[PortStatus, ...]:
 
 
 def unchosen(order: Order) -> str:
-    """A port that was to be chosen for it and was not; empty: all were."""
+    """Return a port name for which the scheduler should have chosen a node port and did not; empty: there is none."""
     chosen = order.instance.spec.ports or {}
     ports = order.template.ports if order.template is not None else {}
     return next((name for name, port in ports.items() if port.host == AUTO and name not in chosen), "")
@@ -69,28 +69,28 @@ def unchosen(order: Order) -> str:
 
 @dataclass(slots=True)
 class ForeignPorts:
-    """Ports that were found taken when an instance was to begin, as long as they are."""
+    """Node ports that were in use by another program when an instance was about to start, while they still are."""
 
-    holds: Holds
+    port_in_use: PortInUse
     clock: Clock
     found: dict[int, str] = field(default_factory=dict)
-    """Their protocols."""
-    _told: dict[int, float] = field(default_factory=dict)
-    """Until when an engine's word counts: it may see what cannot be tried out, such as a rule of the packet filter."""
+    """Protocol by port."""
+    _reported: dict[int, float] = field(default_factory=dict)
+    """Time until which an engine's report counts: it may find what binding does not, such as a packet filter rule."""
 
     def taken(self, order: Order) -> str:
-        """Why it cannot have its ports; empty: it can."""
+        """Return why the instance cannot have its ports; empty: it can."""
         for each in ports_of(order, published=True):
-            if each.host is not None and self.holds(each.host, each.protocol):
+            if each.host is not None and self.port_in_use(each.host, each.protocol):
                 self._note(each.host, each.protocol)
-                return f"{each.protocol} port {each.host} of this node is taken by a program that is not Mandor's"
+                return f"{each.protocol} port {each.host} of this node is in use by a program outside Mandor"
         return ""
 
-    def told(self, order: Order, port: int) -> None:
-        """Its engine could not give it that port."""
+    def report(self, order: Order, port: int) -> None:
+        """Record that an engine found the port in use."""
         mine = (each.protocol for each in ports_of(order, published=True) if each.host == port)
         self._note(port, next(mine, "tcp"))
-        self._told[port] = self.clock.monotonic() + TOLD_SECONDS
+        self._reported[port] = self.clock.monotonic() + REPORTED_SECONDS
 
     def _note(self, port: int, protocol: str) -> None:
         self.found.pop(port, None)
@@ -98,11 +98,13 @@ class ForeignPorts:
             del self.found[next(iter(self.found))]
         self.found[port] = protocol
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         now = self.clock.monotonic()
-        self._told = {port: until for port, until in self._told.items() if until > now and port in self.found}
+        self._reported = {port: until for port, until in self._reported.items() if until > now and port in self.found}
         self.found = {
-            port: protocol for port, protocol in self.found.items() if port in self._told or self.holds(port, protocol)
+            port: protocol
+            for port, protocol in self.found.items()
+            if port in self._reported or self.port_in_use(port, protocol)
         }
 
     def within(self, ports: PortRange) -> PortRange:

@@ -1,4 +1,4 @@
-"""When this machine is short of memory, disk or inodes, and what that calls for: pure."""
+"""Thresholds for memory, disk and inodes of the node, and the choice of the instance to evict: pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mandor.lib.quantity import Seconds
 
 CALM_SECONDS = 60.0
-"""So long there must be enough again before the node says so: nobody comes and goes in between."""
+"""Seconds without shortage after which the node is no longer reported under pressure."""
 GRACE_SECONDS = 60.0
 
 
@@ -18,23 +18,23 @@ class Reading(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of what there is, what is left."""
+        """The available share, from 0 to 1."""
         return self.available / self.total if self.total > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Shares of what there is, that are to be left."""
+    """Shares of a resource that must stay available."""
 
     soft: float
-    """With less, the node is under pressure; after `grace_seconds`, somebody has to go."""
+    """Below it the node is under pressure; after `grace_seconds` an instance is evicted."""
     hard: float
-    """With less, somebody has to go at once."""
+    """Below it an instance is evicted at once, without its grace period."""
     grace_seconds: float = GRACE_SECONDS
 
     @classmethod
     def parse(cls, text: str) -> "Threshold | None":
-        """`10%:5%:60s`; the last part may be left out; `off` is none. A `ValueError` for anything else."""
+        """Parse `10%:5%:60s` (the last part is optional) or `off`; raise `ValueError` for anything else."""
         if text == "off":
             return None
         parts = text.split(":")
@@ -42,9 +42,11 @@ class Threshold:
             soft, hard = (_share(part) for part in parts[:2])
             grace = float(Seconds.parse(parts[2])) if len(parts) == 3 else GRACE_SECONDS
         except ValueError:
-            raise ValueError(f"{text!r} is no threshold; write SOFT:HARD or SOFT:HARD:GRACE, as 10%:5%:60s") from None
+            raise ValueError(
+                f"{text!r} is not a threshold; write SOFT:HARD or SOFT:HARD:GRACE, as 10%:5%:60s"
+            ) from None
         if len(parts) > 3 or not 0 <= hard <= soft < 1:
-            raise ValueError(f"{text!r} is no threshold: 0% ≤ hard ≤ soft < 100%")
+            raise ValueError(f"{text!r} is not a threshold: 0% ≤ hard ≤ soft < 100% is required")
         return cls(soft, hard, grace)
 
 
@@ -54,7 +56,7 @@ def _share(text: str) -> float:
     return float(text[:-1]) / 100
 
 
-USUAL: Mapping[str, Threshold] = {
+DEFAULT_THRESHOLDS: Mapping[str, Threshold] = {
     "memory": Threshold(soft=0.06, hard=0.03),
     "disk": Threshold(soft=0.10, hard=0.05, grace_seconds=120.0),
     "inodes": Threshold(soft=0.06, hard=0.03, grace_seconds=120.0),
@@ -62,7 +64,7 @@ USUAL: Mapping[str, Threshold] = {
 
 
 class Need(NamedTuple):
-    """Something must be given back now."""
+    """A resource of which something must be reclaimed now."""
 
     signal: str
     hard: bool
@@ -73,7 +75,7 @@ class Need(NamedTuple):
 
 
 class Pressure:
-    """Remembers since when there has been too little, and since when enough again."""
+    """Tracks since when each resource has been short, and since when it has been sufficient again."""
 
     def __init__(self, thresholds: Mapping[str, Threshold]) -> None:
         self._thresholds = thresholds
@@ -83,7 +85,7 @@ class Pressure:
         self._now = 0.0
 
     def update(self, readings: Iterable[Reading], now: float) -> None:
-        """Of several readings of one signal the worst counts."""
+        """Take new readings; of several readings of one signal the lowest share counts."""
         self._now = now
         self._least = {}
         for each in readings:
@@ -98,17 +100,17 @@ class Pressure:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """What the node is short of, or was a moment ago."""
+        """The resources that the node is short of, or was within the last `CALM_SECONDS`."""
         return tuple(sorted(each for each, last in self._short_last.items() if self._now - last < CALM_SECONDS))
 
     @property
     def short(self) -> tuple[str, ...]:
-        """What there is too little of at this moment."""
+        """The resources that are below their soft threshold now."""
         return tuple(sorted(self._short_since))
 
     @property
     def need(self) -> Need | None:
-        """The most urgent one."""
+        """The most urgent need; None: nothing has to be reclaimed."""
         found = [need for signal in self._short_since if (need := self._need(signal)) is not None]
         return min(found, key=lambda each: (not each.hard, each.share), default=None)
 
@@ -123,18 +125,20 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class EvictionCandidate:
-    """An instance that could go."""
+    """An instance that can be evicted."""
 
     uid: str
     priority: int
     used: int
-    asked: int
-    """What was kept for it."""
+    requested: int
+    """What it requests of the resource."""
 
 
-def select_victim(tenants: Iterable[EvictionCandidate]) -> EvictionCandidate | None:
-    """Whoever uses more than it asked for goes before those who do not; then whoever matters least; then whoever uses
-    most beyond its request. Whoever uses none of it would go for nothing, unless nobody's use is known."""
-    everybody = list(tenants)
-    using = [each for each in everybody if each.used > 0] or everybody
-    return min(using, key=lambda each: (each.used <= each.asked, each.priority, each.asked - each.used), default=None)
+def select_victim(candidates: Iterable[EvictionCandidate]) -> EvictionCandidate | None:
+    """Choose the instance to evict: first those that use more than they request, then the lowest priority, then the
+    largest use beyond the request. Instances that use none of the resource are left out, unless no use is known."""
+    everything = list(candidates)
+    using = [each for each in everything if each.used > 0] or everything
+    return min(
+        using, key=lambda each: (each.used <= each.requested, each.priority, each.requested - each.used), default=None
+    )

@@ -1,4 +1,4 @@
-"""Keeps the probes of one instance going, and what they say about it."""
+"""Runs the probes of one instance and keeps their results."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol
 
 from mandor.agent.order import Memory, Order
-from mandor.agent.probes import Ask, Beginning, Tally, keep_asking
+from mandor.agent.probes import ProbeCounter, RunProbe, StartupCounter, run_probe_loop
 from mandor.agent.sync_inputs import ProbeResult
 from mandor.engines.base import Engine, Observed, Unit
 from mandor.lib.clock import Clock
@@ -22,16 +22,16 @@ class _Engines(Protocol):
 
 
 class ProbeRunner:
-    def __init__(self, clock: Clock, changed: Callable[[], None], ask: Ask) -> None:
-        self._clock, self._changed, self._ask = clock, changed, ask
-        self._tallies: dict[tuple[Unit, ProbeKind], Tally] = {}
+    def __init__(self, clock: Clock, changed: Callable[[], None], run_probe: RunProbe) -> None:
+        self._clock, self._changed, self._run_probe = clock, changed, run_probe
+        self._counters: dict[tuple[Unit, ProbeKind], ProbeCounter] = {}
         self._tasks: dict[tuple[Unit, ProbeKind], asyncio.Task[None]] = {}
-        self._begun: set[Unit] = set()
-        """Whose startup probe was good."""
+        self._started: set[Unit] = set()
+        """Units whose startup probe has passed."""
 
     @property
     def probe_results(self) -> dict[Unit, ProbeResult]:
-        units = {unit for unit, _ in self._tallies} | self._begun
+        units = {unit for unit, _ in self._counters} | self._started
         return {unit: self._result(unit) for unit in units}
 
     def sync(
@@ -42,9 +42,9 @@ class ProbeRunner:
         engines: _Engines,
         ports: Sequence[PortStatus] = (),
     ) -> None:
-        """Probe exactly these units; a unit that is not among them any more is forgotten."""
+        """Probe exactly the given units; the results of other units are dropped."""
         numbers = {each.name: each.port for each in ports}
-        self._begun &= {each.unit for each in running}
+        self._started &= {each.unit for each in running}
         wanted = {
             (each.unit, kind): (each, probe)
             for each in running
@@ -53,13 +53,15 @@ class ProbeRunner:
         }
         for key in [key for key in self._tasks if key not in wanted]:
             self._tasks.pop(key).cancel()
-            self._tallies.pop(key)
+            self._counters.pop(key)
         for key, (observed, probe) in wanted.items():
             if key not in self._tasks:
-                tally = self._tallies[key] = _first(key[1], probe)
-                told = partial(self._told, order.name, key)
+                counter = self._counters[key] = _first(key[1], probe)
+                changed = partial(self._changed_result, order.name, key)
                 engine = engines.engine(memory.engine)
-                asking = keep_asking(probe, observed, engine, numbers, self._clock, tally, told, self._ask)
+                asking = run_probe_loop(
+                    probe, observed, engine, numbers, self._clock, counter, changed, self._run_probe
+                )
                 self._tasks[key] = asyncio.ensure_future(asking)
 
     async def close(self) -> None:
@@ -69,29 +71,31 @@ class ProbeRunner:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _due(self, unit: Unit, task: Task) -> dict[ProbeKind, Probe]:
-        """Until it has started, it is asked nothing else."""
+        """Return the probes to run now: only the startup probe until it has passed, then the others."""
         probes = task.probes
-        starting = "startup" in probes and unit not in self._begun
+        starting = "startup" in probes and unit not in self._started
         return {kind: probe for kind, probe in probes.items() if (kind == "startup") == starting}
 
     def _result(self, unit: Unit) -> ProbeResult:
-        startup = self._tallies.get((unit, "startup"))
-        if startup is not None and unit not in self._begun:
+        startup = self._counters.get((unit, "startup"))
+        if startup is not None and unit not in self._started:
             return ProbeResult(alive=startup.good, ready=False)
         return ProbeResult(self._good(unit, "health"), self._good(unit, "readiness"))
 
     def _good(self, unit: Unit, kind: ProbeKind) -> bool:
-        tally = self._tallies.get((unit, kind))
-        return tally is None or tally.good
+        counter = self._counters.get((unit, kind))
+        return counter is None or counter.good
 
-    def _told(self, name: str, key: tuple[Unit, ProbeKind], wrong: str) -> None:
+    def _changed_result(self, name: str, key: tuple[Unit, ProbeKind], wrong: str) -> None:
         unit, kind = key
-        log.info("%s: the %s probe of task %s says %s", name, kind, unit.task, wrong or "yes")
+        log.info(
+            "instance %s: the %s probe of task %s %s", name, kind, unit.task, f"failed: {wrong}" if wrong else "passed"
+        )
         if kind == "startup" and not wrong:
-            self._begun.add(unit)
+            self._started.add(unit)
         self._changed()
 
 
-def _first(kind: ProbeKind, probe: Probe) -> Tally:
-    """Alive until shown otherwise; ready only once shown."""
-    return Beginning(probe, good=True) if kind == "startup" else Tally(probe, good=kind == "health")
+def _first(kind: ProbeKind, probe: Probe) -> ProbeCounter:
+    """Return the counter of a new probe: alive until it fails, ready only once it has passed."""
+    return StartupCounter(probe, good=True) if kind == "startup" else ProbeCounter(probe, good=kind == "health")

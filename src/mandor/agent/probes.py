@@ -1,4 +1,4 @@
-"""Health and readiness: the same question again and again, and what to make of the answers."""
+"""Runs health, readiness and startup probes and counts their results."""
 
 import asyncio
 import logging
@@ -18,17 +18,17 @@ URL_SAFE = "/?:@!$&'()*+,;=%~-._[]#"
 
 
 @dataclass(slots=True)
-class Tally:
-    """An opinion that so many answers in a row can change: pure."""
+class ProbeCounter:
+    """Result of a probe, which changes after several equal results in a row: pure."""
 
     probe: Probe
     good: bool
-    """The opinion."""
+    """The current result."""
     streak: int = 0
-    """So many answers in a row spoke against it."""
+    """Number of contrary results in a row."""
 
     def count(self, answer: bool, running_seconds: float) -> bool:
-        """True: the opinion has changed."""
+        """Take a result; return whether `good` has changed."""
         if answer == self.good:
             self.streak = 0
             return False
@@ -42,15 +42,15 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Beginning(Tally):
-    """Of a startup probe: alive until so many bad answers in a row; over with so many good ones."""
+class StartupCounter(ProbeCounter):
+    """Counts the results of a startup probe: `good` until `failures` in a row, `passed` after `successes` in a row."""
 
     passed: bool = False
     run: int = 0
-    """So many good answers in a row."""
+    """Number of successes in a row."""
 
     def count(self, answer: bool, running_seconds: float) -> bool:
-        changed = Tally.count(self, answer, running_seconds)
+        changed = ProbeCounter.count(self, answer, running_seconds)
         self.run = self.run + 1 if answer else 0
         if self.run < self.probe.successes or self.passed:
             return changed
@@ -58,29 +58,29 @@ class Beginning(Tally):
         return True
 
 
-Ask = Callable[[Probe, Observed, Engine, Mapping[str, int]], Awaitable[str]]
-"""Empty: a good answer; otherwise what was wrong with it."""
+RunProbe = Callable[[Probe, Observed, Engine, Mapping[str, int]], Awaitable[str]]
+"""Runs a probe of a unit once; returns an empty string if it passed, otherwise the failure."""
 
 
-async def ask(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
-    """Empty: a good answer; otherwise what was wrong with it."""
+async def run_probe(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
+    """Run a probe of a unit once; return an empty string if it passed, otherwise the failure."""
     try:
         async with asyncio.timeout(probe.timeout):
             if probe.command is not None:
-                return await _ask_command(probe.command, observed, engine)
+                return await _run_command(probe.command, observed, engine)
             host = observed.address or LOCAL
             asked = probe.port if probe.http is not None else probe.tcp
             port = ports[asked] if isinstance(asked, str) else asked
-            assert port is not None, "the model sees to it that a probe has a port"
-            return await (_ask_tcp(host, port) if probe.http is None else _ask_http(host, port, probe.http))
+            assert port is not None, "the model requires a port for every HTTP and TCP probe"
+            return await (_run_tcp(host, port) if probe.http is None else _run_http(host, port, probe.http))
     except TimeoutError:
         return f"no answer within {probe.timeout}"
     except (OSError, MandorError) as error:
         return str(error) or type(error).__name__
 
 
-async def _ask_http(host: str, port: int, path: str) -> str:
-    """Only the first line of the answer counts, and a connection of its own shows that somebody still listens."""
+async def _run_http(host: str, port: int, path: str) -> str:
+    """Send a request on a new connection and read the status line of the response."""
     reader, writer = await asyncio.open_connection(host, port, limit=LINE_MOST)
     try:
         shown = f"[{host}]" if ":" in host else host
@@ -100,40 +100,40 @@ async def _ask_http(host: str, port: int, path: str) -> str:
     return "" if 200 <= int(status) < 400 else f"HTTP status {status.decode()}"
 
 
-async def _ask_tcp(host: str, port: int) -> str:
+async def _run_tcp(host: str, port: int) -> str:
     _, writer = await asyncio.open_connection(host, port)
     writer.close()
     return ""
 
 
-async def _ask_command(command: tuple[str, ...], observed: Observed, engine: Engine) -> str:
+async def _run_command(command: tuple[str, ...], observed: Observed, engine: Engine) -> str:
     running = await engine.exec(observed.unit, command)
     try:
         while await running.read() is not None:
-            pass  # What it prints is for nobody, but it must not fill a pipe.
+            pass  # The output is not used, but must not fill the pipe.
         code = await running.wait()
     finally:
         await running.close()
     return "" if code == 0 else f"exit code {code}"
 
 
-async def keep_asking(
+async def run_probe_loop(
     probe: Probe,
     observed: Observed,
     engine: Engine,
     ports: Mapping[str, int],
     clock: Clock,
-    tally: Tally,
+    tally: ProbeCounter,
     changed: Callable[[str], None],
-    ask: Ask = ask,
+    run_probe: RunProbe = run_probe,
 ) -> None:
-    """For as long as the unit runs; `changed` is told when the opinion has changed, and why."""
+    """Run a probe at its interval until cancelled; call `changed` with the failure (empty: passed) on each change."""
     began = clock.monotonic()
     while True:
         try:
-            wrong = await ask(probe, observed, engine, ports)
-        except Exception as error:  # An engine from elsewhere may raise anything: no answer is a bad answer.
-            log.exception("the probe of %s broke", observed.unit)
+            wrong = await run_probe(probe, observed, engine, ports)
+        except Exception as error:  # A third-party engine may raise anything; it counts as a failure.
+            log.exception("probe of unit %s raised an exception", observed.unit)
             wrong = type(error).__name__
         if tally.count(not wrong, clock.monotonic() - began):
             changed(wrong)

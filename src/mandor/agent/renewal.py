@@ -25,7 +25,7 @@ class CredentialKeeper:
         """The last order that was carried out: the object may still show it for a moment."""
         self._news = asyncio.Event()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """The node's object, or a server that it joined at, may say so now."""
         self._news.set()
 
@@ -60,7 +60,7 @@ class CertificateKeeper:
         self._link, self._clock, self._renewals = link, clock, renewals
         self._news = asyncio.Event()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """The node has joined: there may be another time to renew at."""
         self._news.set()
 

@@ -1,4 +1,4 @@
-"""The last line of defence: what does not fit into the node is not begun."""
+"""Admission by resources: an instance whose request exceeds what is left of the node is not started."""
 
 from dataclasses import dataclass
 
@@ -7,61 +7,67 @@ from mandor.model.resources import Resources
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
-    """Both empty: come in."""
+    """Whether an instance may start: yes if both fields are empty."""
 
     refusal: str = ""
+    """Why it can never start here."""
     wait: str = ""
+    """Why it cannot start yet."""
 
 
 class ResourceAdmission:
-    """Who holds how much of this node; a stopping instance holds its share until it is over."""
+    """Requests of the instances on this node; a stopping instance keeps its share until it has ended."""
 
     def __init__(self, allocatable: Resources) -> None:
         self.allocatable = allocatable
-        self._claims: dict[str, Resources] = {}
-        self._leaving: set[str] = set()
+        self._requests: dict[str, Resources] = {}
+        self._stopping: set[str] = set()
 
     def __contains__(self, uid: str) -> bool:
-        return uid in self._claims
+        return uid in self._requests
 
     @property
-    def claimed(self) -> Resources:
-        return sum(self._claims.values(), Resources())
+    def allocated(self) -> Resources:
+        return sum(self._requests.values(), Resources())
 
-    def keep(self, uid: str, request: Resources) -> None:
-        """It runs already: it is counted, whether it fits or not."""
-        self._claims[uid] = request
+    def add_running(self, uid: str, request: Resources) -> None:
+        """Count an instance that runs already, whether it fits or not."""
+        self._requests[uid] = request
 
-    def ask(self, uid: str, request: Resources) -> AdmissionResult:
-        """A claim for something new; asking twice changes nothing."""
-        if uid in self._claims:
+    def admit(self, uid: str, request: Resources) -> AdmissionResult:
+        """Admit an instance that has not started; repeating the call changes nothing."""
+        if uid in self._requests:
             return AdmissionResult()
-        if self._fits(request, self.claimed):
-            self._claims[uid] = request
+        if self._fits(request, self.allocated):
+            self._requests[uid] = request
             return AdmissionResult()
         if not request.fits(self.allocatable):
-            return AdmissionResult(refusal=f"it asks for {request}; this node has {self.allocatable} for instances")
-        staying = sum((share for who, share in self._claims.items() if who not in self._leaving), Resources())
+            return AdmissionResult(
+                refusal=f"it requests {request}, but this node has only {self.allocatable} for instances"
+            )
+        staying = sum((each for owner, each in self._requests.items() if owner not in self._stopping), Resources())
         if self._fits(request, staying):
-            return AdmissionResult(wait="its room is still held by an instance that is stopping")
-        free = self.allocatable - self.claimed
-        return AdmissionResult(refusal=f"it asks for {request}; {free} is left of {self.allocatable}")
-
-    def _fits(self, request: Resources, taken: Resources) -> bool:
-        """Where nothing is asked for, it does not matter that there is too little."""
-        room = self.allocatable - taken
-        return (
-            (not request.cpu_milli or request.cpu_milli <= room.cpu_milli)
-            and (not request.memory_bytes or request.memory_bytes <= room.memory_bytes)
-            and (not request.disk_bytes or request.disk_bytes <= room.disk_bytes)
-            and all(count <= room.devices.get(kind, 0) for kind, count in request.devices.items())
+            return AdmissionResult(wait="an instance that is stopping still holds the resources that it requests")
+        free = self.allocatable - self.allocated
+        return AdmissionResult(
+            refusal=f"it requests {request}, but only {free} of this node's {self.allocatable} is free"
         )
 
-    def leave(self, uid: str) -> None:
-        """It is stopping: its room will be free soon."""
-        self._leaving.add(uid)
+    def _fits(self, request: Resources, taken: Resources) -> bool:
+        """Return whether the request fits into what is left; a resource that is not requested is ignored."""
+        free = self.allocatable - taken
+        return (
+            (not request.cpu_milli or request.cpu_milli <= free.cpu_milli)
+            and (not request.memory_bytes or request.memory_bytes <= free.memory_bytes)
+            and (not request.disk_bytes or request.disk_bytes <= free.disk_bytes)
+            and all(count <= free.devices.get(kind, 0) for kind, count in request.devices.items())
+        )
 
-    def free(self, uid: str) -> bool:
-        """It is over; True: that made room."""
-        self._leaving.discard(uid)
-        return self._claims.pop(uid, None) is not None
+    def mark_stopping(self, uid: str) -> None:
+        """Record that the instance is stopping: its resources become free soon."""
+        self._stopping.add(uid)
+
+    def release(self, uid: str) -> bool:
+        """Free the resources of an instance that has ended; return whether it held any."""
+        self._stopping.discard(uid)
+        return self._requests.pop(uid, None) is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from mandor.agent.pressure import USUAL, Threshold
+from mandor.agent.pressure import DEFAULT_THRESHOLDS, Threshold
 from mandor.errors import Invalid
 from mandor.lib.egress import EVERYWHERE
 from mandor.model.meta import check_labels, check_name
@@ -41,7 +41,7 @@ class AgentSettings:
     """The folder of the files that log sinks may name; empty: none."""
     ports: PortRange = USUAL_PORTS
     """From which ports are chosen for instances that ask for any."""
-    thresholds: Mapping[str, Threshold] = field(default_factory=lambda: USUAL)
+    thresholds: Mapping[str, Threshold] = field(default_factory=lambda: DEFAULT_THRESHOLDS)
     """When the host is short of memory, disk or inodes; what is absent is not looked at."""
     names: bool = False
     """Instances find others of their namespace by name: each has a hosts file that follows changes."""

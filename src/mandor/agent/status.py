@@ -174,8 +174,8 @@ def _ready(order: Order, memory: Memory, inputs: SyncInputs, name: str) -> bool:
 def _words(order: Order, memory: Memory, inputs: SyncInputs, phase: Phase) -> tuple[str, str]:
     if phase is Phase.STOPPING and memory.ending is not None:
         return memory.ending.reason, memory.ending.message
-    if phase is not Phase.RUNNING and inputs.trouble[0]:
-        return inputs.trouble
+    if phase is not Phase.RUNNING and inputs.error[0]:
+        return inputs.error
     if inputs.missing and phase is not Phase.RUNNING:
         return inputs.missing_reason, inputs.missing
     if inputs.wait and phase is Phase.RESERVED:
@@ -188,12 +188,12 @@ def _words(order: Order, memory: Memory, inputs: SyncInputs, phase: Phase) -> tu
         if not task.reason or task.attempt < 2:
             continue
         code = "" if task.exit_code is None else f", exit code {task.exit_code}"
-        whose = f"task {name}: " if several else ""
+        prefix = f"task {name}: " if several else ""
         if _observed(inputs, order.uid, name, task) is None:
             pause = Seconds(task.pause)
-            return task.reason, f"{whose}ended ({task.reason}{code}); restart {task.attempt - 1} after {pause}"
+            return task.reason, f"{prefix}ended ({task.reason}{code}); restart {task.attempt - 1} after {pause}"
         if phase is Phase.RUNNING:
-            return "", f"{whose}restarted after it ended ({task.reason}{code})"
+            return "", f"{prefix}restarted after it ended ({task.reason}{code})"
     return "", ""
 
 

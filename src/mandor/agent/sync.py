@@ -18,7 +18,7 @@ from mandor.agent.live_file_plan import file_secrets
 from mandor.agent.order import Memory, Order, TaskMemory
 from mandor.agent.restart import after, end_of
 from mandor.agent.status import DISCONNECTED, cut_off, describe, ending_of, failed, final, over, unseen
-from mandor.agent.sync_inputs import FINE, SyncInputs
+from mandor.agent.sync_inputs import PASSED, SyncInputs
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.model.instance import InstanceStatus
 from mandor.model.live_file import LiveFile
@@ -240,7 +240,7 @@ def _look(step: _Step, order: Order, name: str, inputs: SyncInputs, now: float) 
     if mine is None and unit not in inputs.known:
         _begin(step, order, unit, known, inputs, now)
     elif mine is not None and mine.phase is not UnitPhase.EXITED:
-        if known.unhealthy or not inputs.probe_results.get(unit, FINE).alive:
+        if known.unhealthy or not inputs.probe_results.get(unit, PASSED).alive:
             step.memory = step.memory.with_task(name, msgspec.structs.replace(known, unhealthy=True))
             step.actions.append(Stop(unit, grace_of(order, name)))
     elif inputs.settled:
@@ -262,7 +262,7 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, inputs: Syn
         return
     # Whoever must not run alone does not begin before the whole control plane knows that this node is back: one of its
     # servers may just be giving it up.
-    alone = order.supervision.stop_after != float("inf") and inputs.away >= order.supervision.stop_after
+    alone = order.supervision.stop_after != float("inf") and inputs.recent_silence >= order.supervision.stop_after
     if alone:
         step.wake(now + ALONE_SECONDS)
     if not inputs.settled or alone or (inputs.wait and known.attempt == 0):

@@ -1,7 +1,8 @@
-"""What the agent knows about one instance at one moment, besides its order."""
+"""Inputs of `sync` besides the order and the memory of an instance."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -12,70 +13,81 @@ from mandor.model.instance import REFUSED, InstanceStatus
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What the probes of a running unit say; without a probe, the best."""
+    """Results of the probes of a running unit; a probe that is not configured counts as passed."""
 
     alive: bool = True
     ready: bool = True
 
 
-FINE = ProbeResult()
+PASSED = ProbeResult()
+
+
+class MissingDependency(NamedTuple):
+    """The first dependency of an instance that is missing; without it, no task starts. Message empty: none is."""
+
+    message: str = ""
+    reason: str = "VolumeMissing"
+
+    def or_else(self, message: str, reason: str) -> "MissingDependency":
+        """Return this one, or, if nothing was missing so far, the given one."""
+        return self if self.message else MissingDependency(message, reason)
 
 
 class SyncInputs(Struct, frozen=True, kw_only=True):
-    """What the agent knows besides the order and its memory."""
+    """State of one instance at one moment, as its engine and the agent see it."""
 
     units: tuple[Observed, ...] | None
-    """Of this instance; None: the engine does not answer, so nothing is known."""
+    """Units of the instance; None: the engine does not answer."""
     down: str = ""
-    """Why the engine does not answer, where that is known."""
+    """Why the engine does not answer; empty: not known."""
     known: frozenset[Unit] = frozenset()
-    """Units this agent saw before: one that is missing now has vanished."""
+    """Units that this agent has seen; one that is missing from `units` has vanished."""
     probe_results: Mapping[Unit, ProbeResult] = {}
     status: InstanceStatus
-    """As last reported, or as stored."""
+    """The last reported or stored status."""
     gone: bool = False
-    """A list that may be trusted no longer has it."""
+    """Whether the order was withdrawn."""
     refusal: str = ""
-    """Why it cannot run here, if it has not begun yet."""
+    """Why the instance cannot run on this node; only used before its first start."""
     refusal_reason: str = REFUSED
-    """The reason of that, in one word."""
+    """The status reason of `refusal`."""
     published: bool = True
-    """Its engine leads ports of the node to it; see `publishes`."""
+    """Whether the engine forwards node ports to the instance; see `publishes`."""
     host: str = ""
     """The address of this node."""
     otlp: str = ""
-    """Where its tasks send traces and metrics of their own; empty: nobody says."""
+    """Address of the OTLP receiver for the tasks; empty: none."""
     names: Discovery = NO_DISCOVERY
-    """How it finds others of its namespace."""
+    """How the instance finds other instances of its namespace."""
     mounts_hosts: bool = False
-    """Its engine gives its tasks the hosts file as theirs."""
+    """Whether the engine mounts the hosts file into its tasks."""
     users: bool = True
-    """Its engine runs tasks as any user; an agent that is not root has only its own."""
+    """Whether the engine can run tasks as any user; an agent that is not root cannot."""
     wait: str = ""
-    """Why it may not begin yet."""
+    """Why the instance may not start yet."""
     sources: Mapping[str, str] = {}
-    """Where its volumes are on this node, by their names in the group."""
+    """Path on this node of each volume, by its name in the group."""
     missing: str = ""
-    """Which of its volumes or secrets is missing: none of its tasks begins, or begins again, without it."""
+    """Message about a missing volume, secret or permission; while it is set, no task starts or restarts."""
     missing_reason: str = "VolumeMissing"
-    """The reason of that, in one word."""
+    """The status reason of `missing`."""
     secrets: Mapping[str, str] = {}
-    """The values its tasks need, by what they call them."""
+    """Secret values that the tasks need, by reference."""
     identities: Mapping[str, str] = {}
-    """The folders of this node with the tokens of its tasks, by task."""
+    """Directory on this node with the identity token of each task, by task."""
     live_files: str = ""
-    """The folder of this node for the live files of tasks; empty: files are given to the engine and never replaced."""
+    """Directory on this node for the live files of tasks; empty: files are given to the engine and never replaced."""
     extras: frozenset[str] = frozenset()
-    """What its engine can do."""
+    """Optional features of the engine."""
     settled: bool = True
-    """False: the agent has just started and the control plane may still have news."""
-    trouble: tuple[str, str] = ("", "")
-    """Reason and message of what went wrong when the agent last acted."""
+    """False: the agent has just started and has not received its orders yet."""
+    error: tuple[str, str] = ("", "")
+    """Reason and message of the error of the last step; empty: it succeeded."""
     silence: float = 0.0
-    """Seconds since the control plane last answered, as far as is known."""
-    away: float = 0.0
-    """The silence before that, if it answers again only since a moment; without end: it has not since the boot."""
+    """Seconds since the control plane last answered."""
+    recent_silence: float = 0.0
+    """Length in seconds of a silence that ended a moment ago; infinite: no answer since the machine booted."""
 
     def __repr__(self) -> str:
-        """Without secrets."""
+        """Return a representation without secrets."""
         return f"SyncInputs({self.units}, {self.status})"

@@ -1,4 +1,4 @@
-"""The agent's part of a trace: from the order to the report that it runs, with every task that is started for it."""
+"""Spans of the agent in the trace of an instance: from its order, over the start of its tasks, to the report."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,7 +15,7 @@ BEFORE_IT_RUNS = frozenset({Phase.RESERVED, Phase.STARTING})
 
 
 class InstanceTrace:
-    """Of one instance, until it runs, or never will."""
+    """The span of one instance, until it runs or has failed to."""
 
     def __init__(self, tracer: Tracer, span: Span) -> None:
         self._tracer, self.span = tracer, span
@@ -23,14 +23,14 @@ class InstanceTrace:
         self.over = False
 
     def described(self, status: InstanceStatus) -> None:
-        """This is about to be reported."""
+        """Begin the span of the report of a status."""
         if self.over or self._report is not None or status.phase in BEFORE_IT_RUNS:
             return
         about: dict[str, Value] = {"mandor.phase": status.phase.value}
         self._report = self._tracer.below(self.span, "report status", Kind.PRODUCER, attributes=about)
 
     def reported(self, status: InstanceStatus) -> None:
-        """This is stored."""
+        """End the trace: the status is stored."""
         if self.over or status.phase in BEFORE_IT_RUNS:
             return
         self.span.attributes |= {"mandor.phase": status.phase.value, "mandor.engine": status.engine}
@@ -50,21 +50,21 @@ class InstanceTrace:
 
 
 class Tracing:
-    """Of a node: what carries no mark is in no trace."""
+    """Begins the spans of instances; an instance without a trace context gets none."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    def ordered(self, instance: Instance) -> InstanceTrace | None:
-        """It has come to this node, and does not run yet."""
+    def begin(self, instance: Instance) -> InstanceTrace | None:
+        """Begin the span of an instance that has been ordered and does not run yet."""
         parent = left_by(instance)
         if parent is None or instance.phase not in BEFORE_IT_RUNS or instance.spec.stop is not None:
             return None
         span = self._tracer.begin("start instance", parent, Kind.CONSUMER, attributes=_about(instance))
         return InstanceTrace(self._tracer, span)
 
-    def again(self, instance: Instance) -> InstanceTrace | None:
-        """It ran, and something of it is started anew: another trace, which points to the one it came from."""
+    def begin_restart(self, instance: Instance) -> InstanceTrace | None:
+        """Begin a new trace for a restart, with a link to the trace of the instance."""
         earlier = left_by(instance)
         if earlier is None:
             return None
@@ -85,7 +85,7 @@ def _about(instance: Instance) -> dict[str, Value]:
 
 @contextmanager
 def starting(order: Order, unit: Unit, engine: str) -> Iterator[None]:
-    """One task, from when it waits for its turn to what the engine says of it."""
+    """Record the start of a unit, from waiting for a slot to the engine's answer."""
     about: dict[str, Value] = {"mandor.task": unit.task, "mandor.attempt": unit.attempt, "mandor.engine": engine}
     task = order.template.tasks.get(unit.task) if order.template is not None else None
     if task is not None and task.image is not None:
@@ -94,6 +94,6 @@ def starting(order: Order, unit: Unit, engine: str) -> Iterator[None]:
         yield
 
 
-def report_context(stories: Iterable[InstanceTrace | None]) -> AbstractContextManager[object]:
-    """Reports go together; the request that brings them is part of one of the traces."""
-    return next((each.reporting() for each in stories if each is not None and not each.over), nullcontext())
+def report_context(traces: Iterable[InstanceTrace | None]) -> AbstractContextManager[object]:
+    """Return the context for a request that reports several instances: that of the first one in a trace."""
+    return next((each.reporting() for each in traces if each is not None and not each.over), nullcontext())

@@ -205,7 +205,7 @@ class VolumeKeeper:
                 volume = again
         raise _Lacking(f"its volume {volume.meta.name} changes all the time")
 
-    def left(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         """That instance is no more: what it had may be anybody's, or nobody's."""
         self._ready = {each for each in self._ready if each[0] != uid}
         self._news.set()

@@ -1,73 +1,66 @@
-"""All workers of a node, and what they share: engines, journal, room, reports."""
+"""The workers of all instances of the node, and what they share."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Literal, Protocol
 
 from mandor.agent.cluster_contact import ClusterContact
-from mandor.agent.discovery import NO_DISCOVERY, Discovery
 from mandor.agent.feed import Source
 from mandor.agent.fetch import Fetch
 from mandor.agent.guard import GuardControl, guarded
 from mandor.agent.hosts_files import HostsFiles, LocalInstance
 from mandor.agent.identity import IdentityKeeper
 from mandor.agent.journal import Blocking, Journal
+from mandor.agent.link import Link
 from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.machine import Machine
 from mandor.agent.metrics import AgentMetrics
-from mandor.agent.observer import Observer
+from mandor.agent.node_engines import NodeEngines
 from mandor.agent.order import Entry, Order
-from mandor.agent.probes import Ask
+from mandor.agent.probes import RunProbe
 from mandor.agent.reporter import Reporter
 from mandor.agent.resource_admission import AdmissionResult, ResourceAdmission
+from mandor.agent.services import AgentServices, InstanceResources, NodePorts
 from mandor.agent.settings import AgentSettings
 from mandor.agent.shipping.shipper import LogSource
 from mandor.agent.starts import ConcurrencyLimit
 from mandor.agent.status import DISCONNECTED
-from mandor.agent.sync import live
 from mandor.agent.tracing import Tracing, report_context
 from mandor.agent.vault import Vault
-from mandor.agent.volumes import PreparedVolumes, VolumeKeeper
-from mandor.agent.worker import Worker, fresh_entry
-from mandor.engines.base import Engine, Observed, Unit, UnitPhase
-from mandor.errors import EngineDown, MandorError, NotFound
+from mandor.agent.volumes import VolumeKeeper
+from mandor.agent.worker import Worker, new_entry
+from mandor.engines.base import Engine, Unit, UnitPhase
+from mandor.errors import MandorError, NotFound
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Key, Meta, Object
-from mandor.model.node import MAPPED_USERS, Capabilities
+from mandor.model.node import Capabilities
 from mandor.model.phase import Phase
 from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
-from mandor.model.user_range import mapped_user
 from mandor.store.base import Store
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
 GUARD_SECONDS = 5.0
+"""Interval between checks whether the guard has to run."""
 ENDED_MOST = 10_000
-"""So many that ended are remembered; none of their uids is ever used again."""
+"""Largest number of ended instances whose uids are remembered; a uid is never used again."""
 
 
-class Host(Protocol):
-    """The node that they are on."""
+class Host(NodePorts, Protocol):
+    """The node that the instances run on."""
 
-    address: str
-
-    def poke(self) -> None:
-        """It has something new to show: an engine came or went, something is held."""
-
-    def taken_ports(self, order: Order) -> str: ...
-
-    def port_taken(self, order: Order, port: int) -> None: ...
+    def wake(self) -> None:
+        """Update the node's object: an engine came or went, or an instance is held."""
 
 
 class Workers:
-    """One worker an instance; what they need of each other goes through here."""
+    """Creates one worker for each order and implements `Supervisor` for them."""
 
     def __init__(
         self,
@@ -81,35 +74,59 @@ class Workers:
         blocking: Blocking,
         host: Host,
         machine: Machine,
-        whose: Callable[[], Awaitable[ClusterSpec]],
-        ask: Ask,
+        link: Link,
+        read_cluster: Callable[[], Awaitable[ClusterSpec]],
+        run_probe: RunProbe,
         tracing: Tracing | None = None,
-        knows: Callable[[str], bool] = lambda feature: True,
         guard_control: GuardControl | None = None,
+        live_files: LiveFileKeeper | None = None,
     ) -> None:
-        """`whose`: which cluster answers. `tracing`: None: nothing is recorded. `knows`: what the servers can do.
-        `guard_control`: None: nobody stops anything when this process is gone."""
-        self.tracing = tracing
+        """`read_cluster`: returns the cluster that answers. `guard_control`: None: no guard is started."""
+        self._node, self._clock, self._host = settings.name, clock, host
+        self._journal, self._recorder, self._blocking = journal, recorder, blocking
         self._guard_control = guard_control
-        self.ask = ask
-        self._host, self._changed = host, host.poke
-        self.clock = clock
-        self.fetch = Fetch(store, clock)
-        self.vault = Vault(self.fetch, lambda: journal.sealing_key)
-        self.identities: IdentityKeeper | None = None
-        """Gets the tokens of tasks; None: this agent has no link to get them by."""
-        self.live_files: LiveFileKeeper | None = None
-        """Replaces files of running tasks; None: the machine is simulated, and has no files."""
-        self.starts = ConcurrencyLimit(settings.starts_most)
-        self.measures = AgentMetrics()
-        self.quick_seconds = settings.quick_seconds
-        self.otlp = settings.otlp
         self.by_uid: dict[str, Worker] = {}
-        at_once = partial(knows, "running-at-once")
-        self.reporter = Reporter(store, clock, at_once=at_once)
-        if tracing is not None:
-            self.reporter = Reporter(store, clock, reporting=self._reporting, reported=self._reported, at_once=at_once)
-        self.volumes = VolumeKeeper(
+        self.services = AgentServices(
+            clock=clock,
+            contact=contact,
+            starts=ConcurrencyLimit(settings.starts_most),
+            metrics=AgentMetrics(),
+            run_probe=run_probe,
+            tracing=tracing,
+            quick_seconds=settings.quick_seconds,
+            otlp=settings.otlp,
+            finish_log=_keep_no_log,
+        )
+        self.resources = self._make_resources(settings, store, machine, link, read_cluster, live_files)
+        self.engines = NodeEngines(
+            engines,
+            clock,
+            self._engine_changed,
+            poll_seconds=settings.poll_seconds,
+            availability_changed=host.wake,
+            idle=self.services.starts.idle,
+        )
+        self._reporter = self._make_reporter(store, link)
+        self._admission = ResourceAdmission(Resources())
+        self._forget_before_epoch = 0
+        self._source: Source | None = None
+        self._ended: dict[str, None] = {}
+        """Uids of instances that were removed, latest last: units of theirs that an engine shows later are removed."""
+        self._settled = asyncio.Event()
+        self._tasks: Background | None = None
+
+    def _make_resources(
+        self,
+        settings: AgentSettings,
+        store: Store,
+        machine: Machine,
+        link: Link,
+        read_cluster: Callable[[], Awaitable[ClusterSpec]],
+        live_files: LiveFileKeeper | None,
+    ) -> InstanceResources:
+        clock, blocking, journal = self._clock, self._blocking, self._journal
+        fetch = Fetch(store, clock)
+        volumes = VolumeKeeper(
             settings.name,
             settings.data / "volumes",
             settings.host_paths,
@@ -119,72 +136,61 @@ class Workers:
             blocking,
             in_use=self.has_volume,
         )
-        self.names_kept = (
-            HostsFiles(
-                settings.name,
-                settings.data / "names",
-                store,
-                clock,
-                blocking,
-                instances=self._local_instances,
-                address=lambda: host.address,
-                whose=whose,
-            )
-            if settings.names
-            else None
+        hosts_files = HostsFiles(
+            settings.name,
+            settings.data / "names",
+            store,
+            clock,
+            blocking,
+            instances=self._local_instances,
+            address=lambda: self._host.address,
+            read_cluster=read_cluster,
         )
-        self._node = settings.name
-        self._journal, self._contact, self._recorder, self._blocking = journal, contact, recorder, blocking
-        self._observers = {
-            name: Observer(
-                engine,
-                clock,
-                self._engine_changed,
-                poll_seconds=settings.poll_seconds,
-                turned=host.poke,
-                idle=self.starts.idle,
-            )
-            for name, engine in engines.items()
-        }
-        self.log_wanted: Callable[[Unit], Awaitable[None]] = _nobody
-        """Returns when the log of a unit may go."""
-        self._capabilities: Mapping[str, Capabilities] = {}
-        self._room = ResourceAdmission(Resources())
-        self._forget_before_epoch = 0
-        self._source: Source | None = None
-        self._ended: dict[str, None] = {}
-        """Whose order was here and is gone, the latest last: whatever comes up of it later, a daemon began late."""
-        self._settled = asyncio.Event()
-        self._tasks: Background | None = None
+        return InstanceResources(
+            fetch=fetch,
+            vault=Vault(fetch, lambda: journal.sealing_key),
+            identities=IdentityKeeper(settings.data, settings.name, link, clock, blocking, self.identified),
+            volumes=volumes,
+            hosts_files=hosts_files if settings.names else None,
+            ports=self._host,
+            live_files=live_files,
+        )
+
+    def _make_reporter(self, store: Store, link: Link) -> Reporter:
+        def at_once() -> bool:
+            return "running-at-once" in link.features
+
+        if self.services.tracing is None:
+            return Reporter(store, self._clock, at_once=at_once)
+        return Reporter(store, self._clock, reporting=self._reporting, reported=self._reported, at_once=at_once)
 
     def begin(self, tasks: Background) -> None:
-        """Take up what the journal knows; engines are looked at, nothing is started before there was time for news."""
+        """Create workers for the orders in the journal and start to list engines; nothing is started yet."""
         self._tasks = tasks
         for entry in self._journal.entries():
             if entry.order.uid not in self.by_uid:
-                self._hire(entry)
+                self._add(entry)
         if self.by_uid:
-            log.info("%d orders are in the journal", len(self.by_uid))
-        for name, observer in self._observers.items():
-            tasks.start(observer.run(), f"engine {name}")
-        tasks.start(self.reporter.run(), "reports")
+            log.info("the journal has %d orders", len(self.by_uid))
+        self.engines.run(tasks)
+        tasks.start(self._reporter.run(), "reports")
         if self._guard_control is not None:
-            tasks.start(self.keep_guard(self._guard_control), "guard")
+            tasks.start(self._run_guard(self._guard_control), "guard")
 
     async def settle_after(self, seconds: float) -> None:
-        """Without a control plane the last orders count."""
-        await self.clock.sleep(seconds)
+        """Continue with the orders of the journal if the control plane sends none within `seconds`."""
+        await self._clock.sleep(seconds)
         if not self.settled:
-            log.warning("no orders from the control plane within %.0fs: going on with those of the journal", seconds)
+            log.warning("no orders from the control plane within %.0f s; continuing with those in the journal", seconds)
             self._settle()
 
     async def close(self) -> None:
-        await self.fetch.close()
+        await self.resources.fetch.close()
 
     # Orders.
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
-        """A complete list: what it does not name is judged by whose list it is."""
+        """Take a complete list of orders; instances that it lacks are judged by its source."""
         self._source = source
         named = set()
         for item in items:
@@ -196,101 +202,96 @@ class Workers:
         self._settle()
 
     def ordered(self, instance: Instance, source: Source, *, listed: bool = False) -> None:
-        """The token is the uid: an order that comes twice is one order."""
+        """Take an order; orders with the same uid are the same order."""
         uid = instance.meta.uid
-        self.reporter.saw(instance, listed=listed)
+        self._reporter.saw(instance, listed=listed)
         worker = self.by_uid.get(uid)
         if worker is None:
-            worker = self._hire(fresh_entry(instance, source.cluster, source.epoch))
-        worker.told(instance, source.cluster, source.epoch)
+            worker = self._add(new_entry(instance, source.cluster, source.epoch))
+        worker.update(instance, source.cluster, source.epoch)
 
     def missing(self, uid: str, source: Source) -> None:
+        """Stop or hold an instance that the control plane does not list."""
         self._source = source
-        self.reporter.drop(uid)
+        self._reporter.drop(uid)
         worker = self.by_uid.get(uid)
         if worker is not None and not worker.gone:
             self._judge(worker, source)
 
     def _judge(self, worker: Worker, source: Source) -> None:
         what, why = judge_missing(worker.order, source, self._forget_before_epoch)
-        if what == "gone" and not self._sticky(worker):
-            worker.dismiss()
+        if what == "gone" and not self._stays_held(worker):
+            worker.withdraw()
         elif what == "held" and worker.memory.held != why:
             worker.hold(why)
             self._recorder.note(worker.order.instance, "Held", why, type="warning", node=self._node)
-            self._changed()
+            self._host.wake()
 
-    def _sticky(self, worker: Worker) -> bool:
-        """What was held once stays so until someone says that it may be forgotten."""
+    def _stays_held(self, worker: Worker) -> bool:
+        """Return whether the instance stays held until the node may forget its epoch."""
         return bool(worker.memory.held) and worker.order.epoch >= self._forget_before_epoch
 
-    def _hire(self, entry: Entry) -> Worker:
-        assert self._tasks is not None, "the crew begins before it gets orders"
-        worker = Worker(entry, self)
+    def _add(self, entry: Entry) -> Worker:
+        assert self._tasks is not None, "begin() is called before orders arrive"
+        worker = Worker(entry, self.services, self.engines, self.resources, self)
         self.by_uid[worker.uid] = worker
         self._tasks.start(worker.run(), f"instance {worker.order.name}")
         return worker
 
-    async def keep_guard(self, guard_control: GuardControl) -> None:
-        """As long as there is something to be guarded, one that ended is followed by another."""
+    async def _run_guard(self, control: GuardControl) -> None:
+        """Keep a guard running while an instance needs one."""
         while True:
             try:
                 if any(guarded(each.order, each.memory) for each in self.by_uid.values()):
-                    await guard_control.start()
+                    await control.start()
                 else:
-                    await guard_control.stop()
+                    await control.stop()
             except MandorError as error:
                 log.warning("%s", error)
-            await self.clock.sleep(GUARD_SECONDS)
+            await self._clock.sleep(GUARD_SECONDS)
 
-    # ForeignPorts: units that no order speaks of.
+    # Units without an order.
 
-    def strangers(self) -> set[str]:
-        """Known only once there was a complete list."""
+    def _unknown_uids(self) -> set[str]:
+        """Return the uids of units that have no order; empty before the first complete list."""
         if self._source is None:
             return set()
-        return {uid for each in self._observers.values() for uid in each.units if uid not in self.by_uid}
+        return self.engines.uids() - self.by_uid.keys()
 
-    def _judge_strangers(self) -> None:
+    def _judge_unknown(self) -> None:
         if self._source is None:
             return
-        for uid in self.strangers():
+        for uid in self._unknown_uids():
             what, _ = judge_missing(None, self._source, self._forget_before_epoch)
             if uid in self._ended:
-                log.warning("units of %s came up after its end, and are removed", uid)
+                log.warning("removing units of instance %s, which appeared after it had ended", uid)
             elif what == "gone":
-                log.warning("units of %s, which no order speaks of, are removed: the node may forget them", uid)
+                log.warning("removing units of instance %s: it has no order, and the node may forget it", uid)
             else:
                 continue
-            self._hire(fresh_entry(_stranger(uid, self._node), "", 0)).dismiss()
+            self._add(new_entry(_placeholder(uid, self._node), "", 0)).withdraw()
 
     def held(self) -> list[str]:
-        """What runs here and is left alone, for people to read."""
+        """Return the names, or uids, of instances that run here and are left alone."""
         known = [each.order.name for each in self.by_uid.values() if each.memory.held and each.alive]
-        unknown = [uid for uid in sorted(self.strangers()) if self._alive(uid)]
+        unknown = [uid for uid in sorted(self._unknown_uids()) if self.engines.alive(uid)]
         return sorted(known) + unknown
 
-    def _alive(self, uid: str) -> bool:
-        return any(live(each.of(uid) or ()) for each in self._observers.values())
-
-    # What the node says.
+    # The node.
 
     def allow(self, allocatable: Resources, forget_before_epoch: int, engines: Mapping[str, Capabilities]) -> None:
-        self._room.allocatable = allocatable
-        turned = {name for name in engines if engines[name].up != self._is_up(name)}
-        self._capabilities = engines
+        """Take the capacity of the node, the epoch whose orders it may forget, and what its engines can do."""
+        self._admission.allocatable = allocatable
+        turned = {name for name in engines if engines[name].up != self.engines.up(name)}
+        self.engines.capabilities = engines
         if forget_before_epoch != self._forget_before_epoch:
             self._forget_before_epoch = forget_before_epoch
             for worker in list(self.by_uid.values()):
                 if worker.memory.held and self._source is not None:
                     self._judge(worker, self._source)
-            self._judge_strangers()
+            self._judge_unknown()
         begun = {uid: worker for uid, worker in self.by_uid.items() if worker.memory.tasks}
-        self._poke(uid for uid in self.by_uid if uid not in begun or begun[uid].memory.engine in turned)
-
-    def _is_up(self, engine: str) -> bool:
-        known = self._capabilities.get(engine)
-        return known is None or known.up
+        self._wake(uid for uid in self.by_uid if uid not in begun or begun[uid].memory.engine in turned)
 
     def names(self) -> Mapping[str, str]:
         """Return `namespace/name` by uid."""
@@ -302,151 +303,88 @@ class Workers:
         return frozenset(uid for uid, worker in self.by_uid.items() if worker.status.ready)
 
     def latest(self, worker: Worker, task: str) -> Unit:
-        """The unit whose logs someone wants: the latest that its engine knows."""
-        _, units = self.look(worker.uid, worker.memory.engine)
+        """Return the latest unit of a task that its engine shows."""
+        _, units = self.engines.find(worker.uid, worker.memory.engine)
         found = [each.unit for each in units or () if each.unit.task == task]
         if not found:
             raise NotFound(f"task {task} has not run yet")
         return max(found)
 
     def log_sources(self) -> Iterator[LogSource]:
-        """Every unit there is, as far as engines answer."""
+        """Yield every unit whose engine answers."""
         for worker in self.by_uid.values():
-            observer = self._observers.get(worker.memory.engine)
-            if observer is None:
+            if worker.memory.engine not in self.engines:
                 continue
-            for each in observer.of(worker.uid) or ():
-                over = each.phase is UnitPhase.EXITED
-                order = worker.order
-                yield LogSource(each.unit, observer.engine, order.instance, order.supervision.labels, over)
+            name, units = self.engines.find(worker.uid, worker.memory.engine)
+            for each in units or ():
+                over, order = each.phase is UnitPhase.EXITED, worker.order
+                yield LogSource(each.unit, self.engines.engine(name), order.instance, order.supervision.labels, over)
 
     def identified(self) -> Iterator[Order]:
-        """The orders of instances that have not ended."""
+        """Yield the orders of instances that have not ended."""
         for worker in list(self.by_uid.values()):
             if not (worker.gone or worker.memory.over or worker.memory.ending is not None):
                 yield worker.order
 
-    # What workers ask for.
-
-    @property
-    def settled(self) -> bool:
-        return self._settled.is_set()
-
-    @property
-    def silence(self) -> float:
-        return self._contact.silence
-
-    @property
-    def away(self) -> float:
-        return self._contact.away
-
-    def engine(self, name: str) -> Engine:
-        observer = self._observers.get(name)
-        if observer is None:
-            raise EngineDown(f"this node has no engine {name} any more", engine=name)
-        return observer.engine
-
-    def engines(self) -> Mapping[str, Capabilities]:
-        return self._capabilities
-
-    def look(self, uid: str, engine: str) -> tuple[str, tuple[Observed, ...] | None]:
-        if engine:
-            observer = self._observers.get(engine)
-            return engine, None if observer is None else observer.of(uid)
-        for name, observer in self._observers.items():
-            units = observer.of(uid)
-            if units:
-                return name, units
-        return "", () if self.looked("") else None
-
-    def looked(self, engine: str) -> bool:
-        observers = self._observers
-        if engine:
-            return engine not in observers or observers[engine].looked
-        return all(each.looked for each in observers.values())
-
-    async def fresh(self, engine: str) -> None:
-        await self._observers[engine].fresh()
-
-    def ask_room(self, order: Order, *, begun: bool) -> AdmissionResult:
-        assert order.template is not None
-        if begun:
-            if order.uid not in self._room:
-                self._room.keep(order.uid, order.template.request)
-            return AdmissionResult()
-        names = self.names()
-        if any(name == names[order.uid] and self.by_uid[uid].leaves for uid, name in names.items()):
-            return AdmissionResult(wait="an earlier instance of its name is still stopping here")
-        return self._room.ask(order.uid, order.template.request)
-
-    def leave_room(self, uid: str, *, over: bool) -> None:
-        if not over:
-            self._room.leave(uid)
-        elif self._room.free(uid):
-            self._poke(uid for uid, worker in self.by_uid.items() if not worker.memory.tasks)
-
-    async def prepare(self, order: Order, engine: str, *, begun: bool) -> PreparedVolumes:
-        return await self.volumes.prepare(order, begun=begun, mapped=self._maps_users(engine))
-
-    def user_on_node(self, engine: str, user: str | int | None) -> str | int | None:
-        return mapped_user(user) if isinstance(user, int) and self._maps_users(engine) else user
-
-    def _maps_users(self, engine: str) -> bool:
-        capabilities = self._capabilities.get(engine)
-        return capabilities is not None and MAPPED_USERS in capabilities.extras
-
-    def taken_ports(self, order: Order) -> str:
-        return self._host.taken_ports(order)
-
-    def port_taken(self, order: Order, port: int) -> None:
-        self._host.port_taken(order, port)
-
-    @property
-    def address(self) -> str:
-        return self._host.address
-
     def has_volume(self, key: Key) -> bool:
+        """Return whether an instance of this node may still use the volume."""
         return any(
             key.name in worker.order.instance.spec.volumes and key.namespace == worker.order.instance.meta.namespace
             for worker in self.by_uid.values()
             if not worker.memory.over
         )
 
-    async def know_names(self, order: Order) -> Discovery:
-        return await self.names_kept.know(order) if self.names_kept is not None else NO_DISCOVERY
-
     def _local_instances(self) -> Iterable[LocalInstance]:
         return [LocalInstance(each.order, each.status) for each in self.by_uid.values() if not each.memory.over]
 
-    async def finish_log(self, unit: Unit) -> None:
-        await self.log_wanted(unit)
+    # Supervisor.
 
-    async def keep(self, entry: Entry) -> None:
+    @property
+    def settled(self) -> bool:
+        return self._settled.is_set()
+
+    def admit(self, order: Order, *, begun: bool) -> AdmissionResult:
+        assert order.template is not None
+        if begun:
+            if order.uid not in self._admission:
+                self._admission.add_running(order.uid, order.template.request)
+            return AdmissionResult()
+        names = self.names()
+        if any(name == names[order.uid] and self.by_uid[uid].stopping for uid, name in names.items()):
+            return AdmissionResult(wait="an earlier instance with the same name is still stopping on this node")
+        return self._admission.admit(order.uid, order.template.request)
+
+    def release(self, uid: str, *, over: bool) -> None:
+        if not over:
+            self._admission.mark_stopping(uid)
+        elif self._admission.release(uid):
+            self._wake(uid for uid, worker in self.by_uid.items() if not worker.memory.tasks)
+
+    async def save(self, entry: Entry) -> None:
         await self._blocking(self._journal.write, entry)
         if self._guard_control is not None and entry.memory.ending is None and guarded(entry.order, entry.memory):
             await self._guard_control.start()
 
     async def forget(self, uid: str) -> None:
-        await self.volumes.clear(uid)  # While the journal still knows whose it is, should this be cut short.
+        resources = self.resources
+        await resources.volumes.clear(uid)  # First, so that the journal still names the instance after a crash here.
         await self._blocking(self._journal.forget, uid)
-        self.reporter.drop(uid)
+        self._reporter.drop(uid)
         self.by_uid.pop(uid, None)
         self._ended[uid] = None
         if len(self._ended) > ENDED_MOST:
             del self._ended[next(iter(self._ended))]
-        self._names = self._ready = None
-        self.volumes.left(uid)
-        if self.names_kept is not None:
-            await self.names_kept.forget(uid)
-        if self.identities is not None:
-            await self.identities.forget(uid)
-        if self.live_files is not None:
-            await self.live_files.forget(uid)
+        resources.volumes.release(uid)
+        if resources.hosts_files is not None:
+            await resources.hosts_files.forget(uid)
+        await resources.identities.forget(uid)
+        if resources.live_files is not None:
+            await resources.live_files.forget(uid)
 
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None:
-        self.reporter.report(order.uid, status)
-        if self.names_kept is not None:
-            self.names_kept.poke()
+        self._reporter.report(order.uid, status)
+        if self.resources.hosts_files is not None:
+            self.resources.hosts_files.wake()
         note = _note(before, status)
         if note is not None:
             kind, reason, message = note
@@ -456,6 +394,8 @@ class Workers:
         reason = "SecretChangeFailed" if failed else "SecretChanged"
         self._recorder.note(order.instance, reason, message, type="warning" if failed else "normal", node=self._node)
 
+    # Tracing of reports.
+
     def _reporting(self, uids: Iterable[str]) -> AbstractContextManager[object]:
         return report_context(self.by_uid[uid].trace for uid in uids if uid in self.by_uid)
 
@@ -464,23 +404,23 @@ class Workers:
         if worker is not None and worker.trace is not None:
             worker.trace.reported(status)
 
-    # News.
+    # Waking workers.
 
     def _engine_changed(self, uids: Iterable[str] | None) -> None:
-        self._poke(self.by_uid if uids is None else uids)
-        self._judge_strangers()
+        self._wake(self.by_uid if uids is None else uids)
+        self._judge_unknown()
 
     def _settle(self) -> None:
         if not self._settled.is_set():
             self._settled.set()
-            self._poke(self.by_uid)
-            self._judge_strangers()
+            self._wake(self.by_uid)
+            self._judge_unknown()
 
-    def _poke(self, uids: Iterable[str]) -> None:
+    def _wake(self, uids: Iterable[str]) -> None:
         for uid in list(uids):
             worker = self.by_uid.get(uid)
             if worker is not None:
-                worker.poke()
+                worker.wake()
 
 
 def judge_missing(order: Order | None, source: Source, forget_before_epoch: int) -> tuple[Literal["gone", "held"], str]:
@@ -506,7 +446,7 @@ def judge_missing(order: Order | None, source: Source, forget_before_epoch: int)
 
 
 def _note(before: InstanceStatus, status: InstanceStatus) -> tuple[Literal["normal", "warning"], str, str] | None:
-    """What people want to read about later; plain progress is in the status."""
+    """Return the event to record for a status change; None: none, the status shows it."""
     if status.phase is Phase.FAILED and before.phase is not Phase.FAILED:
         return "warning", status.reason, status.message
     if status.phase is Phase.STOPPED and before.phase is not Phase.STOPPED and status.reason == DISCONNECTED:
@@ -516,12 +456,13 @@ def _note(before: InstanceStatus, status: InstanceStatus) -> tuple[Literal["norm
     return None
 
 
-async def _nobody(unit: Unit) -> None:
+async def _keep_no_log(unit: Unit) -> None:
+    """The default of `AgentServices.finish_log`: no log is shipped."""
     return
 
 
-def _stranger(uid: str, node: str) -> Instance:
-    """Stands for an order that nobody has: enough to stop and remove its units."""
+def _placeholder(uid: str, node: str) -> Instance:
+    """Return an instance for units without an order, sufficient to stop and remove them."""
     return Instance(
         meta=Meta(name=uid, namespace="default", uid=uid),
         spec=InstanceSpec(workload="unknown", release="unknown", index=0, node=node),

@@ -18,7 +18,7 @@ from mandor.agent.fingerprint import capacity
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import SECRET_FILES, Journal
 from mandor.agent.ports import port_in_use
-from mandor.agent.pressure import USUAL, Threshold
+from mandor.agent.pressure import DEFAULT_THRESHOLDS, Threshold
 from mandor.agent.settings import AgentSettings
 from mandor.agent.shipping.agent_logs import AgentLogHandler
 from mandor.client.aio import Client
@@ -96,8 +96,8 @@ async def serve(settings: AgentRootSettings, own_logs: AgentLogHandler | None = 
             engines,
             clock,
             journal=journal,
-            holds=port_in_use,
-            ahead=lambda: client.ahead_seconds,
+            port_in_use=port_in_use,
+            clock_ahead=lambda: client.ahead_seconds,
             own_logs=own_logs,
             tracer=tracer,
             guard_control=GuardPost(_guard_job(settings)),
@@ -217,10 +217,10 @@ def _capacity(settings: AgentRootSettings) -> Resources | None:
 
 
 def _thresholds(words: tuple[str, ...]) -> Mapping[str, Threshold]:
-    found: dict[str, Threshold | None] = dict(USUAL)
+    found: dict[str, Threshold | None] = dict(DEFAULT_THRESHOLDS)
     for what, text in _pairs(words, "a threshold", "memory=6%:3%:60s, disk=off"):
-        if what not in USUAL:
-            raise Invalid(f"the pressure of {what!r} is not measured", hint=did_you_mean(what, USUAL))
+        if what not in DEFAULT_THRESHOLDS:
+            raise Invalid(f"the pressure of {what!r} is not measured", hint=did_you_mean(what, DEFAULT_THRESHOLDS))
         try:
             found[what] = Threshold.parse(text)
         except ValueError as error:

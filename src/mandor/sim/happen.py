@@ -162,7 +162,7 @@ class Director:
         self._say("limit", f"{limit.node} has {machine.has}")
         agent = self._cluster.nodes[limit.node].agent
         if agent is not None:
-            agent.node.poke()
+            agent.node.wake()
 
     def _press(self, pressure: Pressure) -> None:
         node = self._cluster.nodes[pressure.node]

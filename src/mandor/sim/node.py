@@ -11,7 +11,7 @@ from typing import Any
 from mandor.agent.agent import Agent
 from mandor.agent.direct import DirectLink
 from mandor.agent.link import Heartbeat
-from mandor.agent.probes import ask
+from mandor.agent.probes import run_probe
 from mandor.agent.settings import AgentSettings
 from mandor.engines.base import Engine, Observed, UnitPhase
 from mandor.model.meta import Meta
@@ -75,7 +75,7 @@ class SimLink(DirectLink):
 
 async def answer_when_running(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
     """A simulated program listens wherever somebody asks it, for as long as it runs; commands are the engine's."""
-    return await ask(probe, observed, engine, ports) if probe.command is not None else ""
+    return await run_probe(probe, observed, engine, ports) if probe.command is not None else ""
 
 
 class SimNode:
@@ -180,7 +180,7 @@ class SimNode:
             boot=f"boot-{self._boots}",
             locate=lambda: "10.0.0.1",
             machine=self.machine,
-            ask=answer_when_running,
+            run_probe=answer_when_running,
         )
         self._task = asyncio.ensure_future(self.agent.run())
 

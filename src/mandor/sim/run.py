@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mandor.agent.pressure import USUAL as THRESHOLDS
+from mandor.agent.pressure import DEFAULT_THRESHOLDS as THRESHOLDS
 from mandor.controllers.node_plan import NodeTimes
 from mandor.importers.report import NO_REPORT, Report
 from mandor.model.instance import Instance

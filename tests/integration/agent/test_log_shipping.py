@@ -110,8 +110,8 @@ async def test_what_does_not_fit_into_the_buffer_is_counted_and_told_and_the_new
         await eventually(dropping)
 
         async def all_read() -> bool:
-            (outlet,) = agent._shipper._outlets.values()  # type: ignore[union-attr]
-            return outlet.waiting + sum(outlet.drops.values()) == 3000
+            (delivery,) = agent._shipper._deliveries.values()  # type: ignore[union-attr]
+            return delivery.waiting + sum(delivery.drops.values()) == 3000
 
         await eventually(all_read)
         async with serving(receiver):

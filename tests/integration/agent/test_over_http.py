@@ -300,6 +300,6 @@ async def test_an_agent_renews_its_credential_by_itself_and_nobody_notices(harne
         await eventually(lambda: renewed_since(second))
         await harness.order("sleep 300")
         await harness.until(Phase.RUNNING)
-        assert set(agent.workers.measures.heartbeats) == {("ok",)}
-        assert set(agent.workers.measures.credential_renewals) == {("ok",)}
+        assert set(agent.workers.services.metrics.heartbeats) == {("ok",)}
+        assert set(agent.workers.services.metrics.credential_renewals) == {("ok",)}
         await harness.end()

@@ -26,7 +26,7 @@ class House:
         self.changes = 0
         self.clock = ManualClock()
         thresholds = {signal: Threshold(0.10, 0.05, 60.0)}
-        self.defence = PressureEviction(
+        self.eviction = PressureEviction(
             thresholds, self.measure, self, self.clock, changed=self._changed, cleaned=self.cleaned.append
         )
 
@@ -36,7 +36,7 @@ class House:
     def measure(self) -> list[Reading]:
         return [Reading(self.signal, 100 - self.rubbish - sum(self.used.values()) - sum(self.images.values()), 100)]
 
-    async def tenants(self, signal: str) -> list[EvictionCandidate]:
+    async def candidates(self, signal: str) -> list[EvictionCandidate]:
         return [EvictionCandidate(uid, self.priorities.get(uid, 0), used, 10) for uid, used in self.used.items()]
 
     async def clean_image(self) -> str:
@@ -59,14 +59,14 @@ class House:
 
     async def looks(self, seconds: float) -> None:
         for _ in range(round(seconds / 2)):
-            await self.defence.look()
+            await self.eviction.look()
             await self.clock.advance(2)
 
 
 async def test_nobody_goes_while_there_is_enough() -> None:
     house = House(a=40, b=40)
     await house.looks(300)
-    assert (house.evicted, house.defence.shown) == ([], ())
+    assert (house.evicted, house.eviction.shown) == ([], ())
 
 
 async def test_the_machine_is_measured_every_look_seconds() -> None:
@@ -77,8 +77,8 @@ async def test_the_machine_is_measured_every_look_seconds() -> None:
         return house.measure()
 
     began = house.clock.monotonic()
-    defence = PressureEviction({}, measure, house, house.clock, changed=house._changed, look_seconds=3.0)
-    running = asyncio.ensure_future(defence.run())
+    eviction = PressureEviction({}, measure, house, house.clock, changed=house._changed, look_seconds=3.0)
+    running = asyncio.ensure_future(eviction.run())
     await house.clock.advance(10)
     running.cancel()
     assert measured == [0, 3, 6, 9]
@@ -90,9 +90,9 @@ async def test_what_is_over_is_taken_away_before_anybody_goes() -> None:
     house.rubbish = 28
     await house.looks(10)
     assert house.evicted == []
-    assert house.defence.shown == ("disk",), "it was so a moment ago"
+    assert house.eviction.shown == ("disk",), "it was so a moment ago"
     await house.looks(60)
-    assert not house.defence.shown
+    assert not house.eviction.shown
     assert house.changes == 2
 
 
@@ -143,11 +143,11 @@ async def test_a_soft_threshold_gives_a_grace_first() -> None:
 async def test_with_nobody_left_to_go_it_only_says_so() -> None:
     house = House("memory")
     house.measure = lambda: [Reading("memory", 1, 100)]  # type: ignore[method-assign]
-    house.defence = PressureEviction(
+    house.eviction = PressureEviction(
         {"memory": Threshold(0.1, 0.05)}, house.measure, house, house.clock, changed=house._changed
     )
     await house.looks(10)
-    assert house.defence.shown == ("memory",)
+    assert house.eviction.shown == ("memory",)
 
 
 def test_this_machine_has_memory_disk_and_inodes(tmp_path: object) -> None:

@@ -25,14 +25,14 @@ class Asked(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.questions: list[set[Key]] = []
-        self.away = False
+        self.recent_silence = False
         self.answers = asyncio.Event()
         self.answers.set()
 
     async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
         self.questions.append(set(keys))
         await self.answers.wait()
-        if self.away:
+        if self.recent_silence:
             raise Unavailable("nobody answers")
         return await super().get_all(keys)
 
@@ -77,10 +77,10 @@ async def test_a_release_that_is_not_there_spoils_no_other_order() -> None:
 async def test_when_nobody_answers_everybody_is_told_and_may_ask_again() -> None:
     store, (web, db) = await filled("web", "db")
     fetch = Fetch(store, SystemClock())
-    store.away = True
+    store.recent_silence = True
     failed = await asyncio.gather(*(fetch.template_and_supervision(each) for each in (web, db)), return_exceptions=True)
     assert [type(each) for each in failed] == [Unavailable, Unavailable]
-    store.away = False
+    store.recent_silence = False
     assert (await fetch.template_and_supervision(web))[0].tasks
     await fetch.close()
 

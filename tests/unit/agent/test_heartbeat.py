@@ -38,9 +38,9 @@ class Server:
         self.cluster_now = HERE
         self.joins = 0
 
-    async def heartbeat(self, beat: Heartbeat) -> ClusterSpec:
+    async def heartbeat(self, send: Heartbeat) -> ClusterSpec:
         self.at.append(self.clock.monotonic())
-        self.beats.append(beat)
+        self.beats.append(send)
         if self.error is not None:
             raise self.error
         return self.cluster_now
@@ -103,7 +103,7 @@ async def test_without_an_answer_it_tries_again_sooner_and_then_no_more_often_th
     gaps = [later - earlier for earlier, later in itertools.pairwise(server.at)]
     assert gaps[0] < 2
     assert all(gap >= 5 for gap in gaps[6:])
-    assert contact.away == float("inf")
+    assert contact.recent_silence == float("inf")
     assert contact.silence == 3600
 
 
@@ -122,7 +122,7 @@ async def test_an_answer_from_a_foreign_cluster_is_no_answer(
 ) -> None:
     server.cluster_now = ClusterSpec("c2", 1)
     await beat_for(60, server, contact, clock, tmp_path)
-    assert contact.away == float("inf")
+    assert contact.recent_silence == float("inf")
     assert contact.membership == ClusterMembership("c1", 1)
 
 
@@ -156,7 +156,7 @@ def test_the_last_contact_survives_an_agent_but_not_a_boot(tmp_path: Path, clock
     Journal(tmp_path).touch(LastContact("boot-1", clock.monotonic() - 50))
     assert ClusterContact(Journal(tmp_path), clock, "boot-1").silence == 50
     rebooted = ClusterContact(Journal(tmp_path), clock, "boot-2")
-    assert (rebooted.silence, rebooted.away) == (0, float("inf"))
+    assert (rebooted.silence, rebooted.recent_silence) == (0, float("inf"))
 
 
 # Usage.

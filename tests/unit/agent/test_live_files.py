@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mandor.agent.launch import make_launch, make_live_files
-from mandor.agent.live_file_delivery import Delivery
+from mandor.agent.live_file_delivery import Delivery, DeliveryServices
 from mandor.agent.live_file_plan import SPREAD_SECONDS, outdated_secrets, outdated_tasks, spread_seconds
 from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.order import Memory, Order, TaskMemory
@@ -138,6 +138,9 @@ class Instance0:
         self.events: list[tuple[str, bool]] = []
         self.answered = "u.2"
 
+    def new_delivery(self) -> Delivery:
+        return Delivery(self, DeliveryServices(self.clock, self.live_files, self, self.record_secret_change))
+
     async def read_all(self) -> SyncInputs:
         self.order = make_order({"db": "u.2"}, {"db": self.answered})
         assert self.live_files is not None
@@ -161,7 +164,7 @@ class Instance0:
         assert self.live_files is not None
         inputs = make_inputs(order, self.live_files.folder, "old")
         launch = make_launch(order, "main", "fake", inputs)
-        await Delivery(self, self).write("main", launch, make_live_files(order, "main", "fake", inputs))
+        await self.new_delivery().write("main", launch, make_live_files(order, "main", "fake", inputs))
         await self.fake.start(UNIT, launch)
 
     @property
@@ -187,7 +190,7 @@ async def instance(tmp_path: Path) -> Instance0:
 
 
 async def deliver(instance: Instance0, delivery: Delivery | None = None) -> None:
-    delivery = delivery or Delivery(instance, instance)
+    delivery = delivery or instance.new_delivery()
     pause = await delivery.sync(observed())
     if pause is not None:
         await instance.time.advance(pause)
@@ -207,7 +210,7 @@ async def test_a_changed_file_is_replaced_before_the_signal_and_once(instance: I
 
 async def test_a_signal_that_could_not_be_sent_is_sent_later_though_the_file_is_replaced(instance: Instance0) -> None:
     instance.fake.down("away")
-    delivery = Delivery(instance, instance)
+    delivery = instance.new_delivery()
     for _ in range(2):
         with pytest.raises(EngineDown):
             await deliver(instance, delivery)

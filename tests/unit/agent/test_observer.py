@@ -104,7 +104,7 @@ async def test_an_engine_that_does_not_tell_is_polled_while_something_runs() -> 
     engine = Silent(clock)
     async with observing(engine, clock) as (observer, _):
         await engine.start(UNIT, Launch(name="a"))
-        await observer.fresh()
+        await observer.refresh()
         before = engine.lists
         await clock.advance(20)
         assert 8 <= engine.lists - before <= 12
@@ -120,7 +120,7 @@ async def test_many_who_want_to_know_share_a_look() -> None:
     engine = Counting(clock)
     async with observing(engine, clock) as (observer, _):
         before = engine.lists
-        await asyncio.gather(*(observer.fresh() for _ in range(100)))
+        await asyncio.gather(*(observer.refresh() for _ in range(100)))
         assert engine.lists - before <= 2
 
 

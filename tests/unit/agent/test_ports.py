@@ -113,7 +113,7 @@ async def test_a_port_that_a_stranger_holds_is_refused_and_told_until_it_is_free
     status = await world.until_phase(Phase.FAILED)
     assert (status.reason, status.message) == (
         PORT_TAKEN,
-        "tcp port 30004 of this node is taken by a program that is not Mandor's",
+        "tcp port 30004 of this node is in use by a program outside Mandor",
     )
     assert world.starts == []
 
@@ -174,4 +174,4 @@ async def test_a_port_that_nobody_chose_is_refused(world: World) -> None:
     await world.apply(ports={"http": {"port": 8080, "host": "auto"}})
     await world.order()
     status = await world.until_phase(Phase.FAILED)
-    assert status.message == "no port of this node was chosen for its port http"
+    assert status.message == "the scheduler chose no node port for its port http"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mandor.agent.pressure import (
     CALM_SECONDS,
-    USUAL,
+    DEFAULT_THRESHOLDS,
     EvictionCandidate,
     Need,
     Pressure,
@@ -40,7 +40,7 @@ def test_a_soft_threshold_calls_for_something_after_its_grace_and_a_hard_one_at_
 @pytest.mark.req("S3-12")
 @pytest.mark.parametrize("signal", ["memory", "disk", "inodes"])
 def test_whatever_a_host_can_be_short_of_is_defended_in_the_same_way(signal: str) -> None:
-    pressure, threshold = Pressure(USUAL), USUAL[signal]
+    pressure, threshold = Pressure(DEFAULT_THRESHOLDS), DEFAULT_THRESHOLDS[signal]
     soft, hard = 100 * threshold.soft - 1, 100 * threshold.hard - 1
     pressure.update([left(signal, soft)], 0.0)
     assert (pressure.shown, pressure.need) == ((signal,), None)
@@ -92,17 +92,17 @@ def test_thresholds_are_written_as_shares_and_a_time() -> None:
     assert Threshold.parse("off") is None
 
 
-def goes(*tenants: EvictionCandidate) -> str | None:
-    found = select_victim(tenants)
+def goes(*candidates: EvictionCandidate) -> str | None:
+    found = select_victim(candidates)
     return found.uid if found is not None else None
 
 
 @pytest.mark.req("S3-7", "S3-8", "S3-48")
 def test_whoever_uses_more_than_it_asked_for_goes_first_then_the_least_important_then_the_largest() -> None:
-    modest = EvictionCandidate("modest", priority=-5, used=90, asked=100)
-    greedy = EvictionCandidate("greedy", priority=100, used=300, asked=100)
-    lowly = EvictionCandidate("lowly", priority=0, used=150, asked=100)
-    larger = EvictionCandidate("larger", priority=0, used=200, asked=100)
+    modest = EvictionCandidate("modest", priority=-5, used=90, requested=100)
+    greedy = EvictionCandidate("greedy", priority=100, used=300, requested=100)
+    lowly = EvictionCandidate("lowly", priority=0, used=150, requested=100)
+    larger = EvictionCandidate("larger", priority=0, used=200, requested=100)
     assert goes(modest, greedy) == "greedy", "what it asked for is its own"
     assert goes(greedy, lowly) == "lowly"
     assert goes(lowly, larger) == "larger"
@@ -115,7 +115,7 @@ def test_whoever_uses_more_than_it_asked_for_goes_first_then_the_least_important
         st.builds(EvictionCandidate, st.uuids().map(str), st.integers(-9, 9), st.integers(0, 99), st.integers(0, 99))
     )
 )
-def test_nobody_within_its_request_goes_while_another_is_over_his(tenants: list[EvictionCandidate]) -> None:
-    found = select_victim(tenants)
-    if found is not None and found.used <= found.asked:
-        assert all(each.used <= each.asked for each in tenants)
+def test_nobody_within_its_request_goes_while_another_is_over_his(candidates: list[EvictionCandidate]) -> None:
+    found = select_victim(candidates)
+    if found is not None and found.used <= found.requested:
+        assert all(each.used <= each.requested for each in candidates)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mandor.agent.probes import Beginning, Tally, ask, keep_asking
+from mandor.agent.probes import ProbeCounter, StartupCounter, run_probe, run_probe_loop
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.engines.fake import FakeEngine
 from mandor.lib.clock import ManualClock
@@ -57,15 +57,15 @@ async def engine() -> AsyncIterator[FakeEngine]:
 )
 async def test_an_http_probe_wants_a_status_below_400(engine: FakeEngine, status: str, good: bool) -> None:
     async with http_server(status) as port:
-        wrong = await ask(Probe(http="/healthz", port=port), RUNNING, engine, {})
-        by_name = await ask(Probe(http="/healthz", port="http"), RUNNING, engine, {"http": port})
+        wrong = await run_probe(Probe(http="/healthz", port=port), RUNNING, engine, {})
+        by_name = await run_probe(Probe(http="/healthz", port="http"), RUNNING, engine, {"http": port})
     assert (wrong == "") is good
     assert wrong == by_name
 
 
 async def test_an_http_probe_that_takes_too_long_has_failed(engine: FakeEngine) -> None:
     async with http_server("200 OK", slow=True) as port:
-        wrong = await ask(Probe(http="/", port=port, timeout=Seconds(0.2)), RUNNING, engine, {})
+        wrong = await run_probe(Probe(http="/", port=port, timeout=Seconds(0.2)), RUNNING, engine, {})
     assert wrong == "no answer within 200ms"
 
 
@@ -77,50 +77,50 @@ async def test_a_server_that_speaks_no_http_has_failed(engine: FakeEngine) -> No
     server = await asyncio.start_server(babble, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        assert await ask(Probe(http="/", port=port), RUNNING, engine, {})
+        assert await run_probe(Probe(http="/", port=port), RUNNING, engine, {})
 
 
 async def test_a_tcp_probe_wants_a_listener(engine: FakeEngine) -> None:
     async with http_server("200 OK") as port:
-        assert await ask(Probe(tcp=port), RUNNING, engine, {}) == ""
-        assert await ask(Probe(tcp="http"), RUNNING, engine, {"http": port}) == ""
-    assert await ask(Probe(tcp=free_port()), RUNNING, engine, {})
+        assert await run_probe(Probe(tcp=port), RUNNING, engine, {}) == ""
+        assert await run_probe(Probe(tcp="http"), RUNNING, engine, {"http": port}) == ""
+    assert await run_probe(Probe(tcp=free_port()), RUNNING, engine, {})
 
 
 async def test_a_command_probe_wants_exit_code_zero(engine: FakeEngine) -> None:
-    assert await ask(Probe(command=("exit", "0")), RUNNING, engine, {}) == ""
-    assert await ask(Probe(command=("exit", "3")), RUNNING, engine, {}) == "exit code 3"
+    assert await run_probe(Probe(command=("exit", "0")), RUNNING, engine, {}) == ""
+    assert await run_probe(Probe(command=("exit", "3")), RUNNING, engine, {}) == "exit code 3"
 
 
 async def test_a_command_that_hangs_or_cannot_run_has_failed(engine: FakeEngine) -> None:
-    assert "no answer" in await ask(Probe(command=("cat",), timeout=Seconds(0.1)), RUNNING, engine, {})
+    assert "no answer" in await run_probe(Probe(command=("cat",), timeout=Seconds(0.1)), RUNNING, engine, {})
     engine.end(UNIT)
-    assert "not running" in await ask(Probe(command=("exit", "0")), RUNNING, engine, {})
+    assert "not running" in await run_probe(Probe(command=("exit", "0")), RUNNING, engine, {})
 
 
 # What is made of the answers.
 
 
 def test_so_many_bad_answers_in_a_row_change_a_good_opinion() -> None:
-    tally = Tally(Probe(tcp=80, failures=3), good=True)
+    tally = ProbeCounter(Probe(tcp=80, failures=3), good=True)
     assert [tally.count(answer, 100) for answer in (False, False, True, False, False, False)] == [False] * 5 + [True]
     assert not tally.good
 
 
 def test_so_many_good_answers_in_a_row_change_a_bad_one() -> None:
-    tally = Tally(Probe(tcp=80, successes=2), good=False)
+    tally = ProbeCounter(Probe(tcp=80, successes=2), good=False)
     assert [tally.count(answer, 0) for answer in (True, False, True, True)] == [False, False, False, True]
 
 
 def test_a_beginning_is_over_after_so_many_good_answers_in_a_row() -> None:
-    tally = Beginning(Probe(tcp=1, successes=2, failures=3), good=True)
+    tally = StartupCounter(Probe(tcp=1, successes=2, failures=3), good=True)
     assert [tally.count(answer, 1) for answer in (True, False, True)] == [False, False, False]
     assert tally.count(True, 1)
     assert (tally.passed, tally.good) == (True, True)
 
 
 def test_bad_answers_do_not_count_before_the_start_period_is_over() -> None:
-    tally = Tally(Probe(tcp=80, failures=1, start_period=Seconds(30)), good=True)
+    tally = ProbeCounter(Probe(tcp=80, failures=1, start_period=Seconds(30)), good=True)
     assert not tally.count(False, 29.9)
     assert tally.count(False, 30)
 
@@ -129,7 +129,7 @@ def test_bad_answers_do_not_count_before_the_start_period_is_over() -> None:
 def test_the_opinion_is_that_of_the_last_long_enough_run(
     answers: list[bool], failures: int, successes: int, good: bool
 ) -> None:
-    tally = Tally(Probe(tcp=80, failures=failures, successes=successes), good=good)
+    tally = ProbeCounter(Probe(tcp=80, failures=failures, successes=successes), good=good)
     expected, run = good, 0
     for number, answer in enumerate(answers):
         tally.count(answer, 1.0)
@@ -143,8 +143,8 @@ async def test_the_question_is_asked_at_every_interval_and_changes_are_told(engi
     clock = ManualClock()
     told: list[str] = []
     probe = Probe(command=("exit", "1"), interval=Seconds(5), failures=3)
-    tally = Tally(probe, good=True)
-    asking = asyncio.ensure_future(keep_asking(probe, RUNNING, engine, {}, clock, tally, told.append))
+    tally = ProbeCounter(probe, good=True)
+    asking = asyncio.ensure_future(run_probe_loop(probe, RUNNING, engine, {}, clock, tally, told.append))
     await clock.advance(9)
     assert told == []
     await clock.advance(1)

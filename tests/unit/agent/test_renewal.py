@@ -30,10 +30,10 @@ class Servers:
         self._clock = clock
         self.renew_at: float | None = clock.monotonic() + DAY
         self.renewed = 0
-        self.away = False
+        self.recent_silence = False
 
     async def renew_credential(self) -> None:
-        if self.away:
+        if self.recent_silence:
             raise Unavailable("nobody answers")
         self.renewed += 1
         self.renew_at = self._clock.monotonic() + DAY
@@ -73,29 +73,29 @@ async def test_it_is_renewed_at_its_age_again_and_again(bench: Bench) -> None:
 
 
 async def test_servers_that_are_away_are_asked_again(bench: Bench) -> None:
-    bench.servers.away = True
+    bench.servers.recent_silence = True
     await bench.wait(DAY)
     await bench.wait(60)
     assert bench.counts["failed",] > 1
-    bench.servers.away = False
+    bench.servers.recent_silence = False
     await bench.wait(120)
     assert bench.servers.renewed == 1
 
 
 async def test_without_an_age_only_an_order_renews_it_and_once(bench: Bench) -> None:
     bench.servers.renew_at = None
-    bench.keeper.poke()
+    bench.keeper.wake()
     await bench.wait(1000 * DAY)
     assert bench.servers.renewed == 0
     bench.order = Renewal(1.0)
     for _ in range(2):
-        bench.keeper.poke()
+        bench.keeper.wake()
         await bench.wait(0)
     assert bench.servers.renewed == 1
 
 
 async def test_what_a_later_join_says_holds(bench: Bench) -> None:
     bench.servers.renew_at = bench.clock.monotonic() + 60
-    bench.keeper.poke()
+    bench.keeper.wake()
     await bench.wait(60)
     assert bench.servers.renewed == 1

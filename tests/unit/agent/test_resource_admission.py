@@ -9,44 +9,44 @@ from mandor.model.resources import Resources
 
 
 def test_what_fits_comes_in_once_and_what_does_not_is_refused() -> None:
-    room = ResourceAdmission(Resources(1000, 100))
-    assert not room.ask("a", Resources(600, 10)).refusal
-    assert not room.ask("a", Resources(600, 10)).refusal
-    assert room.claimed == Resources(600, 10)
-    assert "cpu 400m" in room.ask("b", Resources(500, 10)).refusal
-    assert not room.ask("c", Resources(400, 90)).refusal
+    admission = ResourceAdmission(Resources(1000, 100))
+    assert not admission.admit("a", Resources(600, 10)).refusal
+    assert not admission.admit("a", Resources(600, 10)).refusal
+    assert admission.allocated == Resources(600, 10)
+    assert "cpu 400m" in admission.admit("b", Resources(500, 10)).refusal
+    assert not admission.admit("c", Resources(400, 90)).refusal
 
 
 def test_what_can_never_fit_is_refused_though_others_are_leaving() -> None:
-    room = ResourceAdmission(Resources(1000, 100))
-    room.keep("a", Resources(1000, 100))
-    room.leave("a")
-    assert room.ask("b", Resources(2000, 0)).refusal
+    admission = ResourceAdmission(Resources(1000, 100))
+    admission.add_running("a", Resources(1000, 100))
+    admission.mark_stopping("a")
+    assert admission.admit("b", Resources(2000, 0)).refusal
 
 
 def test_room_that_is_about_to_be_free_is_waited_for() -> None:
-    room = ResourceAdmission(Resources(1000, 100))
-    room.keep("a", Resources(1000, 100))
-    room.leave("a")
-    answer = room.ask("b", Resources(1000, 0))
+    admission = ResourceAdmission(Resources(1000, 100))
+    admission.add_running("a", Resources(1000, 100))
+    admission.mark_stopping("a")
+    answer = admission.admit("b", Resources(1000, 0))
     assert (answer.refusal, bool(answer.wait)) == ("", True)
-    assert room.free("a")
-    assert room.ask("b", Resources(1000, 0)) == room.ask("b", Resources(1000, 0))
-    assert not room.free("a")
+    assert admission.release("a")
+    assert admission.admit("b", Resources(1000, 0)) == admission.admit("b", Resources(1000, 0))
+    assert not admission.release("a")
 
 
 def test_what_runs_is_kept_even_if_the_room_has_shrunk() -> None:
-    room = ResourceAdmission(Resources(100, 100))
-    room.keep("a", Resources(500, 0))
-    assert room.ask("b", Resources(1, 0)).refusal
-    assert not room.ask("c", Resources()).refusal
-    assert not room.ask("d", Resources(0, 50)).refusal
+    admission = ResourceAdmission(Resources(100, 100))
+    admission.add_running("a", Resources(500, 0))
+    assert admission.admit("b", Resources(1, 0)).refusal
+    assert not admission.admit("c", Resources()).refusal
+    assert not admission.admit("d", Resources(0, 50)).refusal
 
 
 def test_devices_count() -> None:
-    room = ResourceAdmission(Resources(1000, 100, devices={"gpu": 1}))
-    assert not room.ask("a", Resources(1, 1, devices={"gpu": 1})).refusal
-    assert room.ask("b", Resources(1, 1, devices={"gpu": 1})).refusal
+    admission = ResourceAdmission(Resources(1000, 100, devices={"gpu": 1}))
+    assert not admission.admit("a", Resources(1, 1, devices={"gpu": 1})).refusal
+    assert admission.admit("b", Resources(1, 1, devices={"gpu": 1})).refusal
 
 
 @pytest.mark.req("S3-12", "S3-34")
@@ -61,10 +61,10 @@ def test_devices_count() -> None:
     ids=["cpu", "memory", "disk", "devices"],
 )
 def test_every_resource_is_kept_to_in_the_same_way(share: Resources) -> None:
-    room = ResourceAdmission(Resources(1000, 1000, 1000, {"gpu": 10}))
-    assert not room.ask("a", share).refusal
-    assert room.ask("b", share).refusal, "there is no second one of it"
-    room.leave("a")
-    assert room.ask("b", share).wait, "what stops still holds it"
-    room.free("a")
-    assert not room.ask("b", share).refusal
+    admission = ResourceAdmission(Resources(1000, 1000, 1000, {"gpu": 10}))
+    assert not admission.admit("a", share).refusal
+    assert admission.admit("b", share).refusal, "there is no second one of it"
+    admission.mark_stopping("a")
+    assert admission.admit("b", share).wait, "what stops still holds it"
+    admission.release("a")
+    assert not admission.admit("b", share).refusal

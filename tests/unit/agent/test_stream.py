@@ -80,7 +80,7 @@ class Desk:
 
     def _find(self, uid: str, task: str) -> tuple[Engine, Unit]:
         if uid != "u1":
-            raise NotFound("nothing of this instance has run here yet")
+            raise NotFound("no task of this instance has run on this node yet")
         return self.engine, Unit(uid, task or "main", 1)
 
     async def _load(self, spec: SessionSpec, line: Duplex) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from mandor.agent.order import Memory, TaskMemory
 from mandor.agent.sync import Remove, Start, Stop, sync, sync_all
-from mandor.agent.sync_inputs import ProbeResult, SyncInputs
+from mandor.agent.sync_inputs import MissingDependency, ProbeResult, SyncInputs
 from mandor.engines.base import Unit
 from mandor.lib.quantity import Seconds, SecondsOrNever
 from mandor.model.instance import InstanceStatus, StopOrder
@@ -455,7 +455,7 @@ def test_without_such_a_limit_silence_changes_nothing() -> None:
 
 def test_after_a_boot_what_must_not_run_alone_waits_for_the_control_plane() -> None:
     vanished = exited(None, reason="Vanished", at=NOW - 100)
-    step = decide(make_order(**CUT), vanished, memory=ONCE, away=float("inf"))
+    step = decide(make_order(**CUT), vanished, memory=ONCE, recent_silence=float("inf"))
     assert step.actions == ()
     assert step.memory.ending is None
     step = decide(make_order(**CUT), vanished, memory=step.memory)
@@ -466,3 +466,9 @@ def test_all_instances_are_decided_one_by_one() -> None:
     order = make_order()
     inputs = SyncInputs(units=(), status=order.instance.status)
     assert sync_all({UID: order}, {UID: ONCE}, {UID: inputs}, NOW) == {UID: sync(order, ONCE, inputs, NOW)}
+
+
+def test_the_first_missing_dependency_of_several_is_shown() -> None:
+    missing = MissingDependency("the volume data is gone", "VolumeMissing").or_else("no secret", "SecretMissing")
+    assert missing == ("the volume data is gone", "VolumeMissing")
+    assert MissingDependency().or_else("no secret", "SecretMissing") == ("no secret", "SecretMissing")

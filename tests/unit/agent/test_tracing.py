@@ -28,15 +28,15 @@ def instance(phase: Phase, *, marked: bool = True) -> Instance:
 
 def test_what_carries_no_mark_or_runs_already_is_in_no_trace() -> None:
     tracing = Tracing(Tracer())
-    assert tracing.ordered(instance(Phase.RESERVED, marked=False)) is None
-    assert tracing.ordered(instance(Phase.RUNNING)) is None
-    assert tracing.ordered(instance(Phase.RESERVED).stopping("no more")) is None
-    assert tracing.again(instance(Phase.RUNNING, marked=False)) is None
+    assert tracing.begin(instance(Phase.RESERVED, marked=False)) is None
+    assert tracing.begin(instance(Phase.RUNNING)) is None
+    assert tracing.begin(instance(Phase.RESERVED).stopping("no more")) is None
+    assert tracing.begin_restart(instance(Phase.RUNNING, marked=False)) is None
 
 
 def test_a_story_goes_from_the_order_to_the_report_that_it_runs() -> None:
     tracer = Tracer()
-    trace = Tracing(tracer).ordered(instance(Phase.RESERVED))
+    trace = Tracing(tracer).begin(instance(Phase.RESERVED))
     assert trace is not None
     with within(trace.span), starting(make_order(), Unit("u", "main", 1), "fake"):
         pass
@@ -56,7 +56,7 @@ def test_a_story_goes_from_the_order_to_the_report_that_it_runs() -> None:
 
 def test_a_task_that_does_not_start_and_an_instance_that_fails_say_why() -> None:
     tracer = Tracer()
-    trace = Tracing(tracer).ordered(instance(Phase.RESERVED))
+    trace = Tracing(tracer).begin(instance(Phase.RESERVED))
     assert trace is not None
     for attempt in (1, 2):
         with pytest.raises(Unavailable), within(trace.span), starting(make_order(), Unit("u", "main", attempt), "fake"):
@@ -72,7 +72,7 @@ def test_a_task_that_does_not_start_and_an_instance_that_fails_say_why() -> None
 
 def test_a_restart_is_a_trace_of_its_own_that_points_to_the_first() -> None:
     tracer = Tracer()
-    trace = Tracing(tracer).again(instance(Phase.RUNNING))
+    trace = Tracing(tracer).begin_restart(instance(Phase.RUNNING))
     assert trace is not None
     trace.reported(RUNNING)
     (whole,) = tracer.take()

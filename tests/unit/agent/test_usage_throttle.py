@@ -31,7 +31,7 @@ async def test_a_little_more_is_told_after_a_while_and_a_lot_more_sooner() -> No
     await clock.advance(STEADY_SECONDS)
     assert not load.measured(Resources(2_400, 0, 0), HAS, ()), "less than a twentieth"
     assert load.measured(Resources(2_500, 0, 0), HAS, ())
-    assert load.told == Resources(2_500, 0, 0)
+    assert load.reported == Resources(2_500, 0, 0)
 
 
 async def test_after_instances_came_or_went_the_same_is_told_again() -> None:
@@ -49,11 +49,11 @@ def test_a_part_of_a_machine_uses_what_its_instances_use() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 3)), max_size=200))
 async def test_whatever_is_measured_a_node_is_written_at_most_every_ten_seconds(
-    measures: list[tuple[int, int]],
+    metrics: list[tuple[int, int]],
 ) -> None:
     clock, times = ManualClock(), []
     load = UsageThrottle(clock)
-    for cpu, who in measures:
+    for cpu, who in metrics:
         await clock.advance(2.5)
         if load.measured(Resources(cpu, cpu, cpu), HAS, (str(who),)):
             times.append(clock.monotonic())

@@ -190,8 +190,8 @@ class World:
             blocking=inline,
             boot=self.boot,
             locate=lambda: self.address,
-            holds=lambda port, protocol: (port, protocol) in self.taken_ports,
-            ahead=lambda: self.ahead_seconds,
+            port_in_use=lambda port, protocol: (port, protocol) in self.taken_ports,
+            clock_ahead=lambda: self.ahead_seconds,
         )
         self._task = asyncio.ensure_future(self.agent.run())
         await self.clock.advance(0.1)

@@ -61,13 +61,13 @@ class SinkDelivery:
         clock: Clock,
         blocking: Blocking,
         open_sink: Callable[[LogSink], Sink],
-        turned: Callable[[], None],
+        health_changed: Callable[[], None],
         sends: Counts,
     ) -> None:
-        """`turned`: it serves again, or does so no longer; `sends`: counted by sink and result."""
+        """`health_changed`: it serves again, or does so no longer; `sends`: counted by sink and result."""
         self.value = sink
         self._folder, self._clock, self._blocking = folder, clock, blocking
-        self._open_sink, self._turned = open_sink, turned
+        self._open_sink, self._health_changed = open_sink, health_changed
         self._sends = sends
         self._spool = Spool(folder, int(sink.spec.buffer))
         self._lock = asyncio.Lock()
@@ -95,13 +95,13 @@ class SinkDelivery:
 
     # Lines come.
 
-    def offer(self, line: Line, whose: str) -> None:
-        """`whose`: who shares a rate."""
+    def offer(self, line: Line, rate_key: str) -> None:
+        """`rate_key`: who shares a rate."""
         if line.at < self.begin:
             return
-        bucket = self._buckets.get(whose)
+        bucket = self._buckets.get(rate_key)
         if bucket is None:
-            bucket = self._buckets[whose] = TokenBucket(self.value.spec.rate)
+            bucket = self._buckets[rate_key] = TokenBucket(self.value.spec.rate)
         if not bucket.take(line.at):
             self.dropped["rate"] += 1
             return
@@ -119,8 +119,8 @@ class SinkDelivery:
 
     def forget(self, living: set[str]) -> None:
         """The rates of those that are no more."""
-        for whose in self._buckets.keys() - living:
-            del self._buckets[whose]
+        for rate_key in self._buckets.keys() - living:
+            del self._buckets[rate_key]
 
     async def flush(self) -> None:
         """On disk when this returns, unless there is no room for it."""
@@ -228,7 +228,7 @@ class SinkDelivery:
         since = self._clock.now() if before.state != state else before.since
         self._state = SinkHealth(state="Failing" if state == "Failing" else "Serving", since=since, message=message)
         self._count()
-        self._turned()
+        self._health_changed()
 
     def health(self) -> SinkHealth:
         """The numbers in it change about once a minute: whoever stores it writes no more often."""

@@ -97,17 +97,17 @@ class Shipper:
         *,
         log_sources: Callable[[], Iterable[LogSource]],
         folders: Sequence[Path],
-        turned: Callable[[], None],
+        health_changed: Callable[[], None],
         egress: Egress = STRICT,
         files: SecretFiles = NO_FILES,
     ) -> None:
-        """`folders`: where files may be written; `turned`: a sink serves again, or does so no longer."""
+        """`folders`: where files may be written; `health_changed`: a sink serves again, or does so no longer."""
         self._node, self._folder, self._clock, self._blocking = node, folder, clock, blocking
-        self._own, self._log_sources, self._folders, self._turned = own, log_sources, folders, turned
+        self._own, self._log_sources, self._folders, self._health_changed = own, log_sources, folders, health_changed
         self._egress, self._files = egress, files
         self._secrets = Secrets(store, blocking, files)
         self._wanted: dict[str, LogSink] = {}
-        self._outlets: dict[str, SinkDelivery] = {}
+        self._deliveries: dict[str, SinkDelivery] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[Unit, asyncio.Task[None]] = {}
         self._places: dict[str, ReadPosition] = {}
@@ -147,14 +147,14 @@ class Shipper:
                     await self._match()
                     self._look()
                     await self.flush()
-                    await wait_event(self._clock, LOOK_SECONDS if self._outlets else None, self._news)
+                    await wait_event(self._clock, LOOK_SECONDS if self._deliveries else None, self._news)
         finally:
             self._tasks = None
             await self.flush()
 
     async def finish(self, unit: Unit) -> None:
         """Before its log goes: it is read to the end, or as far as it can be in a few seconds."""
-        if self._tasks is None or not self._outlets:
+        if self._tasks is None or not self._deliveries:
             return
         self._look()
         reading = self._reading.get(unit)
@@ -167,8 +167,8 @@ class Shipper:
         async with self._flushing:
             self._take_own()
             places = dict(self._places)
-            for outlet in list(self._outlets.values()):
-                await outlet.flush()
+            for delivery in list(self._deliveries.values()):
+                await delivery.flush()
             if places != self._kept:
                 await self._keep("places.json", msgspec.json.encode(places))
                 self._kept = places
@@ -202,41 +202,40 @@ class Shipper:
         wanted = dict(self._wanted)
         altered = False
         for uid, sink in wanted.items():
-            outlet = self._outlets.get(uid)
-            if outlet is None:
-                outlet = await self._blocking(self._make, sink)
-                self._outlets[uid] = outlet
-                self._sending[uid] = self._tasks.start(outlet.run(), f"log sink {sink.meta.name}")
-            elif outlet.value.spec != sink.spec:
-                outlet.change(sink)
+            delivery = self._deliveries.get(uid)
+            if delivery is None:
+                delivery = await self._blocking(self._make, sink)
+                self._deliveries[uid] = delivery
+                self._sending[uid] = self._tasks.start(delivery.run(), f"log sink {sink.meta.name}")
+            elif delivery.value.spec != sink.spec:
+                delivery.change(sink)
             else:
                 continue
             altered = True
-        for uid in self._outlets.keys() - wanted.keys():
+        for uid in self._deliveries.keys() - wanted.keys():
             await self._close(uid)
             altered = True
         if altered:
             await self._keep("sinks.json", encode(list(wanted.values())))
-            self._turned()
+            self._health_changed()
 
     def _make(self, sink: LogSink) -> SinkDelivery:
-        return SinkDelivery(
-            sink, self._folder / sink.meta.uid, self._clock, self._blocking, self._open, self._turned, self._sends
-        )
+        folder = self._folder / sink.meta.uid
+        return SinkDelivery(sink, folder, self._clock, self._blocking, self._open, self._health_changed, self._sends)
 
     def _open(self, sink: LogSink) -> Sink:
         return open_sink(sink.spec, self._folders, self._secrets.read, self._egress, self._files)
 
     async def _close(self, uid: str) -> None:
-        sending, outlet = self._sending.pop(uid), self._outlets.pop(uid)
+        sending, delivery = self._sending.pop(uid), self._deliveries.pop(uid)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
-        await outlet.remove()
+        await delivery.remove()
 
     def _look(self) -> None:
         """Whoever is wanted and not read yet is read; those that are gone are forgotten."""
         assert self._tasks is not None
-        if not self._outlets:
+        if not self._deliveries:
             return
         found = {each.unit: each for each in self._log_sources()}
         for unit, source in found.items():
@@ -248,20 +247,20 @@ class Shipper:
         living = {str(unit) for unit in (*found, *self._reading)}
         self._places = {unit: place for unit, place in self._places.items() if unit in living}
         uids = {"", *(unit.uid for unit in found)}
-        for outlet in self._outlets.values():
-            outlet.forget(uids)
+        for delivery in self._deliveries.values():
+            delivery.forget(uids)
 
     def _wants(self, source: LogSource) -> list[SinkDelivery]:
         meta, workload = source.instance.meta, source.instance.spec.workload
         return [
-            each for each in self._outlets.values() if each.value.spec.wants(meta.namespace, workload, source.labels)
+            each for each in self._deliveries.values() if each.value.spec.wants(meta.namespace, workload, source.labels)
         ]
 
     async def _read(self, source: LogSource) -> None:
         """Until it is over and read to its end, or nobody wants it any more."""
         failures, unit = 0, source.unit
-        while outlets := self._wants(source):
-            begin = min(each.begin for each in outlets)
+        while deliveries := self._wants(source):
+            begin = min(each.begin for each in deliveries)
             place = self._places.setdefault(str(unit), ReadPosition(at=begin))
             resumed = ResumeFilter(place)
             try:
@@ -299,37 +298,37 @@ class Shipper:
             instance=instance.meta.name,
             task=unit.task,
         )
-        for outlet in self._wants(source):
-            outlet.offer(made, unit.uid)
+        for delivery in self._wants(source):
+            delivery.offer(made, unit.uid)
         self._places[str(unit)] = self._places.get(str(unit), ReadPosition()).after(line.at)
-        if any(each.pending >= PENDING_MOST for each in self._outlets.values()):
+        if any(each.pending >= PENDING_MOST for each in self._deliveries.values()):
             await self.flush()
 
     def _take_own(self) -> None:
         lines, left_out = self._own.take()
-        for outlet in self._outlets.values():
-            spec = outlet.value.spec
+        for delivery in self._deliveries.values():
+            spec = delivery.value.spec
             if spec.active and "agent" in spec.sources:
-                outlet.missed(left_out)
+                delivery.missed(left_out)
                 for line in lines:
-                    outlet.offer(line, "")
+                    delivery.offer(line, "")
 
     # How it goes.
 
     def health(self) -> dict[str, SinkHealth]:
-        return {each.name: each.health() for each in self._outlets.values() if each.value.spec.active}
+        return {each.name: each.health() for each in self._deliveries.values() if each.value.spec.active}
 
     def families(self) -> Iterator[Family]:
-        outlets = list(self._outlets.values())
-        shipped = {(each.name,): float(each.shipped) for each in outlets}
+        deliveries = list(self._deliveries.values())
+        shipped = {(each.name,): float(each.shipped) for each in deliveries}
         yield counter("mandor_log_lines_shipped_total", "Lines that receivers have taken.", shipped, "sink")
-        dropped = {(each.name, why): float(count) for each in outlets for why, count in each.drops.items()}
+        dropped = {(each.name, why): float(count) for each in deliveries for why, count in each.drops.items()}
         meaning = "Lines that receivers never get: over the rate, over the buffer, refused, or no disk to keep them on."
         yield counter("mandor_log_lines_dropped_total", meaning, dropped, "sink", "reason")
         yield counter("mandor_log_sends_total", "Batches, by what became of them.", self._sends, "sink", "result")
-        lines = {(each.name,): float(each.waiting) for each in outlets}
+        lines = {(each.name,): float(each.waiting) for each in deliveries}
         yield gauge("mandor_log_buffer_lines", "Lines on disk that wait for their receiver.", lines, "sink")
-        size = {(each.name,): float(each.size) for each in outlets}
+        size = {(each.name,): float(each.size) for each in deliveries}
         yield gauge("mandor_log_buffer_bytes", "Disk space of the lines that wait for their receiver.", size, "sink")
-        lag = {(each.name,): float(each.lag) for each in outlets}
+        lag = {(each.name,): float(each.lag) for each in deliveries}
         yield gauge("mandor_log_lag_seconds", "Age of the oldest line that waits for its receiver.", lag, "sink")
