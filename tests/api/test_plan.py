@@ -203,11 +203,11 @@ async def test_a_broken_manifest_is_refused_as_an_apply_would(dev: Api) -> None:
     assert "nowhere" in found["detail"]
 
 
-async def test_bad_questions_are_refused(dev: Api) -> None:
+async def test_invalid_requests_for_plans_are_refused(dev: Api) -> None:
     await put(dev, make_node("n1"))
     assert (await plan(dev, query="?drain=n2", status=404))["hint"] == "there is: n1"
     assert (await plan(dev, query="?drain=n1&without=n1", status=400))["code"] == "invalid"
-    assert (await plan(dev, status=400))["detail"] == "there is nothing to plan"
+    assert (await plan(dev, status=400))["detail"] == "the request contains nothing to plan"
     assert (await plan(dev, {"file": []}, status=400))["code"] == "invalid"
     many = "name: web\ncommand: [run]\nreplicas: 60000\n---\nname: api\ncommand: [run]\nreplicas: 60000\n"
     assert (await plan(dev, files(many), status=413))["code"] == "too_large"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,11 @@ import aiohttp
 import msgspec
 import pytest
 
+from mandor.api import scheduling
+from mandor.api.plan import PlanReport
+from mandor.api.plan import report as plan_report
+from mandor.api.routes import plan as plan_route
+from mandor.api.scheduling import ForecastWorkspace
 from mandor.model.codec import from_plain
 from mandor.model.meta import Meta, Object
 from mandor.model.phase import Phase
@@ -275,6 +281,42 @@ async def test_one_viewer_that_plans_without_end_leaves_room_for_others(tenants:
         await asyncio.gather(*floods, return_exceptions=True)
 
 
+async def test_two_identities_with_endless_plans_do_not_keep_a_third_one_from_planning(
+    tenants: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduling, "SECONDS_MOST", 3600.0)
+    monkeypatch.setattr(scheduling, "CONTENDED_SECONDS_MOST", 0.2)
+    began: list[str] = []
+    plain = plan_report
+
+    def endless(workspace: ForecastWorkspace, *given: Any, results: Any, **more: Any) -> PlanReport:
+        name = results[0].name
+        began.append(name)
+        while name.startswith("endless") and not workspace.expired():
+            time.sleep(0.01)
+        return plain(workspace, *given, results=results, **more)
+
+    monkeypatch.setattr(plan_route, "report", endless)
+    path = f"/v1/plan?namespace={EAST}"
+    floods = []
+    for user in ("one", "two"):
+        session = await tenants.session(await tenants.token("viewer", f"user:{user}", (EAST,)))
+        text = f"name: endless-{user}\ncommand: [run]\n"
+        floods += [asyncio.create_task(answered(session, "POST", path, json=planned(text))) for _ in range(5)]
+    try:
+        async with asyncio.timeout(60):
+            while len({*began}) < 2:
+                await asyncio.sleep(0.02)
+        third = await tenants.session(await tenants.token("viewer", "user:three", (EAST,)))
+        async with asyncio.timeout(60):
+            status, text, _ = await answered(third, "POST", path, json=planned("name: mine\ncommand: [run]\n"))
+        assert status == 200, text
+        assert began.index("mine") <= 4, "identities take turns, whatever the number of their requests"
+    finally:
+        monkeypatch.setattr(scheduling, "SECONDS_MOST", 0.0)
+        await asyncio.gather(*floods, return_exceptions=True)
+
+
 async def test_one_viewer_that_simulates_without_end_leaves_room_for_others(start_api: StartApi) -> None:
     go = asyncio.Event()
     begun: list[str] = []
@@ -307,3 +349,40 @@ async def test_one_viewer_that_simulates_without_end_leaves_room_for_others(star
         for each in floods:
             each.cancel()
         await asyncio.gather(*floods, return_exceptions=True)
+
+
+RULE = (
+    "name: probe\ncommand: [run]\n"
+    "placement: {{{kind}: [{{{subject}, namespaces: ['{namespace}'], strength: {how}}}]}}\n"
+)
+
+
+@pytest.mark.parametrize("kind", ["near", "apart"])
+@pytest.mark.parametrize("how", ["must", "prefer"])
+@pytest.mark.parametrize("namespace", [WEST, "*", "missing"])
+async def test_a_placement_rule_cannot_probe_for_workloads_that_its_author_may_not_read(
+    tenants: Api, kind: str, how: str, namespace: str
+) -> None:
+    session = await tenants.session(await tenants.token("operator", "user:eve", (EAST,)))
+    headers = {"content-type": "application/yaml"}
+    for path in ("/v1/plan", "/v1/apply", "/v1/apply?dry_run=true"):
+        answers = set()
+        for subject in (f"workload: {SECRET}-api", "workload: missing", "match: {app: missing}"):
+            text = RULE.format(kind=kind, subject=subject, namespace=namespace, how=how)
+            query = f"{path}{'&' if '?' in path else '?'}namespace={EAST}"
+            status, answer, _ = await answered(session, "POST", query, data=text, headers=headers)
+            assert status == 403, answer
+            answers.add(answer)
+        assert len(answers) == 1, answers
+
+
+async def test_a_placement_rule_that_an_admin_wrote_survives_changes_by_the_tenant(tenants: Api) -> None:
+    admin = await tenants.session(await tenants.token("admin", "user:root"))
+    tenant = await tenants.session(await tenants.token("operator", "user:eve", (EAST,)))
+    headers = {"content-type": "application/yaml"}
+    text = RULE.format(kind="apart", subject=f"workload: {SECRET}-api", namespace=WEST, how="must")
+    status, answer, _ = await answered(admin, "POST", f"/v1/apply?namespace={EAST}", data=text, headers=headers)
+    assert status == 200, answer
+    changed = text + "replicas: 3\n"
+    status, answer, _ = await answered(tenant, "POST", f"/v1/apply?namespace={EAST}", data=changed, headers=headers)
+    assert status == 200, answer

@@ -1,16 +1,19 @@
-"""Refuses what a namespace does not allow its workloads: see `model.allowance`; priorities and amounts are here."""
+"""Checks workloads against the rules of their namespace and the rights of their author (see also `model.allowance`)."""
 
 from collections.abc import Iterator
 
+from mandor.api.caller import Caller
 from mandor.errors import Forbidden
 from mandor.model.allowance import Allowance
 from mandor.model.limit_defaults import LimitDefaults, over
+from mandor.model.meta import Object
+from mandor.model.placement import EVERYWHERE, Neighbours
 from mandor.model.record import Namespace
 from mandor.model.workload import GroupTemplate, Workload
 
 
 def check_rules(workload: Workload, namespace: Namespace, priority: int) -> None:
-    """Raise `Forbidden` for the first thing that the namespace does not allow."""
+    """Raise `Forbidden` for the first setting that the namespace does not allow."""
     rules, name = namespace.spec, namespace.meta.name
     if rules.priority_most is not None and priority > rules.priority_most:
         raise Forbidden(
@@ -25,11 +28,37 @@ def check_rules(workload: Workload, namespace: Namespace, priority: int) -> None
 
 
 def forms_of(workload: Workload) -> Iterator[tuple[str, GroupTemplate]]:
-    """Each form of each group of a workload, with its path in the manifest."""
+    """Yield each form of each group of a workload, with its path in the manifest."""
     for name, group in workload.spec.groups.items():
         main, *others = group.forms
         yield f"spec.groups.{name}", main
         yield from ((f"spec.groups.{name}.alternatives[{number}]", form) for number, form in enumerate(others))
+
+
+def check_neighbour_namespaces(caller: Caller, before: Object | None, value: Object) -> None:
+    """Raise `Forbidden` for a new `near` or `apart` rule about instances that its author may not read.
+
+    The placement of an instance shows whether the instances that its rules select exist, and on which nodes. The check
+    depends on the rights of the caller only, so its result reveals nothing about other namespaces.
+    """
+    if not isinstance(value, Workload) or caller.everywhere:
+        return
+    stored = [each for _, each in _neighbour_rules(before)] if isinstance(before, Workload) else []
+    for path, rule in _neighbour_rules(value):
+        for namespace in () if rule in stored else rule.namespaces:
+            if namespace == EVERYWHERE or not (namespace == value.meta.namespace or caller.sees(namespace)):
+                where = "all namespaces" if namespace == EVERYWHERE else f"the namespace {namespace}"
+                raise Forbidden(
+                    f"{caller.identity} ({caller.role}) may not use a placement rule about instances of {where}",
+                    hint="this takes the verb `get` on the kind `instance` there",
+                    path=f"{path}.namespaces",
+                )
+
+
+def _neighbour_rules(workload: Workload) -> Iterator[tuple[str, Neighbours]]:
+    for path, form in forms_of(workload):
+        for kind, rules in (("near", form.placement.near), ("apart", form.placement.apart)):
+            yield from ((f"{path}.placement.{kind}[{index}]", rule) for index, rule in enumerate(rules))
 
 
 def check_most(workload: Workload, defaults: LimitDefaults) -> None:

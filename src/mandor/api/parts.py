@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from mandor.api.audit import Auditor
@@ -15,7 +16,7 @@ from mandor.api.http.request_admission import RequestAdmission
 from mandor.api.http.request_metrics import RequestMetrics
 from mandor.api.identities import IdentityKeys
 from mandor.api.revocation import Revocation
-from mandor.api.scheduling import Desk, Scheduling
+from mandor.api.scheduling import ForecastRunner, Scheduling
 from mandor.api.secret_keys import Keys
 from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
@@ -105,7 +106,7 @@ class ApiParts:
     """Signs the identities of workloads."""
     streams: Streams = field(init=False)
     sessions: Sessions = field(init=False)
-    desk: Desk = field(init=False)
+    forecasts: ForecastRunner = field(init=False)
     write_rates: RateLimiter = field(init=False)
     """Limits the objects that one identity writes per second."""
     request_admission: RequestAdmission = field(init=False)
@@ -130,12 +131,13 @@ class ApiParts:
         make(self, "identities", IdentityKeys(self.store, self.clock, self.sealer))
         make(self, "streams", Streams(settings.watches_most, settings.watches_each, self.revocation))
         make(self, "sessions", Sessions(self.store, self.clock, settings, self.revocation))
-        make(self, "desk", Desk(self.store, self.scheduling))
         make(self, "of_nodes", Trickle(self._nodes_each_pass))
         make(self, "auditor", Auditor(self.clock, self.everywhere))
         make(self, "tasks", TaskDesk(self.store, self.clock, self.auditor))
         make(self, "supplies", Supplies(self.store))
         make(self, "request_admission", _request_admission(self.clock, settings))
+        others_wait = partial(self.request_admission.others_wait, Lane.FORECAST)
+        make(self, "forecasts", ForecastRunner(self.store, self.scheduling, others_wait))
         make(self, "write_rates", RateLimiter(self.clock, settings.writes_per_second, settings.writes_burst))
 
     def _nodes_each_pass(self) -> int:

@@ -1,4 +1,4 @@
-"""Plan: what an apply, a drain or the loss of a node would do, told from a forecast."""
+"""Plan: reports what an apply, a drain or the loss of a node would do, from a forecast."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from mandor.api.apply import Result
 from mandor.api.foreign import ImportReport
-from mandor.api.scheduling import Bench
+from mandor.api.scheduling import ForecastWorkspace
 from mandor.model.meta import Key, Object
 from mandor.model.resources import Resources
 from mandor.placement.cluster_model import ClusterModel
@@ -35,7 +35,7 @@ class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An instance that would have no node, and why."""
+    """An instance that would stay pending, and the reason."""
 
     namespace: str
     instance: str
@@ -46,7 +46,7 @@ class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ending(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An instance that would end, with none in its place."""
+    """An instance that would end without a replacement."""
 
     namespace: str
     instance: str
@@ -55,7 +55,7 @@ class Ending(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Victim(Struct, frozen=True, kw_only=True):
-    """An instance that would have to make room for another one."""
+    """An instance that would be evicted to make room for another one."""
 
     namespace: str
     instance: str
@@ -63,17 +63,17 @@ class Victim(Struct, frozen=True, kw_only=True):
 
 
 class Holding(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a reservation would hold; one that begins later: if it began as things are now."""
+    """The places that a reservation would hold; for one that begins later: if it began now."""
 
     namespace: str
     reservation: str
     phase: str
     each: Resources
-    """What each place holds."""
+    """Resources of each place."""
     count: int
-    """So many places are wanted."""
+    """Number of places that the reservation asks for."""
     held: dict[str, int] = {}
-    """So many places on each node."""
+    """Number of places on each node."""
     message: str
 
     @property
@@ -82,7 +82,7 @@ class Holding(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GroupPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the instances of a group would go, counted."""
+    """Number of instances of a group by node."""
 
     namespace: str
     workload: str
@@ -99,7 +99,7 @@ class Use(Struct, frozen=True):
 
 
 class NodeUse(Struct, frozen=True, kw_only=True):
-    """What is reserved on a node whose share changes, of what it has."""
+    """Allocatable and reserved resources of a node on which the reservations change."""
 
     node: str
     cpu_milli: int
@@ -113,13 +113,13 @@ class Totals(Struct, frozen=True, kw_only=True):
     pending: int
     relaxed: int
     nodes_used: int
-    """Nodes with at least one instance."""
+    """Number of nodes with at least one instance."""
     fullest_percent: int
-    """Of the node with the largest share of its memory or CPU reserved."""
+    """Share of memory or CPU, whichever is larger, that is reserved on the fullest node."""
 
 
 class Difference(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An instance that would go elsewhere; no node: it would wait."""
+    """An instance that would get another node; an empty node: it would stay pending."""
 
     namespace: str
     instance: str
@@ -128,7 +128,7 @@ class Difference(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """The configuration that holds, and the one that was given."""
+    """Forecasts with the current configuration of the scheduler (`now`) and with the given one (`then`)."""
 
     now: Totals
     then: Totals
@@ -137,61 +137,61 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 class PlanReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fits: bool
-    """Everything that this concerns would have a node, and reservations all their places."""
+    """Whether every affected instance would get a node, and every reservation all its places."""
     revision: int
     results: tuple[Result, ...] = ()
-    """What an apply would write, as it would tell."""
+    """The results that an apply would return."""
     imported: ImportReport | None = None
-    """What became of the keys of another tool's files."""
+    """Report of the conversion, if the files were those of another tool."""
     groups: tuple[GroupPlan, ...] = ()
     placements: tuple[Placement, ...] = ()
     pending: tuple[Pending, ...] = ()
     waiting: tuple[Pending, ...] = ()
-    """Who waits already, and would go on waiting."""
+    """Instances that are pending now and would stay pending."""
     ended: tuple[Ending, ...] = ()
     victims: tuple[Victim, ...] = ()
     reservations: tuple[Holding, ...] = ()
     nodes: tuple[NodeUse, ...] = ()
     hidden: int = 0
-    """Instances of namespaces that the caller does not see."""
+    """Number of affected instances in namespaces that the caller may not read."""
     complete: bool = True
-    """False: it takes too long to rehearse in full; what is told is what happens first."""
+    """False: the forecast reached its time limit; the report contains what would happen first."""
     compared: Comparison | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be rehearsed."""
+class ForecastChanges:
+    """The changes to forecast."""
 
     puts: tuple[Object, ...] = ()
     drain: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     config: SchedulerConfig | None = None
-    """Another configuration of the scheduler."""
+    """Another configuration of the scheduler; None: the current one."""
 
     @property
     def concerns_all(self) -> bool:
-        """Also those who wait already."""
+        """Whether instances that are already pending are part of the report."""
         return self.config is not None
 
 
 @dataclass(frozen=True, slots=True)
-class _Act:
-    """One forecast, over."""
+class _Forecasted:
+    """The result of one forecast."""
 
     outcome: Outcome
-    board: ClusterModel
+    model: ClusterModel
     before: Mapping[str, Use]
     after: Mapping[str, Use]
 
-    def left(self, *, everyone: bool) -> dict[Key, Left]:
-        return {**self.outcome.left, **self.outcome.still_left} if everyone else self.outcome.left
+    def left(self, *, include_pending: bool) -> dict[Key, Left]:
+        return {**self.outcome.left, **self.outcome.still_left} if include_pending else self.outcome.left
 
 
 def report(
-    bench: Bench,
+    workspace: ForecastWorkspace,
     controls: Controls,
-    wish: Wish,
+    changes: ForecastChanges,
     *,
     now: float,
     results: tuple[Result, ...],
@@ -199,12 +199,12 @@ def report(
     sees: Callable[[str], bool],
     imported: ImportReport | None = None,
 ) -> PlanReport:
-    act = _forecast(bench, controls, wish, now, wish.config)
+    forecast = _forecast(workspace, controls, changes, now, changes.config)
     compared = None
-    if wish.config is not None:
-        compared = _compared(_forecast(bench, controls, wish, now, None), act, sees)
-    outcome, left = act.outcome, act.left(everyone=wish.concerns_all)
-    owner = _owners(act.board)
+    if changes.config is not None:
+        compared = _compared(_forecast(workspace, controls, changes, now, None), forecast, sees)
+    outcome, left = forecast.outcome, forecast.left(include_pending=changes.concerns_all)
+    owner = _owners(forecast.model)
     keys = (*outcome.placed, *left, *outcome.ended)
     reservations = tuple(_holdings(outcome))
     return PlanReport(
@@ -212,7 +212,7 @@ def report(
         revision=revision,
         results=results,
         imported=imported,
-        groups=tuple(_groups(act, left, sees)),
+        groups=tuple(_groups(forecast, left, sees)),
         placements=tuple(
             Placement(
                 namespace=key.namespace,
@@ -226,7 +226,7 @@ def report(
             for key, placed in _seen(outcome.placed, sees)
         ),
         pending=tuple(_pending(left, owner, sees)),
-        waiting=() if wish.concerns_all else tuple(_pending(outcome.still_left, owner, sees)),
+        waiting=() if changes.concerns_all else tuple(_pending(outcome.still_left, owner, sees)),
         ended=tuple(
             Ending(namespace=key.namespace, instance=key.name, node=ended.node, reason=ended.reason)
             for key, ended in _seen(outcome.ended, sees)
@@ -240,32 +240,38 @@ def report(
             for key, by in _seen(outcome.victims, sees)
         ),
         reservations=reservations,
-        nodes=tuple(_node_uses(act)),
+        nodes=tuple(_node_uses(forecast)),
         hidden=sum(not sees(key.namespace) for key in keys),
         complete=outcome.complete,
         compared=compared,
     )
 
 
-def _forecast(bench: Bench, controls: Controls, wish: Wish, now: float, config: SchedulerConfig | None) -> _Act:
-    board = bench.board()
-    before = _uses(board.table)
-    forecast = Forecast(
-        board,
-        bench.profiles(board, config),
+def _forecast(
+    workspace: ForecastWorkspace,
+    controls: Controls,
+    changes: ForecastChanges,
+    now: float,
+    config: SchedulerConfig | None,
+) -> _Forecasted:
+    model = workspace.model()
+    before = _uses(model.table)
+    running = Forecast(
+        model,
+        workspace.profiles(model, config),
         controls,
         now=now,
-        consult=bench.consult,
-        enough=bench.enough,
-        watch=bench.guard,
+        consult=workspace.consult,
+        enough=workspace.expired,
+        watch=workspace.guard,
     )
-    for node in wish.without:
-        forecast.lose(node)
-    for node in wish.drain:
-        forecast.drain(node)
-    for value in wish.puts:
-        forecast.put(value)
-    return _Act(forecast.run(), board, before, _uses(board.table))
+    for node in changes.without:
+        running.lose(node)
+    for node in changes.drain:
+        running.drain(node)
+    for value in changes.puts:
+        running.put(value)
+    return _Forecasted(running.run(), model, before, _uses(model.table))
 
 
 def _uses(table: Table) -> dict[str, Use]:
@@ -278,24 +284,24 @@ def _uses(table: Table) -> dict[str, Use]:
     }
 
 
-def _node_uses(act: _Act) -> Iterable[NodeUse]:
-    for name, after in sorted(act.after.items()):
-        before = act.before[name]
+def _node_uses(forecast: _Forecasted) -> Iterable[NodeUse]:
+    for name, after in sorted(forecast.after.items()):
+        before = forecast.before[name]
         if before != after:
-            room = act.board.nodes[name].allocatable
+            room = forecast.model.nodes[name].allocatable
             yield NodeUse(
                 node=name, cpu_milli=room.cpu_milli, memory_bytes=room.memory_bytes, before=before, after=after
             )
 
 
-def _groups(act: _Act, left: Mapping[Key, Left], sees: Callable[[str], bool]) -> Iterable[GroupPlan]:
+def _groups(forecast: _Forecasted, left: Mapping[Key, Left], sees: Callable[[str], bool]) -> Iterable[GroupPlan]:
     found: dict[tuple[str, str, str], tuple[dict[str, int], list[Key]]] = {}
-    for key in (*act.outcome.placed, *left):
+    for key in (*forecast.outcome.placed, *left):
         if not sees(key.namespace):
             continue
-        spec = act.board.instances[key].spec
+        spec = forecast.model.instances[key].spec
         nodes, waiting = found.setdefault((key.namespace, spec.workload, spec.group), ({}, []))
-        placed = act.outcome.placed.get(key)
+        placed = forecast.outcome.placed.get(key)
         if placed is not None:
             nodes[placed.node] = nodes.get(placed.node, 0) + 1
         else:
@@ -331,7 +337,7 @@ def _holdings(outcome: Outcome) -> Iterable[Holding]:
         )
 
 
-def _compared(now: _Act, then: _Act, sees: Callable[[str], bool]) -> Comparison:
+def _compared(now: _Forecasted, then: _Forecasted, sees: Callable[[str], bool]) -> Comparison:
     keys = dict.fromkeys((*now.outcome.placed, *then.outcome.placed))
     places = [(key, _node(now, key), _node(then, key)) for key in keys if sees(key.namespace)]
     return Comparison(
@@ -345,32 +351,32 @@ def _compared(now: _Act, then: _Act, sees: Callable[[str], bool]) -> Comparison:
     )
 
 
-def _node(act: _Act, key: Key) -> str:
-    placed = act.outcome.placed.get(key)
+def _node(forecast: _Forecasted, key: Key) -> str:
+    placed = forecast.outcome.placed.get(key)
     return placed.node if placed is not None else ""
 
 
-def _totals(act: _Act) -> Totals:
-    outcome = act.outcome
+def _totals(forecast: _Forecasted) -> Totals:
+    outcome = forecast.outcome
     return Totals(
         placed=len(outcome.placed),
-        pending=len(act.left(everyone=True)),
+        pending=len(forecast.left(include_pending=True)),
         relaxed=sum(bool(each.relaxed) for each in outcome.placed.values()),
-        nodes_used=sum(use.instances > 0 for use in act.after.values()),
-        fullest_percent=max((_percent(act.board, name, use) for name, use in act.after.items()), default=0),
+        nodes_used=sum(use.instances > 0 for use in forecast.after.values()),
+        fullest_percent=max((_percent(forecast.model, name, use) for name, use in forecast.after.items()), default=0),
     )
 
 
-def _percent(board: ClusterModel, node: str, use: Use) -> int:
-    room = board.nodes[node].allocatable
+def _percent(model: ClusterModel, node: str, use: Use) -> int:
+    room = model.nodes[node].allocatable
     return max(
         use.cpu_milli * 100 // max(room.cpu_milli, 1),
         use.memory_bytes * 100 // max(room.memory_bytes, 1),
     )
 
 
-def _owners(board: ClusterModel) -> Callable[[Key], str]:
-    return lambda key: board.instances[key].spec.workload if key in board.instances else ""
+def _owners(model: ClusterModel) -> Callable[[Key], str]:
+    return lambda key: model.instances[key].spec.workload if key in model.instances else ""
 
 
 V = TypeVar("V")

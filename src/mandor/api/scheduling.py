@@ -1,15 +1,15 @@
-"""How the scheduler would decide: its configuration and the plans of the controllers, lent to the API, and a desk
-where they are put to use without holding anybody up."""
+"""Forecasts of the scheduler's decisions for plans and explanations, computed in threads."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from mandor.api.http.fair_queue import LIMITS, Lane
-from mandor.errors import TooMany, Unavailable
+from mandor.errors import Unavailable
 from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
@@ -37,13 +37,13 @@ from mandor.store.base import Store
 T = TypeVar("T")
 
 KINDS = (Node, PriorityClass, Quota, Reservation, Volume, Workload, Release, Instance)
-"""What placement depends on."""
+"""Kinds that placement depends on."""
 AT_ONCE = LIMITS[Lane.FORECAST].slots
-"""Answers computed at a time: one identity has one of these seats, so another one is free for the others."""
-WAITING_MOST = 8
-"""Answers that are computed or wait for a seat."""
+"""Forecasts that are computed at once; one identity holds one slot at most."""
 SECONDS_MOST = 40.0
-"""A forecast that takes longer is broken off, and says so."""
+"""Time limit of a forecast; its report says that it is incomplete."""
+CONTENDED_SECONDS_MOST = 10.0
+"""Time limit of a forecast while another identity waits for a slot; shorter than the longest wait for a slot."""
 
 Inquire = Callable[[Question], Awaitable[Reply]]
 
@@ -53,94 +53,115 @@ def built_in() -> tuple[SchedulerConfig, Registry]:
     return default_config(registry), registry
 
 
-async def _nobody(question: Question) -> Reply:
-    return Reply(problem=f"there is no way to {question.url} from here")
+async def _no_inquiry(question: Question) -> Reply:
+    return Reply(problem=f"this server cannot reach {question.url}")
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
+    """The scheduler's configuration and the controllers' plans, as the API uses them for forecasts."""
+
     read: Callable[[], tuple[SchedulerConfig, Registry]] = built_in
-    """The scheduler's configuration and the plugins there are, as they are now."""
+    """Returns the current configuration of the scheduler, and the plugins."""
     controls: Controls | None = None
-    """What controllers would write; None: nothing can be rehearsed."""
+    """Computes the writes of the controllers; None: this server cannot make plans."""
     guard: Callable[[], Guard] = Unguarded
-    """Breaks off a plugin that overruns its budget."""
-    inquire: Inquire = _nobody
+    """Stops a plugin that exceeds its time budget."""
+    inquire: Inquire = _no_inquiry
+    """Sends the question of a plugin to another server."""
+
+
+class Deadline:
+    """Time limit of one forecast: shorter while another identity waits, and over at once when the call is cancelled.
+
+    The thread of the forecast reads it, and the event loop cancels it.
+    """
+
+    def __init__(self, contended: Callable[[], bool]) -> None:
+        self._contended, self._began = contended, time.monotonic()
+        self.cancelled = False
+
+    def expired(self) -> bool:
+        elapsed = time.monotonic() - self._began
+        return self.cancelled or elapsed > SECONDS_MOST or (elapsed > CONTENDED_SECONDS_MOST and self._contended())
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """What one answer is worked out with, in a thread of its own: everything on it is its own copy."""
+class ForecastWorkspace:
+    """Copies of the cluster's objects and the scheduler's configuration, for one forecast in a thread of its own."""
 
     objects: list[Object]
     config: SchedulerConfig
     registry: Registry
     guard: Guard
     consult: Consult
-    until: float
-    """Of `time.monotonic`."""
-    boards: list[ClusterModel] = field(default_factory=list)
-    """They are taken apart when the answer is there."""
+    deadline: Deadline
+    models: list[ClusterModel] = field(default_factory=list)
+    """Taken apart after the forecast."""
 
-    def board(self) -> ClusterModel:
-        """The cluster as it is."""
+    def model(self) -> ClusterModel:
+        """Return a new model of the cluster in its current state."""
         made = ClusterModel(self.objects)
-        self.boards.append(made)
+        self.models.append(made)
         return made
 
-    def profiles(self, board: ClusterModel, config: SchedulerConfig | None = None) -> dict[str, Profile]:
-        """With plugins of its own, which know nothing of what the scheduler's have learnt."""
-        return ProfileFactory(Detached(board.table.snapshot)).profiles(config or self.config, self.registry)
+    def profiles(self, model: ClusterModel, config: SchedulerConfig | None = None) -> dict[str, Profile]:
+        """Return profiles with plugins of their own, which share no state with the scheduler's plugins."""
+        return ProfileFactory(Detached(model.table.snapshot)).profiles(config or self.config, self.registry)
 
-    def enough(self) -> bool:
-        return time.monotonic() > self.until
+    def expired(self) -> bool:
+        return self.deadline.expired()
 
 
-class Desk:
-    """Computes answers in threads, `AT_ONCE` at a time; a few others wait."""
+class ForecastRunner:
+    """Computes forecasts in its own threads, `AT_ONCE` at a time.
 
-    def __init__(self, store: Store, scheduling: Scheduling) -> None:
-        self._store = store
-        self._scheduling = scheduling
-        self._turn = asyncio.Semaphore(AT_ONCE)
-        self._waiting = 0
+    Requests reach it through the lane `FORECAST`, which serves identities in turns and limits how long they wait. A
+    forecast keeps its thread until it ends, also when its caller has gone.
+    """
 
-    async def work(self, answer: Callable[[Bench], T]) -> T:
-        if self._waiting >= WAITING_MOST:
-            raise TooMany("others are asking, too", hint="try again in a few seconds")
-        self._waiting += 1
+    def __init__(self, store: Store, scheduling: Scheduling, others_wait: Callable[[str], bool]) -> None:
+        """`others_wait`: returns whether another identity than this one waits for a forecast."""
+        self._store, self._scheduling, self._others_wait = store, scheduling, others_wait
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="mandor-forecast")
+
+    async def run(self, identity: str, compute: Callable[[ForecastWorkspace], T]) -> T:
+        """Return the result of `compute`, called in a thread."""
+        config, registry = self._scheduling.read()
+        objects: list[Object] = []
+        for kind in KINDS:
+            objects += (await self._store.list(kind.kind)).items
+        loop = asyncio.get_running_loop()
+        deadline = Deadline(partial(self._others_wait, identity))
+        work = partial(_compute, self._scheduling, config, registry, objects, loop, deadline, compute)
         try:
-            async with self._turn:
-                config, registry = self._scheduling.read()
-                objects: list[Object] = []
-                for kind in KINDS:
-                    objects += (await self._store.list(kind.kind)).items
-                loop = asyncio.get_running_loop()
-                return await asyncio.to_thread(_work, self._scheduling, config, registry, objects, loop, answer)
-        finally:
-            self._waiting -= 1
+            return await loop.run_in_executor(self._threads, work)
+        except asyncio.CancelledError:
+            deadline.cancelled = True
+            raise
 
 
-def _work(
+def _compute(
     scheduling: Scheduling,
     config: SchedulerConfig,
     registry: Registry,
     objects: list[Object],
     loop: asyncio.AbstractEventLoop,
-    answer: Callable[[Bench], T],
+    deadline: Deadline,
+    compute: Callable[[ForecastWorkspace], T],
 ) -> T:
     with scheduling.guard() as guard:
         consult_now = partial(_consult, guard, scheduling.inquire, loop)
-        bench = Bench(objects, config, registry, guard, consult_now, time.monotonic() + SECONDS_MOST)
+        workspace = ForecastWorkspace(objects, config, registry, guard, consult_now, deadline)
         try:
-            return guard.run(lambda: answer(bench))
+            return guard.run(lambda: compute(workspace))
         except PluginFault as fault:
-            raise Unavailable(str(fault), hint="the scheduler's configuration says which plugins there are") from fault
+            raise Unavailable(str(fault), hint="check the plugins in the scheduler's configuration") from fault
         except Overrun:
-            raise Unavailable(f"the plugin {guard.last} took too long and was broken off") from None
+            raise Unavailable(f"the plugin {guard.last} exceeded its time limit and was stopped") from None
         finally:
-            for board in bench.boards:
-                at_once(board.dismantle())
+            for model in workspace.models:
+                at_once(model.dismantle())
 
 
 def _consult(
@@ -151,19 +172,19 @@ def _consult(
     request: PlacementRequest,
     nodes: Snapshot,
 ) -> Mapping[str, object]:
-    """From the thread: the questions are asked by the event loop, and waited for here."""
-    talk = consult(profile, request, nodes, guard)
+    """Let the event loop send the questions of plugins, and wait for the replies in this thread."""
+    questions = consult(profile, request, nodes, guard)
     try:
-        question = next(talk)
+        question = next(questions)
         while True:
-            asked = asyncio.run_coroutine_threadsafe(_asked(inquire, question), loop)
-            question = talk.send(asked.result())
+            sent = asyncio.run_coroutine_threadsafe(_inquired(inquire, question), loop)
+            question = questions.send(sent.result())
     except StopIteration as end:
         found: Mapping[str, object] = end.value
         return found
 
 
-async def _asked(inquire: Inquire, question: Question) -> Reply:
+async def _inquired(inquire: Inquire, question: Question) -> Reply:
     try:
         async with asyncio.timeout(question.seconds + 1):
             return await inquire(question)

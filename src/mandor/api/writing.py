@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mandor import __version__
 from mandor.api.access import sight
 from mandor.api.admission import Reference, admit, check_deletable, completed, known_engines
+from mandor.api.allowance import check_neighbour_namespaces
 from mandor.api.caller import Caller
 from mandor.api.counts import check_counts
 from mandor.api.grants import check_grants
@@ -94,6 +95,7 @@ class WriteChecker:
                 await _check_event(parts, caller, value)
         if not caller.user:
             return CheckedWrite(Put(value), before)
+        check_neighbour_namespaces(caller, before, value)
         check_counts(before, value)
         check_pool(before, value)
         if not self._forecast:

@@ -256,6 +256,12 @@ class FairQueue:
     def waiting(self, lane: Lane) -> int:
         return self._queues[lane].waiting
 
+    def waiting_others(self, lane: Lane, identity: str) -> int:
+        """Return the number of waiting requests of other identities."""
+        queue = self._queues[lane]
+        flow = queue.flows.get(identity)
+        return queue.waiting - (len(flow.waiting) if flow is not None else 0)
+
     def admitted(self, lane: Lane) -> int:
         return self._queues[lane].admitted
 

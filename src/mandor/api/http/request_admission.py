@@ -92,6 +92,10 @@ class RequestAdmission:
         first = [since for lane in lanes for since, _ in islice(self._waiters[lane].values(), 1)]
         return perf_counter() - min(first) if first else 0.0
 
+    def others_wait(self, lane: Lane, identity: str) -> bool:
+        """Return whether a request of another identity waits in the lane; may be called from any thread."""
+        return self._queue.waiting_others(lane, identity) > 0
+
     def release(self, ticket: Ticket) -> None:
         admitted = self._queue.release(ticket)
         if admitted:

@@ -1,4 +1,4 @@
-"""Explain: why an instance has no node, or the one it has."""
+"""Explain: the reasons why an instance has no node, or why it has its node."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -13,7 +13,7 @@ from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.rights import allowed_on
 from mandor.api.routes.queries import Namespace
-from mandor.api.scheduling import Bench
+from mandor.api.scheduling import ForecastWorkspace
 from mandor.errors import Forbidden
 from mandor.model.codec import encode
 from mandor.model.decision import DecisionSpec, KeptDecision
@@ -27,16 +27,16 @@ from mandor.store.base import Filter
 
 class ExplainQuery(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace = DEFAULT_NAMESPACE
-    nodes: Annotated[bool, Note(description="Also tell what was said of each node.")] = False
+    nodes: Annotated[bool, Note(description="Include the verdict on each node.")] = False
 
 
 async def explain_instance(call: Call[ExplainQuery, None]) -> Text:
-    found = await _found(call, Instance)
+    found = await _readable(call, Instance)
     kept = await call.parts.store.get(Key(KeptDecision.kind, found.meta.namespace, found.meta.name))
     decision = kept.spec if isinstance(kept, KeptDecision) else None
 
-    def answer(bench: Bench) -> bytes:
-        explainer = _explainer(bench, call)
+    def answer(workspace: ForecastWorkspace) -> bytes:
+        explainer = _explainer(workspace, call)
         assert isinstance(found, Instance)
         return encode(explainer.instance(found, decision, nodes=call.query.nodes))
 
@@ -44,7 +44,7 @@ async def explain_instance(call: Call[ExplainQuery, None]) -> Text:
 
 
 async def explain_workload(call: Call[ExplainQuery, None]) -> Text:
-    found = await _found(call, Workload)
+    found = await _readable(call, Workload)
     decisions = (await call.parts.store.list(KeptDecision.kind, Filter(namespace=found.meta.namespace))).items
     kept: dict[str, DecisionSpec] = {
         each.meta.name: each.spec
@@ -52,32 +52,34 @@ async def explain_workload(call: Call[ExplainQuery, None]) -> Text:
         if isinstance(each, KeptDecision) and each.spec.workload == found.meta.name
     }
 
-    def answer(bench: Bench) -> bytes:
-        explainer = _explainer(bench, call)
+    def answer(workspace: ForecastWorkspace) -> bytes:
+        explainer = _explainer(workspace, call)
         assert isinstance(found, Workload)
         return encode(explainer.workload(found, kept, nodes=call.query.nodes))
 
     return await _answered(call, answer)
 
 
-async def _found(call: Call[ExplainQuery, None], kind: type[Object]) -> Object:
+async def _readable(call: Call[ExplainQuery, None], kind: type[Object]) -> Object:
     key = Key(kind.kind, call.query.namespace, call.path["name"])
     found = await read(call.parts.store, call.caller, key)
     if not allowed_on(call.caller.held, "explain", found):
         raise Forbidden(
-            f"{call.caller.identity} ({call.caller.role}) may not ask for explanations of {key}",
+            f"{call.caller.identity} ({call.caller.role}) may not explain {key}",
             hint=lacks("explain", kind.kind),
         )
     return found
 
 
-async def _answered(call: Call[ExplainQuery, None], answer: Callable[[Bench], bytes]) -> Text:
-    return Text(await call.parts.desk.work(answer))
+async def _answered(call: Call[ExplainQuery, None], answer: Callable[[ForecastWorkspace], bytes]) -> Text:
+    return Text(await call.parts.forecasts.run(call.caller.identity, answer))
 
 
-def _explainer(bench: Bench, call: Call[ExplainQuery, None]) -> Explainer:
-    board = bench.board()
-    return Explainer(board, bench.profiles(board), consult=bench.consult, watch=bench.guard, sees=call.caller.sees)
+def _explainer(workspace: ForecastWorkspace, call: Call[ExplainQuery, None]) -> Explainer:
+    model = workspace.model()
+    return Explainer(
+        model, workspace.profiles(model), consult=workspace.consult, watch=workspace.guard, sees=call.caller.sees
+    )
 
 
 OPERATIONS = [
@@ -85,7 +87,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/explain/instances/{name}",
         name="explain_instance",
-        summary="Why an instance has no node, and the smallest change that would give it one; or why it has its node",
+        summary="Explain why an instance has no node, with the smallest change that would help; or why it has its node",
         tag="placement",
         gate=Gate(verbs=("explain",)),
         handler=explain_instance,
@@ -98,7 +100,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/explain/workloads/{name}",
         name="explain_workload",
-        summary="Where the instances of a workload are, and why",
+        summary="Explain where the instances of a workload are placed, and why",
         tag="placement",
         gate=Gate(verbs=("explain",)),
         handler=explain_workload,

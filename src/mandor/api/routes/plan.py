@@ -11,10 +11,10 @@ from mandor.api.foreign import Read, text_in
 from mandor.api.gate import Gate
 from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import JSON, Call, Operation, Text
-from mandor.api.plan import PlanReport, Wish, report
+from mandor.api.plan import ForecastChanges, PlanReport, report
 from mandor.api.routes.apply import TAKES, ManifestFile, files_in, read_files
 from mandor.api.routes.queries import Format, Namespace, Strict
-from mandor.api.scheduling import Bench
+from mandor.api.scheduling import ForecastWorkspace
 from mandor.api.writing import Author
 from mandor.errors import Invalid, NotFound, TooLarge, Unavailable
 from mandor.lib.words import did_you_mean
@@ -25,7 +25,7 @@ from mandor.model.workload import Workload, WorkloadSpec
 from mandor.placement.config import SchedulerConfig, read_config
 
 INSTANCES_MOST = 100_000
-"""So many instances may be wanted by the workloads of one plan."""
+"""Instances that the workloads of one plan may ask for."""
 
 NodeNames = tuple[Annotated[str, Note(max_length=253)], ...]
 
@@ -34,21 +34,21 @@ class PlanQuery(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace = DEFAULT_NAMESPACE
     format: Format = ""
     strict: Strict = False
-    drain: Annotated[NodeNames, Note(description="Nodes that are emptied; may stand several times.")] = ()
-    without: Annotated[NodeNames, Note(description="Nodes that are lost; may stand several times.")] = ()
+    drain: Annotated[NodeNames, Note(description="Node to drain; may be given several times.")] = ()
+    without: Annotated[NodeNames, Note(description="Node to lose; may be given several times.")] = ()
 
 
 class PlanBody(Struct, frozen=True, forbid_unknown_fields=True):
     files: Annotated[list[ManifestFile], Note(max_length=1000)] = []
     profile: ManifestFile | None = None
-    """A configuration of the scheduler to try instead of the one that holds."""
+    """A configuration of the scheduler to use instead of the current one."""
 
 
 async def plan(call: Call[PlanQuery, bytes]) -> Text:
-    call.caller.require_somewhere("plan", "workload", what="ask for plans")
+    call.caller.require_somewhere("plan", "workload", what="make plans")
     controls = call.parts.scheduling.controls
     if controls is None:
-        raise Unavailable("this server does not know the controllers' plans, so it cannot rehearse")
+        raise Unavailable("this server cannot make plans")
     body = _body(call)
     if body.profile is not None:
         # Cluster-wide operators and admins have this right: a role for some namespaces has none on the cluster.
@@ -63,16 +63,18 @@ async def plan(call: Call[PlanQuery, bytes]) -> Text:
     puts = tuple(applied.values)
     wanted = sum(_wanted(each.spec, len(applied.nodes)) for each in puts if isinstance(each, Workload))
     if wanted > INSTANCES_MOST:
-        raise TooLarge(f"{wanted:,} instances; at most {INSTANCES_MOST:,} can be planned at once", most=INSTANCES_MOST)
+        raise TooLarge(
+            f"the plan has {wanted:,} instances; at most {INSTANCES_MOST:,} are allowed", most=INSTANCES_MOST
+        )
 
-    def answer(bench: Bench) -> bytes:
-        config = _config(body, bench)
-        wish = Wish(puts, tuple(dict.fromkeys(call.query.drain)), tuple(dict.fromkeys(call.query.without)), config)
+    def answer(workspace: ForecastWorkspace) -> bytes:
+        config = _config(body, workspace)
+        drain, without = tuple(dict.fromkeys(call.query.drain)), tuple(dict.fromkeys(call.query.without))
         return encode(
             report(
-                bench,
+                workspace,
                 controls,
-                wish,
+                ForecastChanges(puts, drain, without, config),
                 now=call.parts.clock.now(),
                 results=tuple(applied.results.values()),
                 revision=applied.revision,
@@ -81,16 +83,16 @@ async def plan(call: Call[PlanQuery, bytes]) -> Text:
             )
         )
 
-    return Text(await call.parts.desk.work(answer))
+    return Text(await call.parts.forecasts.run(call.caller.identity, answer))
 
 
 def _wanted(spec: WorkloadSpec, nodes: int) -> int:
-    """The most there may be."""
+    """Return the largest number of instances that a workload may have."""
     return sum(nodes if spec.type == "daemon" else group.count for group in spec.groups.values())
 
 
 def _body(call: Call[PlanQuery, bytes]) -> PlanBody:
-    """JSON with files and a profile; or a manifest by itself, as an apply takes it."""
+    """Return the body: JSON with files and a profile, or a manifest as for an apply."""
     most = call.parts.settings.manifest_bytes_most
     if call.content_type == JSON:
         try:
@@ -102,7 +104,10 @@ def _body(call: Call[PlanQuery, bytes]) -> PlanBody:
             if size > most:
                 raise TooLarge(f"the files have {size} characters; at most {most} are allowed", most=most)
             if not (body.files or body.profile or call.query.drain or call.query.without):
-                raise Invalid("there is nothing to plan", hint="give `files`, a `profile`, `drain` or `without`")
+                raise Invalid(
+                    "the request contains nothing to plan",
+                    hint="send `files` or a `profile`, or set `drain` or `without`",
+                )
             return body
     files = files_in(call.body, call.content_type, most)
     return PlanBody(
@@ -126,10 +131,12 @@ async def _read(call: Call[PlanQuery, bytes], body: PlanBody) -> Read:
     return await read_files(call, files, check_engines=True) if files else Read([])
 
 
-def _config(body: PlanBody, bench: Bench) -> SchedulerConfig | None:
+def _config(body: PlanBody, workspace: ForecastWorkspace) -> SchedulerConfig | None:
     if body.profile is None:
         return None
-    return read_config(body.profile.text.encode(), bench.registry, filename=body.profile.name, server=bench.config)
+    return read_config(
+        body.profile.text.encode(), workspace.registry, filename=body.profile.name, server=workspace.config
+    )
 
 
 OPERATIONS = [
@@ -137,7 +144,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/plan",
         name="plan",
-        summary="Rehearse an apply, a drain, the loss of a node or another configuration; nothing is written",
+        summary="Forecast an apply, a drain, the loss of a node or another configuration; nothing is written",
         tag="placement",
         gate=Gate(verbs=("plan",), kind="workload"),
         handler=plan,

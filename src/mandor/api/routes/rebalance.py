@@ -1,4 +1,4 @@
-"""What a rebalance would move, and for what; nothing is written."""
+"""Plan of a rebalance: the moves that it would make, with gain and cost; nothing is written."""
 
 from typing import Annotated
 
@@ -8,23 +8,23 @@ from msgspec import Struct
 from mandor.api.gate import Gate
 from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import Call, Operation, Text
-from mandor.api.scheduling import Bench
+from mandor.api.scheduling import ForecastWorkspace
 from mandor.model.codec import encode
 from mandor.model.image import tagged
 from mandor.model.rebalance import PlannedMove, RebalanceSpec
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.rebalance import MoveSearch
 
-_USUAL = RebalanceSpec()
+_DEFAULTS = RebalanceSpec()
 
 
 class RebalanceQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    moves: Annotated[int, Note(ge=1, le=100, description="So many instances would move at most.")] = _USUAL.moves
-    min_gain: Annotated[int, Note(ge=1, le=100_000, description="What a move must gain.")] = _USUAL.min_gain
+    moves: Annotated[int, Note(ge=1, le=100, description="Largest number of instances to move.")] = _DEFAULTS.moves
+    min_gain: Annotated[int, Note(ge=1, le=100_000, description="Smallest gain of a move.")] = _DEFAULTS.min_gain
 
 
 class Proposal(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A move, and what it costs."""
+    """A move with its gain and cost."""
 
     instance: str
     namespace: str
@@ -32,40 +32,40 @@ class Proposal(Struct, frozen=True, omit_defaults=True, kw_only=True):
     source: str
     to: str
     gain: int
-    """In points of the scheduler's scores: its own, and what those gain or lose by it who stay on the two nodes."""
+    """Points of the scheduler's scores: the gain of the instance and of the instances that stay on the two nodes."""
     own: int
     because: str = ""
     cpu_milli: int = 0
-    """So much is taken twice until the other one serves."""
+    """CPU that is reserved twice until the replacement is ready."""
     memory_bytes: int = 0
     fetches: tuple[str, ...] = ()
-    """Images that are not on that node yet."""
+    """Images that the target node has to pull."""
 
 
 class RebalanceReport(Struct, frozen=True, omit_defaults=True, kw_only=True):
     moves: tuple[Proposal, ...] = ()
     hidden: int = 0
-    """Of namespaces that the asker does not see."""
+    """Number of moves in namespaces that the caller may not read."""
     resting: int = 0
-    """So many were moved not long ago, and stay for now."""
+    """Number of instances that were moved recently and stay for now."""
     staying: int = 0
-    """So many are no services, have volumes or are to stay; or their service is not whole, or is being rolled out."""
+    """Number of instances that cannot move: not a service, with volumes, pinned, unhealthy, or being updated."""
     complete: bool = True
-    """False: it takes too long to look at everybody."""
+    """False: the time limit was reached before all instances were examined."""
 
 
 async def plan_rebalance(call: Call[RebalanceQuery, None]) -> Text:
-    call.caller.require_somewhere("plan", "workload", what="ask for plans")
+    call.caller.require_somewhere("plan", "workload", what="make plans")
     spec = RebalanceSpec(moves=call.query.moves, min_gain=call.query.min_gain)
 
-    def answer(bench: Bench) -> bytes:
-        board = bench.board()
-        search = MoveSearch(board, bench.profiles(board), spec, now=call.parts.clock.now(), watch=bench.guard)
-        complete = not any(bench.enough() for _ in search.steps())
+    def answer(workspace: ForecastWorkspace) -> bytes:
+        model = workspace.model()
+        search = MoveSearch(model, workspace.profiles(model), spec, now=call.parts.clock.now(), watch=workspace.guard)
+        complete = not any(workspace.expired() for _ in search.steps())
         seen = [each for each in search.found if call.caller.sees(each.namespace)]
         return encode(
             RebalanceReport(
-                moves=tuple(_told(board, each) for each in seen),
+                moves=tuple(_proposal(model, each) for each in seen),
                 hidden=len(search.found) - len(seen),
                 resting=search.resting,
                 staying=search.staying,
@@ -73,14 +73,14 @@ async def plan_rebalance(call: Call[RebalanceQuery, None]) -> Text:
             )
         )
 
-    return Text(await call.parts.desk.work(answer))
+    return Text(await call.parts.forecasts.run(call.caller.identity, answer))
 
 
-def _told(board: ClusterModel, move: PlannedMove) -> Proposal:
-    allocation = board.table.allocation(move.key)
+def _proposal(model: ClusterModel, move: PlannedMove) -> Proposal:
+    allocation = model.table.allocation(move.key)
     assert allocation is not None  # it was found there
     cpu, memory = allocation.shape.counted
-    there = board.nodes[move.to].status.images
+    there = model.nodes[move.to].status.images
     return Proposal(
         instance=move.instance,
         namespace=move.namespace,
@@ -103,7 +103,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/plan/rebalance",
         name="plan_rebalance",
-        summary="What a rebalance would move, for what gain and at what cost; nothing is written",
+        summary="Plan a rebalance: moves, gain and cost; nothing is written",
         tag="placement",
         gate=Gate(verbs=("plan",), kind="workload"),
         handler=plan_rebalance,
