@@ -16,7 +16,7 @@ from typing import Any
 
 from mandor.importers.base import Options
 from mandor.importers.fates import KeyFate, Outcome, key_fates
-from mandor.importers.trees import treed
+from mandor.importers.trees import parse_tree
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "imported-keys.md"
@@ -88,7 +88,7 @@ def fates(name: str) -> list[KeyFate]:
     options = Options(
         read=lambda path: BESIDE.get(path.rpartition("/")[2]), environment={"KEY": "k"}, profiles=("extra",)
     )
-    found = treed(name, text, options)
+    found = parse_tree(name, text, options)
     return list(key_fates(found.tree, found.read, OTHERS))
 
 

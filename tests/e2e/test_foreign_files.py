@@ -160,12 +160,12 @@ def test_a_kubernetes_file_runs_as_it_is_and_says_what_was_left_out(docker_clust
     file, cluster = tmp_path / "web.yaml", docker_cluster
     file.write_text(FILE)
     refused = mandor(cluster, "apply", "-f", str(file), "--strict", code=1)
-    assert f"{file}:13: metadata.annotations: guessed: they are kept as labels" in refused.stderr
+    assert f"{file}:13: metadata.annotations: guessed: they are stored as labels" in refused.stderr
     assert not cluster.items("workloads")
 
     assert "web-1" in mandor(cluster, "plan", "-f", str(file)).stdout
     told = mandor(cluster, "apply", "-f", str(file)).stderr
-    assert "metadata.annotations: guessed: they are kept as labels" in told
+    assert "metadata.annotations: guessed: they are stored as labels" in told
     assert "callers use the port that it listens on, 8080" in told
     cluster.wait_running("web", 2)
     eventually("both are ready", lambda: all(each["status"].get("ready") for each in cluster.instances("web")))

@@ -11,7 +11,7 @@ import pytest
 
 from mandor.importers.base import Options
 from mandor.importers.fates import KeyFate, key_fates, leaves, with_value
-from mandor.importers.trees import treed
+from mandor.importers.trees import parse_tree
 
 ROOT = Path(__file__).parents[2]
 FORMATS = ("compose", "kubernetes", "nomad")
@@ -55,7 +55,7 @@ def test_the_page_about_keys_says_what_the_importers_do() -> None:
 
 
 def test_a_key_that_is_taken_and_not_used_is_found() -> None:
-    found = treed("compose", "services: {a: {image: b, user: '1'}}", Options())
+    found = parse_tree("compose", "services: {a: {image: b, user: '1'}}", Options())
     outcomes = {each.path[-1]: each.outcome for each in key_fates(found.tree, found.read, {})}
     assert outcomes == {"image": "mapped", "user": "mapped"}
     deaf = key_fates(found.tree, lambda tree: found.read(with_value(tree, (0, "services", "a", "user"), "1")), {})

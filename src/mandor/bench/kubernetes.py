@@ -11,7 +11,7 @@ from typing import Any
 from mandor.errors import Invalid
 from mandor.importers.kubernetes.placement import FindNamespaces, PlacementReader, no_namespaces
 from mandor.importers.kubernetes.pod import PodReader
-from mandor.importers.kubernetes.shelf import Owner, Shelf
+from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects
 from mandor.importers.kubernetes.words import PROFILES, closer, device, plain_name, renamed
 from mandor.importers.part import Ledger, Part
 from mandor.lib.quantity import Cpu, Size
@@ -142,7 +142,7 @@ class Reader:
     def _group(self, spec: Map) -> Group:
         """As an import of it would have it; what is only nearly the same is refused, too."""
         ledger = Ledger()
-        pods = PodReader(Shelf(), PlacementReader(self._namespaces, _dropped))
+        pods = PodReader(ReferencedObjects(), PlacementReader(self._namespaces, _dropped))
         found = pods.read(ledger.open(self._mapped(spec), "", "spec"), Owner())
         for note in ledger.report().notes:
             self._refuse(_INDEX.sub("", note.path), note.text)

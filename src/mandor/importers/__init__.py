@@ -1,1 +1,1 @@
-"""Files of other tools, turned into manifests, with an honest report of what did not fit."""
+"""Importers: convert files of other tools into manifests, with a report of every key that was not mapped."""

@@ -21,11 +21,11 @@ from mandor.model.meta import NAME_MOST
 Read = Callable[[str], str | None]
 Folder = Callable[[str], Sequence[str] | None]
 FOLDER_MOST = 64
-"""So many files of a folder go along at most."""
+"""Maximum number of files of a folder that are copied into a manifest."""
 
 
 class Source(NamedTuple):
-    """A file: what it is called, and all of its text."""
+    """A file with its name and its whole text."""
 
     name: str
     text: str
@@ -41,31 +41,31 @@ def _unknown(path: str) -> Sequence[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a file leaves open, and its tool finds around it."""
+    """Inputs that the tool of a file reads from outside the file, such as environment variables."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of whoever imports."""
+    """Environment variables of the user that imports."""
     env_files: tuple[str, ...] = ()
-    """Files of variables, instead of the usual one."""
+    """Files of variables that replace the default one."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Values of variables that the file declares."""
     profiles: tuple[str, ...] = ()
-    """Parts of a file that are wanted beyond the usual ones."""
+    """Profiles of a file that are imported besides the default one."""
     project: str = ""
-    """The name of it all; absent: what the file, or its folder, says."""
+    """Project name; empty: taken from the file or its folder."""
     read: Read = _nothing
-    """The text of a file that another one names; None: it is not at hand, or no text."""
+    """Returns the text of a file that another file names; None: the file is missing or not text."""
     folder: Folder = _unknown
-    """The files below a folder that a file names, as paths below it; none: it is empty, or would be made; None: it is
-    not known, no folder, or too large."""
+    """Returns the files below a folder that a file names, as relative paths. Empty: the folder is empty, or its tool
+    would create it; None: unknown, not a folder, or too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One manifest, and where in the foreign file it comes from."""
+    """One manifest, and its place in the foreign file."""
 
     manifest: dict[str, Any]
-    """Plain data, in the form that people write."""
+    """Plain data, in the form that users write."""
     file: str
     line: int
 
@@ -83,32 +83,32 @@ class Importer(ABC):
     """Reads the files of one tool."""
 
     name: ClassVar[str]
-    """What `--format` calls it."""
+    """Value of `--format`."""
     title: ClassVar[str]
-    """What people call it."""
+    """Name of the format for users."""
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """How its files end, when a folder is read, beside .yaml, .yml and .json."""
+    """Suffixes of its files besides .yaml, .yml and .json, when a folder is read."""
 
     @abstractmethod
     def detect(self, text: str, name: str) -> bool:
-        """Whether this is one of its files; quick, and never an error."""
+        """Return whether this is a file of the format; fast, never raises."""
 
     @abstractmethod
     def read(self, files: Sequence[Source], options: Options) -> Imported:
-        """All of these files, which belong together."""
+        """Convert files that belong together."""
 
 
 def filled(**entries: Any) -> dict[str, Any]:
-    """A mapping of those that say something: not None, and not empty."""
+    """Return the items whose value is neither None nor empty."""
     return {key: value for key, value in entries.items() if value is not None and value not in ({}, [], ())}
 
 
 def fitting_name(text: str, *, most: int = NAME_MOST) -> str:
-    """The nearest text that may be a name here."""
+    """Return the closest text that is a valid name."""
     lowered = re.sub(r"[^a-z0-9._-]+", "-", text.lower())[:most]
     return lowered.strip("._-") or "unnamed"
 
 
 def knows(kind: type[msgspec.Struct], field_name: str) -> bool:
-    """Whether this version's manifest has the key: what it has not yet is dropped, with a note that says so."""
+    """Return whether this version's manifest has the key; keys that it lacks are dropped with a note."""
     return any(each.encode_name == field_name for each in msgspec.structs.fields(kind))

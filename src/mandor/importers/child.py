@@ -21,13 +21,13 @@ class Question(Struct, frozen=True):
     files: list[tuple[str, str]]
     """Name and text."""
     format: str = ""
-    """Empty: each file is examined."""
+    """Name of the format; empty: detected for each file."""
     strict: bool = False
-    """Whether a key that is lost is an error."""
+    """Makes a dropped key an error."""
 
 
 class Failure(Struct, frozen=True):
-    """An error of the conversion, as the API tells it."""
+    """An error of the conversion, as the API reports it."""
 
     code: str
     message: str
@@ -37,7 +37,7 @@ class Failure(Struct, frozen=True):
 
 class Answer(Struct, frozen=True):
     own: list[int] = []
-    """Places of the files that are not foreign."""
+    """Indices of the files that are manifests already."""
     made: list[MadeText] = []
     mapped: int = 0
     dropped: int = 0

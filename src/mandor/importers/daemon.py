@@ -1,10 +1,10 @@
-"""What of a group remains when it is to run once on every node, as the tools that are imported mean it."""
+"""Adjusts an imported group that runs once on every node."""
 
 from typing import Any
 
 
 def fit_daemon(group: dict[str, Any]) -> None:
-    """In place: how many and how they spread means nothing there, and each node has its own data."""
+    """Remove counts, spread and shared data from the group, in place: they have no meaning for a daemon."""
     for key in ("replicas", "gang", "disruption"):
         group.pop(key, None)
     placement = group.get("placement", {})

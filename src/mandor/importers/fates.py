@@ -1,7 +1,7 @@
-"""What becomes of each key of a foreign file, found out by changing its value and importing the file again.
+"""Finds what an importer does with each key of a foreign file, by changing its value and importing the file again.
 
-A key that is in the manifest makes a difference there; one that is not has a note. A key that does neither is lost in
-silence, and this finds it whatever the importer thinks of itself.
+A key that is mapped changes the manifest; a key that is not mapped has a note. A key that does neither is lost without
+a trace, and this module finds it whatever the importer reports.
 """
 
 import copy
@@ -18,9 +18,9 @@ Tree = Any
 Step = str | int
 Path = tuple[Step, ...]
 Read = Callable[[Tree], Imported]
-"""Imports a file that was read already."""
+"""Imports a file that is already parsed."""
 Outcome = Literal["mapped", "guessed", "dropped", "ignored", "told", "checked", "silent"]
-"""`told`: this value is so anyway, another one has a note; `checked`: any other value is an error."""
+"""`told`: the value is the default, and other values have a note; `checked`: every other value is an error."""
 
 _AMOUNT = re.compile(r"(\d+)(\.\d+|\D*)")
 
@@ -30,19 +30,19 @@ class KeyFate:
     path: Path
     outcome: Outcome
     becomes: tuple[str, ...] = ()
-    """Where in the manifests it makes a difference."""
+    """Paths of the manifests that the key changes."""
     note: str = ""
 
 
 def key_fates(tree: Tree, read: Read, others: Mapping[str, Sequence[Any]]) -> Iterator[KeyFate]:
-    """Each key with a value of its own; `others`: values that a key may have, where not any text will do."""
+    """Return the outcome of each key with a value; `others`: alternative values for keys with a fixed set of them."""
     base = read(tree)
     for path in list(leaves(tree)):
         yield _fate(tree, path, read, base, others)
 
 
 def leaves(tree: Tree, path: Path = ()) -> Iterator[Path]:
-    """Keys whose value is no mapping, nor a list of them."""
+    """Return the keys whose value is neither a mapping nor a list of mappings."""
     if isinstance(tree, dict) and tree:
         for key, each in tree.items():
             yield from leaves(each, (*path, key))
@@ -83,19 +83,19 @@ def _made(imported: Imported) -> list[Any]:
 
 
 def _among(places: list[str], keys: frozenset[tuple[str, str]]) -> bool:
-    """Whether one of these, or all above one, is among them."""
+    """Return whether one of these paths, or a parent of one, is in the set."""
     return any(place in {path for _, path in keys} for place in places)
 
 
 def _note_of(places: list[str], notes: Sequence[Note]) -> str:
-    """What is said of the key, else of an item of its list, else of the nearest one above it."""
+    """Return the note of the key, else of an item of its list, else of its nearest parent."""
     said = {note.path: note.text for note in notes}
     item = next((text for path, text in said.items() if path.startswith(f"{places[0]}[")), "")
     return said.get(places[0]) or item or next((said[place] for place in places[1:] if place in said), "")
 
 
 def path_text(path: Path, tree: Tree) -> str:
-    """As notes write it: a block by its title, an item by its number."""
+    """Return the path as notes write it: a block by its title, an item by its index."""
     text = ""
     for step in path:
         tree = tree[step]
@@ -114,7 +114,7 @@ def at(tree: Tree, path: Path) -> Any:
 
 
 def with_value(tree: Tree, path: Path, value: Any) -> Tree:
-    """A copy with one value changed; what is not on the way to it is the same."""
+    """Return a copy with one value changed; subtrees off the path are shared."""
     made = copy.copy(tree)
     made[path[0]] = value if len(path) == 1 else with_value(tree[path[0]], path[1:], value)
     if len(path) == 1 and hasattr(made, "texts"):
@@ -123,7 +123,7 @@ def with_value(tree: Tree, path: Path, value: Any) -> Tree:
 
 
 def changed_values(key: Step, value: Any, others: Mapping[str, Sequence[Any]]) -> list[Any]:
-    """Other values of the same kind."""
+    """Return other values of the same type."""
     if isinstance(key, str) and key in others:
         return [each for each in others[key] if each != value]
     if isinstance(value, bool):
@@ -139,7 +139,7 @@ def changed_values(key: Step, value: Any, others: Mapping[str, Sequence[Any]]) -
 
 
 def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
-    """Where two manifests differ."""
+    """Return the paths at which two manifests differ."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in one.keys() | other.keys():
             yield from differences(one.get(key), other.get(key), f"{path}.{key}" if path else str(key))

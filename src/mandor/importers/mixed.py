@@ -1,4 +1,4 @@
-"""Files of any format together: manifests as they are, those of other tools as the manifests they stand for."""
+"""Reads files of any format together: manifests as they are, files of other tools converted to manifests."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ NOTHING_IMPORTED = Imported((), NO_REPORT)
 
 
 class MadeText(NamedTuple):
-    """One manifest as text, and where in the foreign file it comes from."""
+    """One manifest as text, and its place in the foreign file."""
 
     text: str
     file: str
@@ -26,7 +26,7 @@ class MadeText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Manifests, and what was made of the rest."""
+    """Manifests, and the report of the converted files."""
 
     own: tuple[Source, ...]
     imported: Imported = NOTHING_IMPORTED
@@ -46,7 +46,7 @@ class Mixed:
         namespace: str = DEFAULT_NAMESPACE,
         engines: Collection[str] | None = None,
     ) -> list[Document]:
-        """Every object, as `load_mixed` reads them; `own`: other manifests than its own."""
+        """Return all objects, as `load_mixed` does; `own`: manifests to use instead of its own."""
         return load_mixed(self.own if own is None else own, self.texts, namespace=namespace, engines=engines)
 
 
@@ -57,7 +57,7 @@ def load_mixed(
     namespace: str = DEFAULT_NAMESPACE,
     engines: Collection[str] | None = None,
 ) -> list[Document]:
-    """Every object; one that came from another tool, and each mistake in it, has its place in that tool's file."""
+    """Return all objects; an object of a converted file, and each error in it, refers to its line in that file."""
     made = {f"{each.file} ({number})": each for number, each in enumerate(foreign, start=1)}
     texts: list[tuple[str, str | Map]] = [*own, *((name, each.text) for name, each in made.items())]
     try:
@@ -69,7 +69,7 @@ def load_mixed(
 
 
 def read_mixed(files: Sequence[Source], options: Options, format_name: str | None = None) -> Mixed:
-    """`format_name`: all of them are of that format; absent: each is looked at."""
+    """Read the files; `format_name`: the format of all of them; None: detected for each file."""
     foreign = [each for each in files if format_name or detect(each)]
     imported = import_files(foreign, options, format_name) if foreign else NOTHING_IMPORTED
     return Mixed(tuple(each for each in files if each not in foreign), imported)
@@ -88,7 +88,7 @@ def _put_back_document(document: Document, made: dict[str, MadeText]) -> Documen
 
 
 def lost_keys(report: Report) -> Invalid:
-    """What to raise where nothing may be lost."""
+    """Return the error for keys that were not mapped, or None."""
     errors = [
         {"file": each.file, "line": each.line, "path": each.path, "hint": each.hint or None}
         | {"message": f"{each.path}: {each.fate}: {each.text}"}
@@ -100,7 +100,7 @@ def lost_keys(report: Report) -> Invalid:
 
 
 def text_of(path: str) -> str | None:
-    """The text of a file that another one names; None: there is none, or it is no text."""
+    """Return the text of a file that another file names; None: missing, or not text."""
     try:
         with Path(path).expanduser().open("rb") as file:
             data = file.read(TEXT_MOST + 1)
@@ -110,7 +110,7 @@ def text_of(path: str) -> str | None:
 
 
 def files_below(path: str) -> list[str] | None:
-    """What is in a folder that a file names; None: it is no folder, or has more than can go along."""
+    """Return the files of a folder that a file names; None: not a folder, or too many files."""
     folder, found = Path(path).expanduser(), list[str]()
     if not folder.is_dir():
         return None if folder.exists() else []

@@ -1,8 +1,7 @@
-"""Part: a mapping of a foreign file that knows which of its keys somebody used.
+"""Part: a mapping of a foreign file that records which of its keys were read.
 
-Whoever reads a file through parts cannot lose a key: taking a value accounts for its key, and `Ledger.report` goes
-through the whole file afterwards and lists each key that nobody took, with its line. Forgetting one makes a note,
-not a silence.
+A file that is read through parts cannot lose a key: reading a value accounts for its key, and `Ledger.report` goes
+through the whole file afterwards and lists each key that was not read, with its line.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ _State = Literal["whole", "opened", "dropped", "ignored"]
 
 
 class Traced(Map):
-    """A mapping put together from several files: keys know theirs."""
+    """A mapping merged from several files; each key has the file it comes from."""
 
     __slots__ = ("files",)
 
@@ -30,21 +29,21 @@ class Traced(Map):
 
 @dataclass(slots=True)
 class Ledger:
-    """What became of the keys of some files."""
+    """The outcome of each key of the opened files."""
 
     roots: list["Part"] = field(default_factory=list)
     states: dict[tuple[int, str], _State] = field(default_factory=dict)
-    """By mapping and key; a mapping that stands in several places (an alias) is one."""
+    """Outcome by mapping and key; a mapping in several places (an alias) is one mapping."""
     seen: dict[int, Map] = field(default_factory=dict)
-    """Keeps these mappings alive, so that none gets the identity of another."""
+    """Keeps these mappings alive, so that no other mapping gets the same identity."""
     notes: dict[tuple[str, int, str, str], Note] = field(default_factory=dict)
     items: int = 0
-    """Items of lists that were dropped one by one."""
+    """Number of list items that were dropped one by one."""
 
     def open(self, source: Any, file: str, path: str = "", line: int = 1) -> "Part":
-        """A document of a file: from now on, each key in it must be accounted for."""
+        """Open a document of a file; each of its keys must be accounted for."""
         if not isinstance(source, Map):
-            raise Invalid("a mapping belongs here", file=file, line=line)
+            raise Invalid("expected a mapping", file=file, line=line)
         part = Part(self, source, file, path)
         self.roots.append(part)
         return part
@@ -58,7 +57,7 @@ class Ledger:
             self.notes.setdefault((file, line, path, text), Note(file, line, path, fate, text, hint))
 
     def report(self) -> Report:
-        """All keys of all documents; those that nobody accounted for are `unknown`."""
+        """Return the report over all documents; keys that are not accounted for are `unknown`."""
         mapped = dropped = 0
         left: set[tuple[str, str]] = set()
         idle: set[tuple[str, str]] = set()
@@ -77,7 +76,7 @@ class Ledger:
         if state == "whole":
             return 1, 0
         if state is None:
-            part.note(key, "unknown", "this key is not known here")
+            part.note(key, "unknown", "unknown key")
         if state != "opened":
             left.add(place)
             return 0, 1 + _size(part.source[key])
@@ -136,7 +135,7 @@ class Part:
         return f"{self.path}.{key}" if self.path else key
 
     def wrong(self, key: str, message: str, hint: str | None = None) -> Invalid:
-        """An error that names file and line, to be raised."""
+        """Return an error that names file and line."""
         return Invalid(
             f"`{self.path_of(key)}`: {message}",
             hint=hint,
@@ -148,26 +147,26 @@ class Part:
     # Values.
 
     def take(self, key: str, default: Any = None) -> Any:
-        """The value as it is, as plain data."""
+        """Return the value as plain data."""
         if key not in self.source:
             return default
         self._mark(key, "whole")
         return plain(self.source[key])
 
     def text(self, key: str, default: str | None = None) -> str | None:
-        """A scalar as it was typed: `1.10` stays `1.10`."""
+        """Return a scalar as it was typed: `1.10` stays `1.10`."""
         value = self.source.get(key)
         if isinstance(value, dict | list):
-            raise self.wrong(key, "text belongs here, not a mapping or a list")
+            raise self.wrong(key, "expected text, not a mapping or a list")
         self._mark(key, "whole")
         return default if value is None else scalar_text(self.source.texts.get(key), value)
 
     def whole(self, key: str, default: int | None = None) -> int | None:
-        found = self._as(key, int, "a whole number belongs here")
+        found = self._as(key, int, "expected an integer")
         return default if found is None else found
 
     def number(self, key: str, default: float | None = None) -> float | None:
-        found = self._as(key, float, "a number belongs here")
+        found = self._as(key, float, "expected a number")
         return default if found is None else found
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -180,7 +179,7 @@ class Part:
         return words[text.lower()]
 
     def texts(self, key: str) -> list[str]:
-        """A list of scalars, or one by itself."""
+        """Return a list of scalars; a single scalar counts as a list of one."""
         value = self.source.get(key)
         if not isinstance(value, list):
             text = self.text(key)
@@ -188,17 +187,17 @@ class Part:
         self._mark(key, "whole")
         typed = value.texts if isinstance(value, List) else {}
         if any(isinstance(each, dict | list) for each in value):
-            raise self.wrong(key, "a list of texts belongs here")
+            raise self.wrong(key, "expected a list of texts")
         return [scalar_text(typed.get(index), each) for index, each in enumerate(value)]
 
     def text_map(self, key: str) -> dict[str, str]:
-        """Names the file is free to choose, such as labels: they count as one key."""
+        """Return a mapping with free names, such as labels; it counts as one key."""
         value = self.source.get(key)
         if value is None:
             self._mark(key, "whole")
             return {}
         if not isinstance(value, dict) or any(isinstance(each, dict | list) for each in value.values()):
-            raise self.wrong(key, "a mapping of texts belongs here")
+            raise self.wrong(key, "expected a mapping of texts")
         self._mark(key, "whole")
         typed = value.texts if isinstance(value, Map) else {}
         return {name: scalar_text(typed.get(name), each) for name, each in value.items()}
@@ -206,29 +205,29 @@ class Part:
     # Parts.
 
     def part(self, key: str) -> "Part":
-        """The mapping under a key; an empty one if there is none."""
+        """Return the mapping under a key; an empty mapping if the key is absent."""
         value = self.source.get(key)
         if value is None:
             self._mark(key, "whole")
             return Part(self.ledger, Map(self.line), self.file_of(key), self.path_of(key))
         if not isinstance(value, Map):
-            raise self.wrong(key, "a mapping belongs here")
+            raise self.wrong(key, "expected a mapping")
         self._mark(key, "opened")
         return Part(self.ledger, value, self.file_of(key), self.path_of(key))
 
     def parts(self, key: str) -> list["Part"]:
-        """The mappings in the list under a key."""
+        """Return the mappings in the list under a key."""
         value = self.source.get(key)
         if value is None:
             self._mark(key, "whole")
             return []
         if not isinstance(value, list) or not all(isinstance(each, Map) for each in value):
-            raise self.wrong(key, "a list of mappings belongs here")
+            raise self.wrong(key, "expected a list of mappings")
         self._mark(key, "opened")
         return list(self.inside(key))
 
     def mixed(self, key: str) -> "list[str | Part]":
-        """A list of short forms, as texts, and long forms, as parts; or one by itself."""
+        """Return a list of short forms (texts) and long forms (parts); a single value counts as a list of one."""
         value = self.source.get(key)
         if not isinstance(value, dict | list):
             return list(self.texts(key))
@@ -239,22 +238,23 @@ class Part:
                 path = f"{self.path_of(key)}[{index}]" if isinstance(value, list) else self.path_of(key)
                 found.append(Part(self.ledger, each, self.file_of(key), path))
             elif isinstance(each, dict | list):
-                raise self.wrong(key, "a list of texts and mappings belongs here")
+                raise self.wrong(key, "expected a list of texts and mappings")
             else:
                 found.append(scalar_text(value.texts.get(index) if isinstance(value, List) else None, each))
         return found
 
     def entries(self, key: str) -> list[tuple[str, "Part"]]:
-        """Named mappings under a key; a name without a value has an empty one. The names are taken."""
+        """Return the named mappings under a key; a name without a value has an empty mapping. The names are accounted
+        for."""
         under = self.part(key)
         return [(name, under.part(name)) for name in under]
 
     def inside(self, key: str) -> Iterator["Part"]:
-        """The mapping, or the mappings in the list, under a key; accounts for nothing."""
+        """Return the mapping, or the mappings in the list, under a key, without accounting for it."""
         value, file, path = self.source[key], self.file_of(key), self.path_of(key)
         yield from _maps(value, path, lambda found, at: Part(self.ledger, found, file, at))
 
-    # What is not quite, or not at all, in the manifest.
+    # Keys that are not mapped, or mapped to something similar.
 
     def drop(self, key: str, why: str, hint: str = "") -> None:
         if key in self.source:
@@ -262,31 +262,31 @@ class Part:
             self.note(key, "dropped", why, hint)
 
     def drop_rest(self, why: str, hint: str = "") -> None:
-        """All that nobody has accounted for so far."""
+        """Drop all keys that are not accounted for yet."""
         for key in self.source:
             if (id(self.source), key) not in self.ledger.states:
                 self.drop(key, why, hint)
 
     def drop_all(self, key: str, why: str, hint: str = "") -> None:
-        """The whole mapping, told once, at this key."""
+        """Drop the whole mapping with one note, at this key."""
         for each in self.source:
             if self.ledger.states.get((id(self.source), each)) != "ignored":
                 self._mark(each, "dropped")
         self.note(key, "dropped", why, hint)
 
     def drop_item(self, key: str, index: int, why: str, hint: str = "") -> None:
-        """One item of a list whose others were taken."""
+        """Drop one item of a list whose other items were read."""
         value = self.source[key]
         line = value.lines[index] if isinstance(value, List) and index < len(value.lines) else self.line_of(key)
         self.ledger.items += 1
         self.ledger.note(self.file_of(key), line, f"{self.path_of(key)}[{index}]", "dropped", why, hint)
 
     def guess(self, key: str, what: str, hint: str = "") -> None:
-        """A note beside a value that was taken."""
+        """Add a note to a value that was read."""
         self.note(key, "guessed", what, hint)
 
     def ignore(self, key: str) -> None:
-        """It says nothing by itself, as its own tool has it: an extension, a name for editors."""
+        """Account for a key without an effect in its own tool, such as an extension."""
         self._mark(key, "ignored")
 
     def note(self, key: str, fate: Fate, text: str, hint: str = "") -> None:
@@ -307,14 +307,14 @@ class Part:
 
 
 def plain(value: Any) -> Any:
-    """Without lines."""
+    """Return the value without line numbers."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, list) else value
 
 
 def scalar_text(typed: str | None, value: Any) -> str:
-    """A scalar as text: as it was typed, if that is known; nothing is no text, however it is written."""
+    """Return a scalar as text, as it was typed where that is known; null is not text."""
     if value is None:
         return ""
     if typed is not None:
@@ -332,7 +332,7 @@ def _maps(value: Any, path: str, made: Callable[[Map, str], Part]) -> Iterator[P
 
 
 def _size(value: Any) -> int:
-    """How many keys there are below."""
+    """Return the number of keys below a value."""
     if isinstance(value, dict):
         return len(value) + sum(_size(each) for each in value.values())
     return sum(_size(each) for each in value) if isinstance(value, list) else 0

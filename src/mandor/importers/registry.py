@@ -1,4 +1,4 @@
-"""Importers by name, which of them a file is for, and the one way to use them: what comes out is a valid manifest."""
+"""Importers by name, detection of the format of a file, and conversion into valid manifests."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,11 +20,11 @@ OWN: dict[str, str] = {
 
 
 MARKS = ("services", "include", "apiVersion", "job", "Job", "TaskGroups")
-"""Words of which every file that an importer of the package recognises has at least one."""
+"""Words of which every file that a built-in importer detects has at least one."""
 
 
 def may_be_foreign(text: str) -> bool:
-    """Whether it is worthwhile to examine a file: quick, whatever the text is."""
+    """Return whether it is worthwhile to detect the format; fast for any text."""
     return any(mark in text for mark in MARKS) or any(name not in OWN for name in known_importers())
 
 
@@ -33,7 +33,7 @@ def known_importers() -> list[str]:
 
 
 def find_importer(name: str) -> Importer:
-    """The importer of that name; `Invalid` tells the names there are."""
+    """Return the importer with that name; raise `Invalid` with the known names."""
     try:
         if name in OWN:
             module, _, attribute = OWN[name].partition(":")
@@ -47,14 +47,14 @@ def find_importer(name: str) -> Importer:
 
 
 def detect(file: Source) -> Importer | None:
-    """Whose file it is; None: nobody's, so it is a manifest, or nothing that is known here."""
+    """Return the importer of a file; None: the file is a manifest, or of no known format."""
     return next(
         (each for name in known_importers() if (each := find_importer(name)).detect(file.text, file.name)), None
     )
 
 
 def convert(importer: Importer, files: Sequence[Source], options: Options) -> Imported:
-    """Manifests that `mandor apply` would take, and the report."""
+    """Return manifests that `mandor apply` accepts, and the report."""
     imported = importer.read(files, options)
     for made in imported.made:
         _check(made)
@@ -62,15 +62,15 @@ def convert(importer: Importer, files: Sequence[Source], options: Options) -> Im
 
 
 def import_files(files: Sequence[Source], options: Options, format_name: str | None = None) -> Imported:
-    """Each file by its format, those of one format together; `Invalid` for a file of no known one."""
+    """Import files by their format, files of one format together; raise `Invalid` for a file of no known format."""
     groups: dict[str, list[Source]] = {}
     found: dict[str, Importer] = {}
     for file in files:
         importer = find_importer(format_name) if format_name else detect(file)
         if importer is None:
             _check_yaml(file)
-            hint = f"say what it is with --format: {', '.join(known_importers())}"
-            raise Invalid("this is no file of a tool that is known here", hint=hint, file=file.name, line=1)
+            hint = f"name its format with --format: {', '.join(known_importers())}"
+            raise Invalid("the format of this file is unknown", hint=hint, file=file.name, line=1)
         found.setdefault(importer.name, importer)
         groups.setdefault(importer.name, []).append(file)
     total = Imported((), Report())
@@ -80,7 +80,7 @@ def import_files(files: Sequence[Source], options: Options, format_name: str | N
 
 
 def _check_yaml(file: Source) -> None:
-    """A file that nobody can read says more by its first mistake than by its being unknown."""
+    """Raise the syntax error of a file that cannot be parsed, instead of reporting an unknown format."""
     try:
         load_all(file.text)
     except Malformed as error:
@@ -88,7 +88,7 @@ def _check_yaml(file: Source) -> None:
 
 
 def _check(made: Made) -> None:
-    """A mistake in what was made is told where it comes from."""
+    """Raise an error for an invalid manifest, with the line of the foreign file."""
     try:
         load_manifests(dump(made.manifest))
     except Invalid as error:

@@ -1,16 +1,16 @@
-"""Report: which keys of a foreign file found their place, and what became of the others."""
+"""Report: the keys of a foreign file that were mapped, and what was done with the others."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
 Fate = Literal["unknown", "dropped", "guessed", "skipped"]
-"""`unknown`: nobody here knows the key; `dropped`: it is known, and has no counterpart; `guessed`: it is mapped, but
-does not mean quite the same; `skipped`: its own tool leaves it out, too, unless it is asked for."""
+"""`unknown`: the importer does not know the key; `dropped`: the key has no counterpart; `guessed`: the key is mapped to
+something with a slightly different meaning; `skipped`: its own tool ignores it, too, unless it is requested."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Note:
-    """One key that is not in the manifest as it was in the file."""
+    """One key whose meaning in the manifest differs from that in the file."""
 
     file: str
     line: int
@@ -26,17 +26,17 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Every key is counted once: it is in the manifest, or a note says what became of it."""
+    """Counts every key once: it is in the manifest, or a note says what was done with it."""
 
     mapped: int = 0
-    """Keys that are in the manifest, those that were guessed among them."""
+    """Number of keys in the manifest, including guessed ones."""
     dropped: int = 0
-    """Keys that are not, those below a dropped key included."""
+    """Number of keys that are not in the manifest, including those below a dropped key."""
     notes: tuple[Note, ...] = ()
     left: frozenset[tuple[str, str]] = frozenset()
-    """File and path of each key that is not in the manifest; all below it is not, either."""
+    """File and path of each key that is not in the manifest; nothing below it is, either."""
     idle: frozenset[tuple[str, str]] = frozenset()
-    """Of each that says nothing by itself, to its own tool as here, and so is not counted."""
+    """File and path of each key that has no effect in its own tool, and is not counted."""
 
     @property
     def total(self) -> int:
@@ -44,12 +44,12 @@ class Report:
 
     @property
     def share(self) -> float:
-        """How much of the file is in the manifest; nothing is all of an empty one."""
+        """Return the share of keys that are in the manifest; 1 for an empty file."""
         return self.mapped / self.total if self.total else 1.0
 
     @property
     def losses(self) -> tuple[Note, ...]:
-        """What the manifest does not say, and the file does."""
+        """Return the notes about keys that are not in the manifest."""
         return tuple(note for note in self.notes if note.fate != "skipped")
 
     def __add__(self, other: "Report") -> "Report":
@@ -72,7 +72,7 @@ class Report:
         return ", ".join(parts)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report as plain data for JSON."""
         notes = [
             {"file": each.file, "line": each.line, "path": each.path, "fate": each.fate, "text": each.text}
             | ({"hint": each.hint} if each.hint else {})
@@ -82,4 +82,4 @@ class Report:
 
 
 NO_REPORT = Report()
-"""There was nothing foreign."""
+"""The report when no file was foreign."""

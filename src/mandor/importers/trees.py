@@ -1,4 +1,4 @@
-"""A foreign file as a tree whose values can be changed, and the way to import such a tree: for `fates`."""
+"""Parses a foreign file into a tree whose values can be changed, and imports such a tree; used by `fates`."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,17 +15,17 @@ from mandor.lib.yaml12 import Parsed, dump, load_all
 _KEPT_MOST = 64
 
 
-class Treed(NamedTuple):
+class ParsedTree(NamedTuple):
     tree: Tree
     read: Read
 
 
-def treed(format_name: str, text: str, options: Options) -> Treed:
-    """Documents of YAML by their number, jobs of Nomad by their names."""
+def parse_tree(format_name: str, text: str, options: Options) -> ParsedTree:
+    """Return the tree: YAML documents by their index, Nomad jobs by their name."""
     if format_name == "nomad":
-        return Treed({"job": trees_of_jobs(text, options)}, _read_jobs)
+        return ParsedTree({"job": trees_of_jobs(text, options)}, _read_jobs)
     documents = [plain(each.value) for each in load_all(text)]
-    return Treed(documents, _read_objects() if format_name == "kubernetes" else _yaml_reader(format_name, options))
+    return ParsedTree(documents, _read_objects() if format_name == "kubernetes" else _yaml_reader(format_name, options))
 
 
 def _read_jobs(tree: Any) -> Imported:
@@ -35,7 +35,7 @@ def _read_jobs(tree: Any) -> Imported:
 
 
 def _read_objects() -> Read:
-    """Each document is a file of its own, so that notes tell them apart; most are the same each time."""
+    """Import each document as a file of its own, so that notes tell them apart; unchanged documents are cached."""
     importer = KubernetesImporter()
     known: dict[int, tuple[Any, list[Parsed]]] = {}
 

@@ -85,7 +85,7 @@ def test_what_is_no_file_of_another_tool_is_not_imported(mandor: Mandor, tmp_pat
     (tmp_path / "own.yaml").write_text("name: own\nimage: x\n")
     told = mandor("import", "own.yaml")
     assert told.code == 1
-    assert "this is no file of a tool that is known here" in told.err
+    assert "the format of this file is unknown" in told.err
     assert "compose" in told.err
     assert mandor("import", "own.yaml", "--format", "compsoe").code == 1
 

@@ -400,7 +400,7 @@ def test_a_key_nobody_knows_is_told() -> None:
         ("services:\n  web: {image: a, depends_on: [db]}\n", "there is no service 'db'"),
         ("services:\n  web: {image: a, mem_limit: much}\n", "is not a size"),
         ("services:\n  web: {image: a, extends: web}\n", "extends itself"),
-        ("services: [web]\n", "a mapping belongs here"),
+        ("services: [web]\n", "expected a mapping"),
     ],
 )
 def test_what_makes_no_sense_is_an_error_with_its_line(text: str, message: str) -> None:

@@ -52,7 +52,7 @@ def test_a_dollar_sign_in_a_file_of_variables_that_stands_for_nothing_is_told_wi
     found = imported("services: {web: {image: a, env_file: web.env}}", files)
     assert manifests(found)["web"]["env"] == {"A": "1", "PASSWORD": "a", "QUOTED": "a$b", "KNOWN": "12"}
     assert told(found) == [
-        "shop/web.env:2: b: guessed: the variable b is not set; it is empty"
+        "shop/web.env:2: b: guessed: the variable b is not set, and is empty"
         " (write $$b for a dollar sign, or put the value in single quotes)"
     ]
 
@@ -113,7 +113,8 @@ def test_a_mistake_that_a_variable_made_names_the_variable() -> None:
     with pytest.raises(Invalid, match="'' is not a size") as caught:
         imported("services:\n  web:\n    image: a\n    mem_limit: ${MEMORY}\n")
     assert (
-        caught.value.hint == "the variable MEMORY is not set; it is empty; set it, or write a default: ${NAME:-default}"
+        caught.value.hint
+        == "the variable MEMORY is not set, and is empty; set it, or write a default: ${NAME:-default}"
     )
 
 
@@ -127,7 +128,7 @@ def test_options_of_a_tmpfs_that_mean_nothing_here_are_told() -> None:
     found = imported("services: {web: {image: a, tmpfs: ['/tmp:mode=1777,size=64m,noexec']}}")
     assert manifests(found)["web"]["mounts"] == [{"tmpfs": "64Mi", "path": "/tmp"}]
     assert [note.text for note in found.report.notes] == [
-        "mode=1777, noexec of /tmp is not heeded: a tmpfs belongs to its task"
+        "mode=1777, noexec of /tmp is ignored: a tmpfs belongs to its task"
     ]
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mandor.importers.nomad.template import Rendered, Unsaid, rendered, secret_name
+from mandor.importers.nomad.template import NoCounterpart, Rendered, rendered, secret_name
 from tests.unit.importers.test_nomad import CONFIG, group_of, imported, task_of, told
 
 KNOWN = {"NOMAD_JOB_NAME": "shop"}
@@ -57,7 +57,7 @@ def test_what_can_be_said_of_a_template(data: str, text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_said_of_a_template(data: str) -> None:
-    with pytest.raises(Unsaid):
+    with pytest.raises(NoCounterpart):
         said(data)
 
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_said_of_a_template(data: str) -> None:
 def test_any_text_is_said_or_not(data: str) -> None:
     try:
         found = said(data)
-    except Unsaid:
+    except NoCounterpart:
         return
     assert "{{" not in data or len(found.text) < len(data) + 60
 

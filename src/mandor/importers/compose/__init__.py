@@ -30,7 +30,7 @@ class ComposeImporter(Importer):
             return False
         try:
             documents = load_all(text, tags=TAGS)
-        except Malformed:  # it is said where: whoever reads it finds that out again
+        except Malformed:  # the caller finds the same error with its line
             return _SERVICES.search(text) is not None and not _FOREIGN.search(text)
         first = documents[0].value if documents else None
         if not isinstance(first, dict) or _OURS & first.keys():
@@ -49,7 +49,8 @@ class ComposeImporter(Importer):
 
 
 def _overrides(file: Source) -> bool:
-    """Whether Compose lays it over another one by its name: a folder's files come sorted, and it would be below."""
+    """Return whether Compose merges the file over another one because of its name; in a folder it sorts before that
+    one."""
     return PurePosixPath(file.name).stem.endswith(".override")
 
 
@@ -64,7 +65,7 @@ def _project(files: Sequence[Source], options: Options) -> Imported:
 
 
 def _unset_there(ledger: Ledger, facts: Mapping[str, object]) -> str | None:
-    """What makes no sense may be what a variable left empty, there or in an item of the list."""
+    """Return whether an invalid value can be caused by an empty variable, there or in an item of the list."""
     path = facts.get("path")
     for note in ledger.notes.values():
         same = (note.file, note.line) == (facts.get("file"), facts.get("line")) or note.path.startswith(f"{path}[")
@@ -76,7 +77,7 @@ def _unset_there(ledger: Ledger, facts: Mapping[str, object]) -> str | None:
 def _read(files: Sequence[Source], options: Options, ledger: Ledger) -> Imported:
     loader = Loader(options, ledger)
     top = ledger.open(loader.project(files), files[0].name)
-    top.ignore("version")  # Compose itself has no use for it any more
+    top.ignore("version")  # obsolete in Compose
     top.text("name")
     project, profiles = loader.name, loader.profiles
     storage, texts = Storage(top, project, options), Texts(top, project, options, loader.around)
@@ -89,7 +90,7 @@ def _read(files: Sequence[Source], options: Options, ledger: Ledger) -> Imported
             top.ignore(key)
     services = top.part("services")
     if not services:
-        raise top.wrong("services", "there are no services in it", "services: {web: {image: nginx}}")
+        raise top.wrong("services", "the file has no services", "services: {web: {image: nginx}}")
     reader = Reader(project, services, storage, texts, loader, _completed(services), networks)
     made = [
         Made(reader.manifest(name, services.part(name)), services.file_of(name), services.line_of(name))
@@ -97,14 +98,14 @@ def _read(files: Sequence[Source], options: Options, ledger: Ledger) -> Imported
         if _runs(services, name, profiles)
     ]
     texts.leave_unused()
-    _tell_unreachable(services, made)
+    _note_unreachable(services, made)
     used = {each.get("volume") for item in made for each in item.manifest.get("volumes", {}).values()}
     volumes = [each for name, each in storage.made.items() if storage.objects[name] in used]
     return Imported((*texts.made, *volumes, *made), ledger.report())
 
 
-def _tell_unreachable(services: Part, made: Sequence[Made]) -> None:
-    """Compose runs everything on one machine, where each service is found by its name."""
+def _note_unreachable(services: Part, made: Sequence[Made]) -> None:
+    """Note services that other nodes cannot reach: Compose runs everything on one machine, where names resolve."""
     for each in made:
         name, ports = each.manifest["name"], each.manifest.get("ports", {})
         if ports and all(port.get("host") == port["port"] for port in ports.values()):
@@ -113,7 +114,7 @@ def _tell_unreachable(services: Part, made: Sequence[Made]) -> None:
         others = (other.manifest for other in made if other is not each)
         if name in services and any(_names(other, word) for other in others):
             hint = f"publish its port under the same number, or `placement: {{near: [{{workload: {name}}}]}}`"
-            services.guess(name, "others find it by its name on its own node only", hint)
+            services.guess(name, "its name resolves on its own node only", hint)
 
 
 def _names(manifest: dict[str, Any], word: re.Pattern[str]) -> bool:
@@ -127,12 +128,12 @@ def _runs(services: Part, name: str, profiles: tuple[str, ...]) -> bool:
         return True
     services.ignore(name)
     first = services.peek(name)["profiles"][0]
-    services.note(name, "skipped", "its profile is not asked for: Compose leaves it out, too", f"--with {first}")
+    services.note(name, "skipped", "its profile is not selected, so Compose ignores it, too", f"--with {first}")
     return False
 
 
 def _completed(services: Part) -> frozenset[str]:
-    """Services that others wait for to end."""
+    """Return the services that others wait for to complete."""
     found: set[str] = set()
     for name in services:
         service: Any = services.peek(name)
@@ -140,8 +141,8 @@ def _completed(services: Part) -> frozenset[str]:
         if isinstance(waits, dict):
             found |= {
                 other
-                for other, told in waits.items()
-                if isinstance(told, dict) and CONDITIONS.get(str(told.get("condition"))) == "completed"
+                for other, given in waits.items()
+                if isinstance(given, dict) and CONDITIONS.get(str(given.get("condition"))) == "completed"
             }
     return frozenset(found)
 
@@ -152,5 +153,5 @@ def _network(part: Part) -> None:
     elif part.flag("external"):
         part.text("name")
     if (driver := part.text("driver", "bridge")) not in {"bridge", "default"}:
-        part.guess("driver", f"not {driver}: a network is the engine's")
-    part.drop_rest("a network is the engine's")
+        part.guess("driver", f"not {driver}: networks are managed by the engine")
+    part.drop_rest("networks are managed by the engine")

@@ -1,4 +1,4 @@
-"""Compose's amounts in ours: `50m` is binary there, `1m30s` a duration, `"0.5"` cores."""
+"""Converts Compose's amounts: `50m` is binary there, `1m30s` a duration, `"0.5"` cores."""
 
 import re
 
@@ -14,7 +14,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h
 
 
 def size_of(text: str) -> str:
-    """Docker counts memory in powers of 1024, however the unit is written."""
+    """Return the size in bytes: Docker's units are powers of 1024, however they are written."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text[:40]!r} is not a size; write `64m`, `2gb`")

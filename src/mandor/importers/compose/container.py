@@ -1,4 +1,4 @@
-"""What Compose says about the container itself, as options of the engines that know them, and as `security`."""
+"""Container settings of Compose, as options of the engines that support them, and as `security`."""
 
 import re
 
@@ -17,7 +17,7 @@ _SPACES = {
     "userns_mode": ("userns", ("host",)),
     "cgroup": ("cgroupns", ("host", "private")),
 }
-"""By Compose's key: the option, and what it can be."""
+"""Option and allowed values by Compose key."""
 
 
 def read_container(draft: Draft, service: Part) -> None:
@@ -72,7 +72,7 @@ def _powers(service: Part, key: str) -> list[str]:
 
 
 def _spaces(draft: Draft, service: Part) -> None:
-    """Whose processes, memory and names it shares: the node's, or nobody's."""
+    """Map `ipc`, `pid` and `uts`: shared with the node, or private."""
     for key, (option, known) in _SPACES.items():
         value = service.text(key)
         if value in known:

@@ -1,4 +1,4 @@
-"""Compose's `deploy`, and the older keys for the same: how many, where, how much, how it is replaced."""
+"""Compose's `deploy` and its older forms: replicas, placement, resources, updates."""
 
 import re
 from typing import Any, get_args
@@ -35,7 +35,7 @@ def read_deploy(draft: Draft, service: Part) -> None:
     _update(draft, deploy.part("update_config"))
     _rollback(deploy.part("rollback_config"), deploy.part("update_config"))
     if deploy.text("endpoint_mode", "vip") != "vip":
-        deploy.guess("endpoint_mode", "instances have addresses of their own, and no common one")
+        deploy.guess("endpoint_mode", "addresses are those of the instances, and no common one")
 
 
 def _count(draft: Draft, service: Part, deploy: Part) -> None:
@@ -50,7 +50,7 @@ def _count(draft: Draft, service: Part, deploy: Part) -> None:
         else:
             draft.type = "daemon"
             if mode == "global-job":
-                deploy.guess("mode", "it is kept running on each node, and does not end")
+                deploy.guess("mode", "it becomes a daemon, which does not end")
         return
     if mode == "replicated-job":
         draft.type = "batch"
@@ -63,7 +63,7 @@ def _count(draft: Draft, service: Part, deploy: Part) -> None:
         draft.group["replicas"] = replicas
 
 
-# Where.
+# Placement.
 
 
 def _placement(draft: Draft, part: Part) -> None:
@@ -76,14 +76,14 @@ def _placement(draft: Draft, part: Part) -> None:
             raise part.wrong("constraints", f"there is no {match['fact']!r}", "node.labels.NAME, node.hostname …")
         if fact == "role":
             part.guess(
-                "constraints", "nodes have no role here: a label `role` is asked for", "mandor label NODE role=…"
+                "constraints", "nodes have no role: the node label `role` is required", "mandor label NODE role=…"
             )
         value = _ARCH.get(match["value"], match["value"])
         draft.rule("where", rule=f"{fact} {match['op']} {value}")
     for each in part.parts("preferences"):
         fact = fact_of(each.text("spread", "") or "")
         if fact is None:
-            each.drop("spread", "it names no fact of a node")
+            each.drop("spread", "it names no known node attribute")
         else:
             draft.rule("spread", over=fact, strength="prefer")
     most = part.whole("max_replicas_per_node")
@@ -91,7 +91,9 @@ def _placement(draft: Draft, part: Part) -> None:
         draft.rule("apart", workload="self")
     elif most:
         draft.rule("spread", over="node")
-        part.guess("max_replicas_per_node", "they are spread evenly over nodes; there is no limit but 1 for a node")
+        part.guess(
+            "max_replicas_per_node", "instances are spread evenly over nodes; only the limit 1 per node is supported"
+        )
 
 
 def fact_of(name: str) -> str | None:
@@ -101,7 +103,7 @@ def fact_of(name: str) -> str | None:
     return FACTS.get(name)
 
 
-# How much.
+# Resources.
 
 
 def _resources(draft: Draft, part: Part) -> None:
@@ -125,11 +127,11 @@ def _device(part: Part) -> dict[str, Any]:
     part.drop("options", "a device has no options here")
     kind = "gpu" if not capabilities or "gpu" in capabilities else capabilities[0]
     if ids:
-        part.guess("device_ids", "so many are asked for; which of them is not decided")
+        part.guess("device_ids", "the number is requested; the choice of devices is not")
     if count == "all" and not ids:
-        part.guess("count" if "count" in part else "capabilities", "one is asked for: there is no word for all of them")
+        part.guess("count" if "count" in part else "capabilities", "one device is requested: `all` has no counterpart")
     if ids and "count" in part:
-        raise part.wrong("count", "`device_ids` says which, and so how many")
+        raise part.wrong("count", "`device_ids` also sets the count")
     number = len(ids) or (int(count) if count and count.isdecimal() else 1)
     if number < 1:
         raise part.wrong("count", "at least one device")
@@ -140,7 +142,7 @@ def _device(part: Part) -> dict[str, Any]:
 
 
 def _older_resources(draft: Draft, service: Part) -> None:
-    """The keys of version 2, which `deploy` counts above."""
+    """Map the keys of version 2; `deploy` overrides them."""
     cores, quota = take_cpu(service, "cpus"), _quota(service)
     if cores and quota:
         service.guess("cpus", "`cpu_quota` counts")
@@ -156,7 +158,7 @@ def _older_resources(draft: Draft, service: Part) -> None:
         ("mem_reservation", requests, draft.requests, "memory"),
     ):
         if key in service and newer.get(name, older.get(name)) != older.get(name):
-            service.guess(key, "`deploy.resources` says otherwise, and counts")
+            service.guess(key, "`deploy.resources` overrides it")
     draft.limits, draft.requests = limits | draft.limits, requests | draft.requests
     gpus = service.peek("gpus")
     if gpus is not None:
@@ -171,7 +173,7 @@ def _older_resources(draft: Draft, service: Part) -> None:
 def _gpus(service: Part) -> int:
     text = service.text("gpus", "all") or "all"
     if not text.isdecimal():
-        service.guess("gpus", "one is asked for: there is no word for all of them")
+        service.guess("gpus", "one device is requested: `all` has no counterpart")
         return 1
     return max(1, int(text))
 
@@ -182,7 +184,7 @@ def _quota(service: Part) -> str | None:
 
 
 def _microseconds(service: Part, key: str) -> float | None:
-    """A number of them, or a duration."""
+    """Return a number of microseconds, or a duration converted to it."""
     text = service.text(key)
     if not text or not text[-1].isalpha():
         return service.number(key)
@@ -193,20 +195,20 @@ def _microseconds(service: Part, key: str) -> float | None:
 
 
 def _positive(part: Part, key: str) -> int | None:
-    """Docker says -1, or 0, for no limit."""
+    """Return a positive number, or None: Docker uses -1 or 0 for no limit."""
     found = part.whole(key)
     return found if found is not None and found > 0 else None
 
 
 def _settle(draft: Draft) -> None:
-    """A limit below what is asked for makes no sense; Docker takes the limit then."""
+    """Lower requests to their limits, as Docker does."""
     for key, kind in (("cpu", Cpu), ("memory", Size)):
         limit, asked = draft.limits.get(key), draft.requests.get(key)
         if limit is not None and asked is not None and kind.parse(asked) > kind.parse(limit):
             draft.requests[key] = limit
 
 
-# How it is replaced.
+# Updates.
 
 
 def _restart(draft: Draft, service: Part, policy: Part) -> None:
@@ -220,12 +222,10 @@ def _restart(draft: Draft, service: Part, policy: Part) -> None:
         if times:
             found["attempts"] = _times(service, times)
         if found["policy"] == "never" and draft.type is None:
-            service.guess(
-                "restart", "a service that ends is begun anew elsewhere", "write `type: batch` if it is to end"
-            )
+            service.guess("restart", "a service that ends is started again", "use `type: batch` for a task that ends")
     if policy:
         if word:
-            service.guess("restart", "`deploy.restart_policy` counts")
+            service.guess("restart", "`deploy.restart_policy` overrides it")
         condition = policy.text("condition", "any") or "any"
         if condition not in _POLICY:
             raise policy.wrong("condition", f"{condition[:40]!r} is none of none, on-failure, any")
@@ -260,14 +260,14 @@ def _update(draft: Draft, part: Part) -> None:
     action, watched = part.text("failure_action", "pause"), take_seconds(part, "monitor")
     pause = take_seconds(part, "delay")
     if pause is not None and Seconds.parse(pause) > (Seconds.parse(watched) if watched else 10):
-        part.guess("delay", "the next ones follow when those before have been well for so long")
-        part.guess("monitor", "as long as `delay`, which is more")
+        part.guess("delay", "the next instances follow when the previous ones have been healthy for this time")
+        part.guess("monitor", "`delay` is longer and is used")
         watched = pause
     elif pause is not None and Seconds.parse(pause) > 0:
-        part.guess("delay", "the next ones follow when those before have been well for `monitor`")
+        part.guess("delay", "the next instances follow when the previous ones have been healthy for `monitor`")
     part.drop("max_failure_ratio", "one instance that does not become available fails a roll-out")
     if action == "continue":
-        part.guess("failure_action", "a roll-out that fails stops where it is")
+        part.guess("failure_action", "a failed roll-out stops")
     draft.group["update"] = filled(
         order=order,
         max_surge=share if order == "start-first" else None,
@@ -278,9 +278,9 @@ def _update(draft: Draft, part: Part) -> None:
 
 
 def _rollback(part: Part, update: Part) -> None:
-    """A roll-back goes the way of an update: what is different about it is told."""
+    """Note rollback settings that differ from those of the update: Mandor rolls back as it updates."""
     for key in part:
         if key in update and part.peek(key) == update.peek(key):
             part.take(key)
         else:
-            part.drop(key, "a roll-back goes the way of an update")
+            part.drop(key, "a rollback uses the settings of the update")

@@ -1,4 +1,4 @@
-"""Compose files as one document: variables filled in, `include` and `extends` resolved, overrides laid over."""
+"""Compose files as one document: variables filled in, `include` and `extends` resolved, overrides merged."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,29 +24,29 @@ def folder_of(file: str) -> str:
 
 
 def beside(file: str, path: str) -> str:
-    """A path that a file names, as seen from where the file was named."""
+    """Return a path that a file names, relative to where the file itself was named."""
     return str(PurePosixPath(folder_of(file)) / path)
 
 
 @dataclass(slots=True)
 class Loader:
-    """Reads files, and those they name."""
+    """Reads files and the files that they name."""
 
     options: Options
     ledger: Ledger
     opened: int = field(default=0, init=False)
     around: dict[str, str] = field(default_factory=dict, init=False)
-    """What `$NAME` stands for in the project's own files."""
+    """Variables for `$NAME` in the project's own files."""
     name: str = field(default="", init=False)
-    """The project's."""
+    """Name of the project."""
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        told = self.around.get("COMPOSE_PROFILES", "")
-        return self.options.profiles or tuple(each.strip() for each in told.split(",") if each.strip())
+        given = self.around.get("COMPOSE_PROFILES", "")
+        return self.options.profiles or tuple(each.strip() for each in given.split(",") if each.strip())
 
     def project(self, files: Sequence[Source]) -> Layer:
-        """Files of one folder: later ones count more."""
+        """Merge files of one folder; later files override earlier ones."""
         self.around = self.variables(folder_of(files[0].name), self.options.env_files)
         self.name = self.around[_PROJECT] = self._name(files)
         found = Layer(1)
@@ -55,19 +55,19 @@ class Loader:
         return found
 
     def _name(self, files: Sequence[Source]) -> str:
-        """Whoever imports has the first word, the file's own `name` the next."""
+        """Return the project name: that of the options first, then `name` of the file."""
         named = ""
         for value, _ in (each for file in files for each in _parsed(file)):
             if isinstance(value.get("name"), str):
-                with suppress(ValueError):  # it is told where the file is read
+                with suppress(ValueError):  # reported where the file is read
                     named = interpolated(value["name"], self.around, lambda name: None)
         file = files[0].name
         folder = PurePosixPath(file).parent.name or Path(file).absolute().parent.name
-        told = self.options.project or self.around.get(_PROJECT) or named or folder
-        return fitting_name(told or "project", most=40)
+        given = self.options.project or self.around.get(_PROJECT) or named or folder
+        return fitting_name(given or "project", most=40)
 
     def variables(self, folder: str, env_files: Sequence[str]) -> dict[str, str]:
-        """What `$NAME` may stand for: .env, or the files that are named instead, and above them the environment."""
+        """Return the values for `$NAME`: .env, or the given files, overridden by the environment."""
         around = self.options.environment
         found: dict[str, str] = {}
         for name in env_files or [str(PurePosixPath(folder) / ".env")]:
@@ -82,7 +82,7 @@ class Loader:
     def pairs(self, name: str, text: str, around: Mapping[str, str], *, raw: bool = False) -> dict[str, str]:
         def unset(variable: str, line: int) -> None:
             hint = f"write $${variable} for a dollar sign, or put the value in single quotes"
-            self.ledger.note(name, line, variable, "guessed", f"{UNSET} {variable} is not set; it is empty", hint)
+            self.ledger.note(name, line, variable, "guessed", f"{UNSET} {variable} is not set, and is empty", hint)
 
         try:
             read = read_raw(text) if raw else read_variables(text, around, unset)
@@ -108,7 +108,7 @@ class Loader:
         return found
 
     def _filled(self, value: Any, variables: Mapping[str, str], file: str, path: str) -> Any:
-        """With variables filled in, and with files beside the lines."""
+        """Return the document with variables filled in, with file and line of each key."""
         made = Layer(value.line)
         for key, each in value.items():
             line, inside = value.lines.get(key, value.line), f"{path}.{key}" if path else key
@@ -128,7 +128,9 @@ class Loader:
             made = List(value.line)
             for index, each in enumerate(value):
                 at, text = value.lines[index], value.texts.get(index)
-                if isinstance(each, Tagged):  # An item has no place in an earlier list that it could be laid over.
+                if isinstance(
+                    each, Tagged
+                ):  # Items of an earlier list have no names by which they could be overridden.
                     tag, each, text = each
                     if tag == RESET:
                         continue
@@ -138,7 +140,7 @@ class Loader:
             return value
 
         def unset(name: str) -> None:
-            text = f"{UNSET} {name} is not set; it is empty"
+            text = f"{UNSET} {name} is not set, and is empty"
             self.ledger.note(file, line, path, "guessed", text, "set it, or write a default: ${NAME:-default}")
 
         try:
@@ -146,12 +148,12 @@ class Loader:
         except ValueError as error:
             raise Invalid(f"`{path}`: {error}", file=file, line=line, path=path) from None
 
-    # Files that it names.
+    # Included files.
 
     def _included(
         self, found: Layer, file: Source, variables: Mapping[str, str], within: tuple[str, ...]
     ) -> list[Layer]:
-        """`include:` brings in whole files, which count less than this one."""
+        """Merge the files of `include:` below this one."""
         if "include" not in found:
             return []
         value, line = found.pop("include"), found.lines["include"]
@@ -177,11 +179,11 @@ class Loader:
     def _named(self, name: str, by: str, line: int) -> Source:
         text = self.options.read(name)
         if text is None:
-            hint = "a file that names others is imported where they are at hand: `mandor import`"
+            hint = "files that include others must be imported with the command line: `mandor import`"
             raise Invalid(f"there is no file {name}", hint=hint, file=by, line=line)
         return Source(name, text)
 
-    # Services that go on from others.
+    # Services that extend others.
 
     def _extend(self, found: Layer, file: Source, variables: Mapping[str, str]) -> None:
         services = found.get("services")
@@ -198,8 +200,8 @@ class Loader:
         mark = f"{file.name}:{name}"
         if mark in within or len(within) >= NESTED_MOST:
             raise Invalid(f"the service {name!r} extends itself", file=file.name, line=line)
-        told = service["extends"]
-        long = told if isinstance(told, dict) else {"service": told}
+        given = service["extends"]
+        long = given if isinstance(given, dict) else {"service": given}
         if odd := long.keys() - {"service", "file"}:
             raise Invalid(f"`extends` has no key {min(odd)!r}", file=file.name, line=line)
         there, base_file = services, file

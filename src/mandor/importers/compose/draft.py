@@ -1,4 +1,4 @@
-"""Draft: a workload while a service is being read."""
+"""Draft: the workload of a service that is being read."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,9 +7,9 @@ from mandor.importers.base import filled
 from mandor.importers.daemon import fit_daemon
 
 ENGINES = ("docker", "podman", "cri")
-"""Who runs the images that Compose files name."""
+"""Engines that run the images of Compose files."""
 WITH_OPTIONS = ("docker", "podman")
-"""Who knows Docker's own options."""
+"""Engines with Docker's own options."""
 
 
 @dataclass(slots=True)
@@ -18,7 +18,7 @@ class Draft:
     type: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     group: dict[str, Any] = field(default_factory=dict)
-    """Keys of the group, and of the task, that nothing else below is about."""
+    """Keys of the group and the task without a field of their own below."""
     env: dict[str, str] = field(default_factory=dict)
     files: list[dict[str, Any]] = field(default_factory=list)
     mounts: list[dict[str, Any]] = field(default_factory=list)

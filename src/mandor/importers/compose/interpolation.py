@@ -1,4 +1,4 @@
-"""Variables in Compose files: `$NAME`, `${NAME:-default}` and their kin, and files of variables (.env)."""
+"""Variables in Compose files: `$NAME`, `${NAME:-default}` and similar forms, and files of variables (.env)."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,11 +11,12 @@ DEPTH_MOST = 16
 
 Unset = Callable[[str], None]
 UnsetAt = Callable[[str, int], None]
-"""Told of a variable that is empty, and of the line where it stands."""
+"""Called with the name and the line of a variable that is not set."""
 
 
 def interpolated(text: str, variables: Mapping[str, str], unset: Unset, depth: int = 0) -> str:
-    """The text with its variables filled in; a `ValueError` says what is wrong, `unset` hears of empty ones."""
+    """Return the text with its variables filled in; raise `ValueError` for invalid syntax; call `unset` for empty
+    variables."""
     if "$" not in text:
         return text
     if depth > DEPTH_MOST:
@@ -29,7 +30,7 @@ def interpolated(text: str, variables: Mapping[str, str], unset: Unset, depth: i
 
 
 def _variable(text: str, at: int, variables: Mapping[str, str], unset: Unset, depth: int) -> tuple[str, int]:
-    """(what stands for the `$` here, where the text goes on)."""
+    """Return the value for the `$` at this position, and the position after it."""
     after = text[at + 1 : at + 2]
     if after == "$":
         return "$", at + 2
@@ -87,7 +88,7 @@ def _value(name: str, variables: Mapping[str, str], unset: Unset) -> str:
 def read_variables(
     text: str, around: Mapping[str, str], unset: UnsetAt = lambda name, line: None
 ) -> dict[str, str | None]:
-    """The variables of a file like .env; a name without a value is None: whoever reads it has one, or has not."""
+    """Return the variables of a .env file; None: a name without a value, which is taken from the environment."""
     found: dict[str, str | None] = {}
     lines = enumerate(text.removeprefix("\ufeff").splitlines(), start=1)
     for number, line in lines:
@@ -108,16 +109,16 @@ def read_variables(
                     raise ValueError(f"the value of {match['name']} has no closing quote")
                 value += "\n" + following
         known = {**{name: each for name, each in found.items() if each is not None}, **around}
-        found[match["name"]] = _unquoted(value, known, _told_at(unset, number))
+        found[match["name"]] = _unquoted(value, known, _note_unset_at(unset, number))
     return found
 
 
-def _told_at(unset: UnsetAt, line: int) -> Unset:
+def _note_unset_at(unset: UnsetAt, line: int) -> Unset:
     return lambda name: unset(name, line)
 
 
 def read_raw(text: str) -> dict[str, str | None]:
-    """As `docker run --env-file` reads them: each value is the rest of its line, as it stands."""
+    """Return the variables as `docker run --env-file` reads them: each value is the unchanged rest of its line."""
     found: dict[str, str | None] = {}
     for line in text.removeprefix("\ufeff").splitlines():
         name, equals, value = line.lstrip().partition("=")

@@ -1,4 +1,4 @@
-"""Two Compose mappings laid over each other, by the rules of `extends` and of several files."""
+"""Merges two Compose mappings, by the rules of `extends` and of several files."""
 
 from typing import Any
 
@@ -14,19 +14,18 @@ _BY_TARGET = frozenset({"volumes", "devices", "configs", "secrets"})
 
 
 class Layer(Traced):
-    """A mapping that is laid over others."""
+    """A mapping that overrides others."""
 
     __slots__ = ("tags",)
 
     def __init__(self, line: int = 0) -> None:
         super().__init__(line)
         self.tags: dict[str, str] = {}
-        """Keys for which nothing counts that is below: those that are reset are gone, and those that override are
-        only what they are here."""
+        """Tags by key: `!reset` removes the value below, `!override` replaces it."""
 
 
 def merged(base: Map, over: Map) -> Layer:
-    """What `over` says counts; what it leaves open is as in `base`."""
+    """Return `base` overridden by `over`."""
     made = Layer(over.line or base.line)
     below, above = (each.tags if isinstance(each, Layer) else {} for each in (base, over))
     made.tags = {**below, **{key: OVERRIDE for key in over if below.get(key) == RESET}, **above}
@@ -48,11 +47,11 @@ def merged(base: Map, over: Map) -> Layer:
 def _combined(key: str, base: Any, over: Any) -> Any:
     if key in _REPLACED:
         return over
-    if over is None:  # A mapping or a list that is left empty takes nothing away: `!reset` does.
+    if over is None:  # An empty mapping or list removes nothing: `!reset` does.
         return base if isinstance(base, Map | List) else over
     if key == "logging" and _of_another_driver(base, over):
         return over
-    if key == "extra_hosts":  # One name may have several addresses.
+    if key == "extra_hosts":  # One name can have several addresses.
         return _joined(_listed(base), _listed(over), _itself)
     if key in _PAIRS and isinstance(base, Map | List) and isinstance(over, Map | List):
         return merged(_pairs(base), _pairs(over))
@@ -66,17 +65,19 @@ def _combined(key: str, base: Any, over: Any) -> Any:
 
 
 def _of_another_driver(base: Any, over: Any) -> bool:
-    """Options belong to their driver."""
+    """Return whether the options belong to another log driver."""
     drivers = [each.get("driver") for each in (base, over) if isinstance(each, Map)]
     return None not in drivers and len(set(drivers)) > 1
 
 
 def hosts_of(value: Any) -> list[str]:
-    """A list of NAME:ADDRESS, or a mapping of names to one or several."""
+    """Return host names with their addresses, from a list of NAME:ADDRESS or a mapping."""
     if not isinstance(value, dict):
         return [str(each) for each in (value if isinstance(value, list) else [] if value is None else [value])]
     return [
-        f"{name}={each}" for name, told in value.items() for each in (told if isinstance(told, list) else [told or ""])
+        f"{name}={each}"
+        for name, given in value.items()
+        for each in (given if isinstance(given, list) else [given or ""])
     ]
 
 
@@ -89,7 +90,7 @@ def _listed(value: Any) -> List:
 
 
 def named(value: Map | List) -> Map:
-    """`[a, b]` as `{a: , b: }`."""
+    """Return `[a, b]` as `{a: , b: }`."""
     if isinstance(value, Map):
         return value
     made = Map(value.line)
@@ -99,7 +100,7 @@ def named(value: Map | List) -> Map:
 
 
 def _pairs(value: Map | List) -> Map:
-    """`[A=1, B]` as `{A: "1", B: }`."""
+    """Return `[A=1, B]` as `{A: "1", B: }`."""
     if isinstance(value, Map):
         return value
     made = Map(value.line)
@@ -124,7 +125,7 @@ def _itself(item: Any) -> str:
 
 
 def _target(item: Any) -> str:
-    """Where it is found in the container: two for the same place are one."""
+    """Return the path in the container: two mounts at one path are the same mount."""
     if isinstance(item, dict):
         return str(item.get("target", item.get("source", "")))
     words = str(item).split(":")

@@ -1,4 +1,4 @@
-"""Compose's `ports` and `expose`: what a task listens on, and the node's ports that lead there."""
+"""Compose's `ports` and `expose`: ports of a task, and the ports of the node that lead there."""
 
 import ipaddress
 import re
@@ -32,18 +32,18 @@ def _long(draft: Draft, part: Part) -> None:
     address = part.text("host_ip", "") or ""
     published = part.text("published")
     if (mode := part.text("mode", "host")) == "ingress":
-        part.guess("mode", "the port is the node's own; there is no mesh that leads to it from other nodes")
+        part.guess("mode", "the port is published on the node of the instance only; there is no routing mesh")
     elif mode != "host":
         raise part.wrong("mode", f"{mode!r} is neither host nor ingress")
     if "app_protocol" in part:
-        part.drop("app_protocol", "ports carry no word on what is spoken there")
+        part.drop("app_protocol", "ports have no application protocol")
     name = part.text("name")
     try:
         hosts: list[int | None] = list(_range(published)) if published else [None]
     except ValueError as error:
         raise part.wrong("published", str(error)) from None
     if published and len(hosts) > 1:
-        part.guess("published", "the first of these ports is taken")
+        part.guess("published", "the first of these ports is used")
     _add(draft, part, "host_ip", None, target, hosts[0], protocol, address, name)
 
 
@@ -60,7 +60,7 @@ def _short(draft: Draft, service: Part, key: str, index: int, text: str) -> None
         if len(targets) > 1:
             raise service.wrong(key, f"{text[:40]!r} names ranges of different lengths")
         hosts = hosts[:1]
-        service.note(key, "guessed", f"of the node's ports {match['host']} the first is taken")
+        service.note(key, "guessed", f"of the node's ports {match['host']} the first is used")
     for target, host in zip(targets, hosts, strict=True):
         exposed = key == "expose"
         _add(
@@ -84,7 +84,7 @@ def _add(
     if not 1 <= target <= 65535 or not 1 <= (host or 1) <= 65535:
         raise part.wrong(key, f"{target if not 1 <= target <= 65535 else host} is not a port number")
     if protocol not in {"tcp", "udp"}:
-        _tell_dropped(part, key, index, f"{protocol} is no protocol of a port here: tcp, udp")
+        _note_dropped(part, key, index, f"{protocol} is not supported; ports are tcp or udp")
         return
     port: dict[str, Any] = {"port": target}
     if not exposed:
@@ -92,9 +92,14 @@ def _add(
     if address and not exposed:
         if _loopback(address):
             del port["host"]
-            _tell_dropped(part, key, index, f"the node's port is not opened: it would be for all, not {address} only")
+            _note_dropped(
+                part,
+                key,
+                index,
+                f"the port is not published: it would be open on all addresses, not only on {address} only",
+            )
         elif address not in {"0.0.0.0", "::", "[::]"}:
-            part.note(key, "guessed", f"the node's port is open on all of its addresses, not on {address} only")
+            part.note(key, "guessed", f"the port is published on all addresses of the node, not only on {address} only")
     if protocol != "tcp":
         port["protocol"] = protocol
     wanted = fitting_name(name) if name else f"port-{target}" + ("" if protocol == "tcp" else f"-{protocol}")
@@ -106,7 +111,7 @@ def _add(
     draft.ports[wanted] = port
 
 
-def _tell_dropped(part: Part, key: str, index: int | None, why: str) -> None:
+def _note_dropped(part: Part, key: str, index: int | None, why: str) -> None:
     if index is not None and isinstance(part.peek(key), list):
         part.drop_item(key, index, why)
     else:

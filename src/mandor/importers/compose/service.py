@@ -1,4 +1,4 @@
-"""One service of a Compose file, as a workload."""
+"""Converts one service of a Compose file into a workload."""
 
 import shlex
 from dataclasses import dataclass
@@ -27,37 +27,37 @@ _LOG_DRIVERS = frozenset({"json-file", "local"})
 _ARCH = {"amd64", "arm64"}
 
 DROPPED = {
-    "attach": "it is about what `docker compose up` shows",
-    "blkio_config": "disk speed has no limit here",
+    "attach": "it affects the output of `docker compose up` only",
+    "blkio_config": "disk speed cannot be limited",
     "cgroup_parent": "the engine decides on control groups",
-    "cpu_count": "cores are asked for with `cpus`",
-    "cpu_percent": "cores are asked for with `cpus`",
-    "cpu_rt_period": "there is no real-time scheduling here",
-    "cpu_rt_runtime": "there is no real-time scheduling here",
-    "credential_spec": "there is no such thing on Linux",
-    "develop": "it is about `docker compose watch`",
-    "external_links": "other containers are not known here",
-    "isolation": "there is no such thing on Linux",
-    "mac_address": "addresses are the engine's",
-    "mem_swappiness": "swapping is the node's",
-    "memswap_limit": "swapping is the node's",
+    "cpu_count": "CPU is requested with `cpus`",
+    "cpu_percent": "CPU is requested with `cpus`",
+    "cpu_rt_period": "real-time scheduling is not supported",
+    "cpu_rt_runtime": "real-time scheduling is not supported",
+    "credential_spec": "it does not exist on Linux",
+    "develop": "it affects `docker compose watch` only",
+    "external_links": "containers outside of Mandor cannot be referenced",
+    "isolation": "it does not exist on Linux",
+    "mac_address": "addresses are assigned by the engine",
+    "mem_swappiness": "swap is configured on the node",
+    "memswap_limit": "swap is configured on the node",
     "models": "models are run by another tool",
     "oom_kill_disable": "a task over its memory limit is killed",
-    "post_start": "there are no hooks; put it into the command",
-    "pre_stop": "there are no hooks; let the program heed its stop signal",
+    "post_start": "hooks are not supported; put it into the command",
+    "pre_stop": "hooks are not supported; handle the stop signal in the program",
     "provider": "it is run by another tool",
-    "pull_refresh_after": "an image is fetched when it is not there, or at every start",
+    "pull_refresh_after": "an image is pulled when it is missing, or at every start",
     "storage_opt": "the engine decides how it stores",
-    "use_api_socket": "the engine's socket is not handed in; bind it, if a node allows that",
+    "use_api_socket": "the engine's socket is not mounted; use a bind mount, if a node allows it",
 }
-"""Keys that have no counterpart, and why."""
+"""Keys without a counterpart, and the reason."""
 _SO_ANYWAY = frozenset({"oom_kill_disable", "use_api_socket"})
-"""Of these, those that say nothing when they are false."""
+"""Keys of `DROPPED` without an effect when they are false."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Services of one project."""
+    """Converts the services of one project."""
 
     project: str
     services: Part
@@ -65,7 +65,7 @@ class Reader:
     texts: Texts
     loader: Loader
     completed: frozenset[str]
-    """Services that others wait for to end: they are batches."""
+    """Services that others wait for to complete: they become batches."""
     networks: dict[str, Part]
 
     @property
@@ -75,7 +75,7 @@ class Reader:
     def manifest(self, name: str, service: Part) -> dict[str, Any]:
         draft = Draft(fitting_name(name), type="batch" if name in self.completed else None)
         if draft.name != name:
-            self.services.guess(name, f"it is called {draft.name}: names are in small letters here")
+            self.services.guess(name, f"it is called {draft.name}: names are lower case")
         self._labels(draft, service)
         self._image(draft, name, service)
         self._program(draft, service)
@@ -111,16 +111,16 @@ class Reader:
             draft.labels |= self.loader.pairs(name, text, self.loader.around)
         draft.labels |= labels_of(service, "annotations")
         if draft.labels and "annotations" in service:
-            service.guess("annotations", "they are kept as labels")
+            service.guess("annotations", "they are stored as labels")
         draft.labels |= labels_of(service, "labels")
 
     def _borrowed(self, draft: Draft, service: Part) -> None:
-        """What another service mounts, at the same places: what they can share is volumes, and folders of the node."""
+        """Return the mounts of another service, at the same paths: volumes and folders of the node can be shared."""
         taken = {each["path"] for each in draft.mounts}
         for index, text in enumerate(service.texts("volumes_from")):
             name, _, mode = text.partition(":")
             if name == "container":
-                service.drop_item("volumes_from", index, "other containers are not known here")
+                service.drop_item("volumes_from", index, "containers outside of Mandor cannot be referenced")
                 continue
             if name not in self.services:
                 raise service.wrong("volumes_from", f"there is no service {name!r}")
@@ -128,13 +128,13 @@ class Reader:
             self.storage.read(other, self.services.part(name))
             shared = {key for key, each in other.volumes.items() if {"volume", "path"} & each.keys()}
             if shared < other.volumes.keys() or other.files:
-                service.guess("volumes_from", f"only what has a name, or is the node's, is shared with {name}")
+                service.guess("volumes_from", f"only named volumes and folders of the node are shared with {name}")
             for mount in other.mounts:
                 if mount.get("volume") in shared and mount["path"] not in taken:
                     draft.volumes.setdefault(mount["volume"], other.volumes[mount["volume"]])
                     draft.mounts.append(mount | ({"read_only": True} if mode == "ro" else {}))
 
-    # What runs.
+    # Image and command.
 
     def _image(self, draft: Draft, name: str, service: Part) -> None:
         image = service.text("image")
@@ -160,14 +160,16 @@ class Reader:
             draft.rule("where", rule=f"arch == {arch}")
         if (pull := service.text("pull_policy")) is not None:
             if pull not in _PULL:
-                service.guess("pull_policy", f"{pull} is taken as `missing`")
+                service.guess("pull_policy", f"{pull} is treated as `missing`")
             draft.options["pull"] = _PULL.get(pull, "missing")
 
     def _program(self, draft: Draft, service: Part) -> None:
         for key, name in (("entrypoint", "command"), ("command", "args")):
             words = _words(service, key)
             if words == []:
-                service.drop(key, "the image's own counts: that there is none cannot be said", "write it out")
+                service.drop(
+                    key, "the entrypoint of the image is used: an empty one has no counterpart", "write it out"
+                )
             draft.group |= filled(**{name: words})
         draft.group |= filled(working_dir=service.text("working_dir"))
         draft.group |= filled(
@@ -201,7 +203,7 @@ class Reader:
             else:
                 draft.env[name] = found
 
-    # What is around it.
+    # Environment.
 
     def _identity(self, draft: Draft, service: Part) -> None:
         if (user := service.text("user")) is not None:
@@ -225,7 +227,7 @@ class Reader:
         external = []
         for name, part in named.items():
             if isinstance(value, dict):
-                part.drop_rest("a network is the engine's: addresses and aliases are not chosen")
+                part.drop_rest("networks are managed by the engine: addresses and aliases are not chosen")
             if name not in self.networks and name != "default":
                 raise service.wrong("networks", f"the network {name!r} is not among the top `networks`")
             if name in self.networks and self.networks[name].peek("external"):
@@ -234,7 +236,7 @@ class Reader:
             draft.options["network"] = external[0]
             service.guess("networks", f"the network {external[0]} has to be on each node", "docker network create …")
         elif named:
-            service.guess("networks", "instances are not kept apart by networks")
+            service.guess("networks", "networks do not isolate instances")
 
     def _order(self, draft: Draft, service: Part) -> None:
         waits = _depends(service)
@@ -262,7 +264,7 @@ class Reader:
 
 
 def wanted(service: Any, profiles: tuple[str, ...]) -> bool:
-    """A service with profiles runs when one of them is asked for."""
+    """Return whether the service runs: it has no profiles, or one of them is selected."""
     named = service.get("profiles") if isinstance(service, dict) else None
     listed = named if isinstance(named, list) else []
     return not listed or "*" in profiles or bool({str(each) for each in listed} & set(profiles))
@@ -277,9 +279,9 @@ def _depends(service: Part) -> dict[str, str]:
         if condition not in CONDITIONS:
             raise part.wrong("condition", f"{condition[:40]!r} is none of {', '.join(CONDITIONS)}")
         if part.flag("restart"):
-            part.drop("restart", "it is not begun anew with what it waits for")
+            part.drop("restart", "it is not restarted with its dependency")
         if not part.flag("required", default=True):
-            part.guess("required", "it waits for it all the same")
+            part.guess("required", "it waits for the dependency in any case")
         found[name] = CONDITIONS[condition]
     return found
 
@@ -294,14 +296,14 @@ def _health(draft: Draft, part: Part) -> None:
         words = [] if text is None else ["NONE"] if text == "NONE" else ["CMD-SHELL", text]
     disabled = part.flag("disable") or words[:1] == ["NONE"]
     if "start_interval" in part:
-        part.drop("start_interval", "questions come at one pace")
+        part.drop("start_interval", "probes have one interval")
     interval, timeout = take_seconds(part, "interval") or "30s", take_seconds(part, "timeout") or "30s"
     failures, start = part.whole("retries", 3), take_seconds(part, "start_period")
     if disabled:
         return
     if not words:
         for key in ("interval", "timeout", "retries", "start_period"):
-            part.drop(key, "the image's own test is not known here", "write the `test`, too")
+            part.drop(key, "the health check of the image is unknown", "write the `test`, too")
         return
     kind, rest = words[0], words[1:]
     if kind == "CMD-SHELL":
@@ -327,8 +329,8 @@ def _logging(draft: Draft, part: Part) -> None:
     driver = part.text("driver", "json-file")
     options = part.part("options")
     if driver not in _LOG_DRIVERS:
-        part.drop("driver", "output is kept by the engine, for `mandor logs`", "ship logs from the nodes")
-        options.drop_rest("they belong to the driver")
+        part.drop("driver", "output is kept by the engine, for `mandor logs`", "use a `kind: log-sink`")
+        options.drop_rest("they are options of the log driver")
         return
     size = take_size(options, "max-size")
     if size is not None:
@@ -336,11 +338,11 @@ def _logging(draft: Draft, part: Part) -> None:
     files = options.whole("max-file")
     if files is not None:
         draft.options["log_files"] = min(100, max(1, files))
-    options.drop_rest("the engine keeps output in its own way")
+    options.drop_rest("the engine stores output in its own format")
 
 
 def _words(service: Part, key: str) -> list[str] | None:
-    """A list, or a text that is split as a shell does."""
+    """Return a list, or a text split as a shell does."""
     value = service.peek(key)
     if isinstance(value, list):
         return service.texts(key)
@@ -371,7 +373,7 @@ def _split(texts: list[str]) -> list[tuple[str, str, str]]:
 
 
 def _settle_update(draft: Draft, service: Part) -> None:
-    """Whoever has data of its own is stopped before its successor starts."""
+    """Stop an instance with data of its own before its successor starts."""
     update = draft.group.get("update")
     if (
         update
@@ -379,4 +381,4 @@ def _settle_update(draft: Draft, service: Part) -> None:
         and any(each.get("per_instance") for each in draft.volumes.values())
     ):
         draft.group["update"] = {"auto_rollback": update["auto_rollback"]}
-        service.part("deploy").part("update_config").guess("order", "it has data of its own: the old one stops first")
+        service.part("deploy").part("update_config").guess("order", "it has its own data: the old instance stops first")

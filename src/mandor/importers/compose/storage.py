@@ -20,16 +20,16 @@ _ELSEWHERE = "put it into the image, or on the nodes under an absolute path, or 
 
 @dataclass(slots=True)
 class Storage:
-    """What the top of a file says about volumes, and who uses it."""
+    """The top-level volumes of a file, and the services that use them."""
 
     top: Part
     project: str
     options: Options
     volumes: dict[str, Part] = field(default_factory=dict)
     made: dict[str, Made] = field(default_factory=dict)
-    """Volume objects, by name."""
+    """Volume objects by name."""
     objects: dict[str, str] = field(default_factory=dict)
-    """The volume object behind a name of the file."""
+    """Name of the volume object by its name in the file."""
 
     def __post_init__(self) -> None:
         self.volumes = dict(self.top.entries("volumes"))
@@ -79,7 +79,7 @@ class Storage:
             )
         modes = words[2].split(",") if len(words) == 3 else []
         if odd := [mode for mode in modes if mode not in _MODES]:
-            service.note("volumes", "guessed", f"the mode {odd[0]!r} of {target} means nothing here")
+            service.note("volumes", "guessed", f"the mode {odd[0]!r} of {target} has no counterpart")
         self._mount(draft, service, "volumes", index, source, target, "ro" in modes)
 
     def _long(self, draft: Draft, part: Part) -> None:
@@ -89,7 +89,7 @@ class Storage:
             raise part.wrong("target", "a volume has a `target`")
         for key in _WITHOUT_MEANING:
             if key in part:
-                part.drop(key, "files are the same inside and outside at all times")
+                part.drop(key, "bind mounts are always consistent")
         if kind == "tmpfs":
             size = part.part("tmpfs")
             draft.mounts.append({"tmpfs": _tmpfs_size(size), "path": target})
@@ -100,17 +100,17 @@ class Storage:
             bind = part.part("bind")
             if bind.flag("create_host_path"):
                 bind.guess("create_host_path", "it has to be there already")
-            bind.drop("propagation", "mounts inside it are not passed on")
-            bind.drop("selinux", "there are no SELinux labels here")
-            bind.drop("recursive", "mounts inside it are not passed on")
+            bind.drop("propagation", "mount propagation is not supported")
+            bind.drop("selinux", "SELinux labels are not supported")
+            bind.drop("recursive", "mount propagation is not supported")
         elif kind == "volume":
             volume = part.part("volume")
             if "nocopy" in volume and not volume.flag("nocopy"):
-                volume.guess("nocopy", "nothing is copied from the image: a volume begins empty")
+                volume.guess("nocopy", "nothing is copied from the image: a volume starts empty")
             volume.drop("subpath", "a volume is mounted as a whole")
             volume.drop("labels", "labels belong to volumes, not to mounts")
         else:
-            part.drop_all("type", f"{kind} is no kind of volume here")
+            part.drop_all("type", f"{kind} is not a supported kind of volume")
             return
         if not source:
             self._own(draft, target, read_only=read_only)
@@ -118,7 +118,7 @@ class Storage:
             self._mount(draft, part, "source", None, source, target, read_only, bind=kind == "bind")
 
     def _own(self, draft: Draft, target: str, *, read_only: bool = False) -> None:
-        """An anonymous volume: each instance begins with its own."""
+        """Add an anonymous volume: each instance starts with an empty one."""
         name = _unused(draft, target)
         draft.volumes[name] = {"per_instance": True, "reclaim": "delete", "on_loss": "recreate"}
         draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
@@ -154,27 +154,29 @@ class Storage:
     def _local(
         self, draft: Draft, part: Part, key: str, index: int | None, source: str, target: str, read_only: bool
     ) -> None:
-        """Texts beside the Compose file go along; a folder that Docker would make is a volume."""
+        """Copy texts beside the Compose file into the manifest; a folder that Docker would create becomes a volume."""
         path = source if source.startswith("~") else beside(part.file_of(key), source)
         texts = self._texts(path, target)
         if texts:
             draft.files += [{"path": each, "content": text} for each, text in texts.items()]
-            part.note(key, "guessed", f"{source} goes along as it is now", "apply again when it has changed")
+            part.note(
+                key, "guessed", f"{source} is copied into the manifest as it is now", "apply again when it has changed"
+            )
             return
         if texts is not None:
             name = _unused(draft, f"/{source.strip('./~')}")
             draft.volumes[name] = {"volume": self._folder(path, part.file_of(key), part.line_of(key))}
             draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
-            part.note(key, "guessed", f"{source} is empty: it is a volume of the cluster, which begins empty")
+            part.note(key, "guessed", f"{source} is empty: it becomes a volume that starts empty")
             return
-        what = f"{source} is a path of the machine that reads this file, and the nodes do not have it"
+        what = f"{source} is a path on the importing machine, which nodes do not have"
         if index is not None and isinstance(part.peek(key), list):
             part.drop_item(key, index, what, _ELSEWHERE)
         else:
             part.drop(key, what, _ELSEWHERE)
 
     def _folder(self, path: str, file: str, line: int) -> str:
-        """The volume object that stands for a folder beside the file: whoever names the folder finds the same."""
+        """Return the volume object for a folder beside the file; all services that name the folder share it."""
         key = f"./{path.rstrip('/')}"
         if key not in self.objects:
             called = "-".join(each for each in PurePosixPath(path).parts[-2:] if each.strip("./~"))
@@ -189,7 +191,8 @@ class Storage:
         return self.objects[key]
 
     def _texts(self, path: str, target: str) -> dict[str, str] | None:
-        """Of a file, or of a small folder, by where they go; none: it is empty; None: they cannot go along."""
+        """Return the texts of a file or a small folder by their target. Empty: an empty folder; None: they cannot be
+        copied."""
         text = self.options.read(path)
         if text is not None:
             return {target: text} if len(text.encode()) <= FILE_MOST else None
@@ -202,8 +205,8 @@ class Storage:
         return texts if whole else None
 
     def _tmpfs(self, draft: Draft, service: Part, text: str) -> None:
-        path, _, told = text.partition(":")
-        found = re.search(r"(?:^|,)size=(\w+)", told)
+        path, _, given = text.partition(":")
+        found = re.search(r"(?:^|,)size=(\w+)", given)
         size = TMPFS
         if found:
             try:
@@ -211,19 +214,19 @@ class Storage:
             except ValueError as error:
                 raise service.wrong("tmpfs", str(error)) from None
         else:
-            service.guess("tmpfs", f"{path} has at most {TMPFS}: memory has a limit here", "say so: PATH:size=128m")
-        if odd := [each for each in told.split(",") if each and not each.startswith("size=")]:
-            service.guess("tmpfs", f"{', '.join(odd)[:60]} of {path} is not heeded: a tmpfs belongs to its task")
+            service.guess("tmpfs", f"{path} has at most {TMPFS}: a tmpfs needs a size", "write PATH:size=128m")
+        if odd := [each for each in given.split(",") if each and not each.startswith("size=")]:
+            service.guess("tmpfs", f"{', '.join(odd)[:60]} of {path} is ignored: a tmpfs belongs to its task")
         draft.mounts.append({"tmpfs": size, "path": path})
 
 
 def _settle(draft: Draft, service: Part) -> None:
-    """Of two for the same place the last one counts."""
+    """Keep the last of several mounts at one path."""
     last = {each["path"]: each for each in draft.mounts}
     if len(last) < len(draft.mounts):
         paths = [each["path"] for each in draft.mounts]
         double = next(path for path in paths if paths.count(path) > 1)
-        service.guess("volumes" if "volumes" in service else "tmpfs", f"two are for {double}: the last one counts")
+        service.guess("volumes" if "volumes" in service else "tmpfs", f"two are for {double}: the last one is used")
         draft.mounts = list(last.values())
         used = {each.get("volume") for each in draft.mounts}
         draft.volumes = {name: each for name, each in draft.volumes.items() if name in used}
@@ -246,18 +249,18 @@ def _unused(draft: Draft, path: str) -> str:
 
 
 def pairs_of(part: Part, key: str) -> dict[str, str]:
-    """A mapping, or a list of NAME=VALUE."""
+    """Return pairs of a mapping, or of a list of NAME=VALUE."""
     if isinstance(part.peek(key), list):
         return dict(text.partition("=")[::2] for text in part.texts(key))
     return part.text_map(key)
 
 
 def labels_of(part: Part, key: str) -> dict[str, str]:
-    """A mapping, or a list of NAME=VALUE; what cannot be a label here is told."""
+    """Return labels of a mapping, or of a list of NAME=VALUE; invalid labels are dropped with a note."""
     found = {}
     for name, value in pairs_of(part, key).items():
         if len(value) > 256 or not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9./_-]{0,126}[A-Za-z0-9])?", name):
-            part.note(key, "dropped", f"{name[:60]!r} cannot be a label here")
+            part.note(key, "dropped", f"{name[:60]!r} is not a valid label")
         else:
             found[name] = value
     return found

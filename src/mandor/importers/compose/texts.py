@@ -16,21 +16,21 @@ _OWNERS = ("uid", "gid")
 
 @dataclass(slots=True)
 class Texts:
-    """What the top of a file says about configs and secrets, and who uses it."""
+    """The top-level configs and secrets of a file, and the services that use them."""
 
     top: Part
     project: str
     options: Options
     around: Mapping[str, str]
-    """Variables of whoever imports, and of .env."""
+    """Variables of the environment and of .env."""
     configs: dict[str, Part] = field(default_factory=dict)
     secrets: dict[str, Part] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
-    """Those that a service has, by identity."""
+    """Identities of the entries that a service uses."""
     made: list[Made] = field(default_factory=list)
-    """Secrets that a service has, with their values."""
+    """Secrets that a service uses, with their values."""
     objects: dict[str, str] = field(default_factory=dict)
-    """The secret object behind a name of the file."""
+    """Name of the secret object by its name in the file."""
 
     def __post_init__(self) -> None:
         self.configs = dict(self.top.entries("configs"))
@@ -40,7 +40,7 @@ class Texts:
         for index, name, target, mode in self._named(service, "configs", self.configs):
             content = self._config(self.configs[name])
             if content is None:
-                service.drop_item("configs", index, f"{name} is kept elsewhere, and is not at hand")
+                service.drop_item("configs", index, f"{name} is external and not available")
             else:
                 draft.files.append(filled(path=_path("/", target, name), content=content, mode=mode))
         for _, name, target, mode in self._named(service, "secrets", self.secrets):
@@ -48,7 +48,7 @@ class Texts:
             draft.files.append(filled(path=_path("/run/secrets/", target, name), secret=secret, mode=mode))
 
     def leave_unused(self) -> None:
-        """What no service has means nothing, in Compose as here."""
+        """Account for entries that no service uses: Compose ignores them, too."""
         for part in (*self.configs.values(), *self.secrets.values()):
             if id(part) not in self.used:
                 for key in part:
@@ -57,12 +57,12 @@ class Texts:
     def _named(
         self, service: Part, key: str, defined: dict[str, Part]
     ) -> Iterator[tuple[int, str, str | None, str | None]]:
-        """(index, name, target, mode) of each that a service has."""
+        """Return index, name, target and mode of each entry that a service uses."""
         for index, each in enumerate(service.mixed(key)):
             if isinstance(each, Part):
                 name, target, mode = each.text("source"), each.text("target"), each.text("mode")
                 for owner in _OWNERS:
-                    each.drop(owner, "a file belongs to whoever runs the task")
+                    each.drop(owner, "files belong to the user of the task")
             else:
                 name, target, mode = each, None, None
             if not name or name not in defined:
@@ -73,15 +73,15 @@ class Texts:
     def _config(self, part: Part) -> str | None:
         part.ignore("name")
         if part.peek("external"):
-            part.drop("external", "it is kept by another tool", "write it as `file:` or `content:`")
-            part.drop_rest("it is kept by another tool")
+            part.drop("external", "it is managed by another tool", "write it as `file:` or `content:`")
+            part.drop_rest("it is managed by another tool")
             return None
         for key in ("labels", "driver", "driver_opts", "template_driver"):
-            part.drop(key, "a file of a task has no such thing")
+            part.drop(key, "files of tasks do not support it")
         return self._content(part)
 
     def _secret(self, name: str, part: Part) -> str:
-        """The object behind a secret of the file; it is made once, unless it is kept elsewhere."""
+        """Return the secret object of an entry, created once; None: an external secret."""
         if name not in self.objects:
             self.objects[name] = self._make_secret(name, part)
         return self.objects[name]
@@ -92,7 +92,7 @@ class Texts:
         elsewhere = isinstance(external, dict) or part.flag("external")
         plain = fitting_name(called or (name if elsewhere else f"{self.project}_{name}"))
         for key in ("driver", "driver_opts", "template_driver"):
-            part.drop(key, "secrets are kept by the server")
+            part.drop(key, "secrets are stored by the server")
         labels = labels_of(part, "labels")
         value = None if elsewhere else self._content(part)
         if value is None:

@@ -1,4 +1,4 @@
-"""Kubernetes' objects as manifests."""
+"""Converts Kubernetes objects into manifests."""
 
 from mandor.importers.kubernetes.importer import KubernetesImporter
 

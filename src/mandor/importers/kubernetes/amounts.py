@@ -1,4 +1,4 @@
-"""Kubernetes' quantities, `100m`, `1.5Gi`, `129e6`, and what containers ask for."""
+"""Kubernetes quantities (`100m`, `1.5Gi`, `129e6`) and the resources of containers."""
 
 import re
 from fractions import Fraction
@@ -21,7 +21,7 @@ _NAMES = {CPU: "cpu", MEMORY: "memory", DISK: "disk"}
 
 
 def amount(text: str) -> Fraction:
-    """A `ValueError` says that it is none."""
+    """Return the number; raise `ValueError` if the text is not a quantity."""
     match = _QUANTITY.fullmatch(text.strip()) if len(text) <= _TEXT_MOST else None
     if match is None:
         raise ValueError(f"{text[:40]!r} is not a quantity")
@@ -30,7 +30,7 @@ def amount(text: str) -> Fraction:
 
 
 def cpu(text: str) -> str:
-    """Cores in our words; a part of a thousandth counts as one."""
+    """Return CPU cores as a manifest writes them, rounded up to a thousandth."""
     return str(Cpu(_up(amount(text) * 1000)))
 
 
@@ -50,13 +50,13 @@ def seconds(part: Part, key: str) -> float | None:
 
 
 def duration(part: Part, key: str) -> str | None:
-    """Seconds in our words; none at all is as good as absent."""
+    """Return seconds as a manifest writes them; None for 0."""
     found = seconds(part, key)
     return str(Seconds(found)) if found else None
 
 
 def share(part: Part, key: str) -> int | str | None:
-    """`3`, or `25%`."""
+    """Return `3` or `25%`."""
     text = part.text(key)
     if text is None:
         return None
@@ -67,7 +67,7 @@ def share(part: Part, key: str) -> int | str | None:
 
 
 def amounts_of(part: Part, key: str) -> dict[str, str]:
-    """Quantities by resource, each checked."""
+    """Return the quantities by resource, each checked."""
     found = part.text_map(key)
     for name, text in found.items():
         try:
@@ -78,7 +78,7 @@ def amounts_of(part: Part, key: str) -> dict[str, str]:
 
 
 def named(amounts: dict[str, str]) -> dict[str, str]:
-    """CPU, memory and disk of it, in our words."""
+    """Return CPU, memory and disk as a manifest writes them."""
     return {
         here: cpu(amounts[name]) if name == CPU else size(amounts[name])
         for name, here in _NAMES.items()
@@ -87,12 +87,12 @@ def named(amounts: dict[str, str]) -> dict[str, str]:
 
 
 def resources(part: Part) -> dict[str, Any]:
-    """What a container asks for; as in Kubernetes, a limit alone is a request, too."""
+    """Return the requests and limits of a container; as in Kubernetes, a limit alone is also the request."""
     limits = amounts_of(part, "limits")
     asked = {**limits, **amounts_of(part, "requests")}
     bounds = named(limits)
     if bounds.pop("disk", None) is not None:
-        part.guess("limits", f"{DISK} is kept free for it, and not enforced as a limit")
+        part.guess("limits", f"{DISK} is reserved, but not enforced as a limit")
     part.drop("claims", "devices that are claimed by name are not supported yet", "ask for them under `limits`")
     return filled(**named(asked), devices=_devices(part, asked), limits=bounds)
 
@@ -108,7 +108,7 @@ def _devices(part: Part, asked: dict[str, str]) -> list[dict[str, Any]]:
         try:
             device_amounts(f"{vendor}/{kind}" if vendor else kind, count)
         except ValueError:
-            part.guess(key, f"{name} is no kind of device here, and is left out")
+            part.guess(key, f"{name} is not a supported kind of device, and is dropped")
             continue
         if count > 1024:
             raise part.wrong(key, f"{count} of {name}; a task asks for at most 1024 devices of a kind")

@@ -1,4 +1,4 @@
-"""Which API a kind belongs to: one of the same name in another API is another thing."""
+"""The API groups of the kinds that can be imported: a kind of the same name in another group is a different kind."""
 
 from mandor.importers.part import Part
 from mandor.lib.words import mistyped
@@ -13,7 +13,7 @@ VERSIONS: dict[str, tuple[str, ...]] = {
     "autoscaling": ("v2", "v1", "v2beta2", "v2beta1"),
     "scheduling.k8s.io": ("v1", "v1beta1", "v1alpha1"),
 }
-"""By API: its versions that can be read."""
+"""Versions that can be read, by API group."""
 _APIS: dict[str, tuple[str, ...]] = {
     "": (
         "Pod", "ReplicationController", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim", "ResourceQuota",
@@ -30,19 +30,19 @@ _KINDS = {kind: [api for api, held in _APIS.items() if kind in held] for kinds i
 
 
 def meant(part: Part, kind: str) -> str:
-    """A hint, if the API that it names has a kind of nearly that name."""
+    """Return a hint if the API group has a kind with a similar name."""
     return mistyped(kind, _APIS.get(str(part.peek("apiVersion")).rpartition("/")[0], ()))
 
 
 def known_api(part: Part, kind: str) -> bool:
-    """Whether it is the kind that is known here by this name; `Invalid` for a version that nobody knows."""
-    told = part.peek("apiVersion")
-    if kind not in _KINDS or told is None:
+    """Return whether the kind is known in its API group; raise `Invalid` for an unknown version."""
+    given = part.peek("apiVersion")
+    if kind not in _KINDS or given is None:
         return True
-    group, _, version = str(told).rpartition("/")
+    group, _, version = str(given).rpartition("/")
     if group not in _KINDS[kind]:
         return False
     if version not in VERSIONS[group]:
         known = ", ".join(f"{group}/{each}" if group else each for each in VERSIONS[group])
-        raise part.wrong("apiVersion", f"{str(told)[:60]!r} is no version that is known here", f"known: {known}")
+        raise part.wrong("apiVersion", f"{str(given)[:60]!r} is not a known version", f"known: {known}")
     return True

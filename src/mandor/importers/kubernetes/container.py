@@ -1,4 +1,4 @@
-"""One container as a task."""
+"""Converts one container into a task."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from mandor.importers.kubernetes.env import environment, expanded_words
 from mandor.importers.kubernetes.probe import probe
 from mandor.importers.kubernetes.security import security
 from mandor.importers.kubernetes.sharing import container_sharing, with_sharing
-from mandor.importers.kubernetes.shelf import Owner, Shelf
+from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.volumes import Volumes
 from mandor.importers.part import Part
@@ -20,9 +20,9 @@ _TERMINAL = "a task has no terminal; `mandor exec` opens one"
 _PROBES = {"startupProbe": "startup", "livenessProbe": "health", "readinessProbe": "readiness"}
 _PULLS = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}
 _OF_CONTAINERS: Unusual = {
-    "terminationMessagePath": ("what a task says at its end is in its logs", ("/dev/termination-log",)),
-    "terminationMessagePolicy": ("what a task says at its end is in its logs", ("File",)),
-    "resizePolicy": ("a change of its resources makes a new release", ()),
+    "terminationMessagePath": ("termination messages are in the logs", ("/dev/termination-log",)),
+    "terminationMessagePolicy": ("termination messages are in the logs", ("File",)),
+    "resizePolicy": ("changed resources make a new release", ()),
     "restartPolicyRules": ("all tasks of an instance are restarted in the same way", ()),
     "stdinOnce": (_TERMINAL, ()),
 }
@@ -36,15 +36,15 @@ class Ports:
     host_network: bool = False
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     numbers: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Their names here, by protocol and number."""
+    """Names of the ports in the manifest, by protocol and number."""
 
     def add(self, container: Part) -> dict[str, str]:
-        """The names of its ports here, by those that the container gives them."""
+        """Return the names of its ports in the manifest, by their names in the container."""
         names: dict[str, str] = {}
         for each in container.parts("ports"):
             protocol = (each.text("protocol") or "TCP").lower()
             number, host, name = each.whole("containerPort"), each.whole("hostPort"), each.text("name")
-            each.drop("hostIP", "a port of the node is one of all its addresses")
+            each.drop("hostIP", "host ports are published on all addresses")
             if protocol not in {"tcp", "udp"} or not number:
                 each.drop_all("containerPort", f"no port of the protocol {protocol} can be opened")
                 continue
@@ -65,7 +65,7 @@ class Ports:
 
     @property
     def short(self) -> dict[str, Any]:
-        """As people write them: a number alone where that is all there is to say."""
+        """Return the ports as users write them: only a number where the other fields are defaults."""
         return {name: each["port"] if each.keys() == {"port"} else each for name, each in self.found.items()}
 
 
@@ -74,18 +74,18 @@ class ContainerReader:
     """Reads the containers of one pod."""
 
     owner: Owner
-    shelf: Shelf
+    shelf: ReferencedObjects
     volumes: Volumes
     ports: Ports
     security: Part
-    """The pod's own."""
+    """Security context of the pod."""
     options: dict[str, Any]
-    """What the pod asks of the engine."""
+    """Engine options of the pod."""
     sharing: dict[str, Any]
-    """What it asks of engines that know Docker's options."""
+    """Options of the pod for engines with Docker's options."""
     grace: str
     pull_secret: str | None = None
-    """The secret with the login for its images."""
+    """Name of the secret with the login for its images."""
 
     def task(self, part: Part, role: str) -> dict[str, Any]:
         names = self.ports.add(part)
@@ -95,7 +95,7 @@ class ContainerReader:
         more = self.sharing | container_sharing(part)
         lifecycle = part.part("lifecycle")
         for key in ("postStart", "preStop"):
-            lifecycle.drop(key, "nothing is run beside a task when it starts or stops")
+            lifecycle.drop(key, "lifecycle hooks are not supported")
         drop_unusual(part, _OF_CONTAINERS)
         return filled(
             role=None if role == "main" else role,
@@ -139,7 +139,7 @@ class ContainerReader:
         found = {}
         for key, name in _PROBES.items():
             if role == "init":
-                part.drop(key, "a task that runs to its end is asked nothing")
+                part.drop(key, "tasks that run to completion have no probes")
             elif part.peek(key):
                 found[name] = probe(part.part(key), port)
             else:

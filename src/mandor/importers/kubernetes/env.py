@@ -1,4 +1,4 @@
-"""The environment of a container: values, references, and `$(NAME)` wherever Kubernetes replaces it."""
+"""The environment of a container: values, references, and `$(NAME)` where Kubernetes replaces it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 from mandor.importers.kubernetes.amounts import amount
 from mandor.importers.kubernetes.secret import secret_key, secret_variables
-from mandor.importers.kubernetes.shelf import Owner, Shelf
+from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects
 from mandor.importers.part import Part
 
 FIELDS = {
@@ -17,13 +17,13 @@ FIELDS = {
     "spec.nodeName": "${MANDOR_NODE}",
     "status.hostIP": "${MANDOR_NODE_ADDRESS}",
 }
-"""What a pod can ask about itself that is known only when it starts; the agent fills it in."""
+"""Fields of a pod that are known only when it starts; the agent fills them in."""
 _OF_CONTROLLERS = {
     "apps.kubernetes.io/pod-index": "${MANDOR_INDEX}",
     "batch.kubernetes.io/job-completion-index": "${MANDOR_INDEX}",
     "statefulset.kubernetes.io/pod-name": "${MANDOR_INSTANCE}",
 }
-"""Labels that no file has: a controller puts them on its pods."""
+"""Labels that a controller adds to its pods, and that no file has."""
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 _REFERENCE = re.compile(r"\$(\$|\(([-A-Za-z0-9._]+)\))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 @dataclass(slots=True)
 class Environment:
-    """What a container finds in its environment; a name is in one of the two."""
+    """Environment of a container; a name is in one of the two mappings."""
 
     values: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Environment:
         self.secrets[name] = reference
 
     def expanded(self, text: str, *, secrets: bool = False) -> str:
-        """`$(NAME)` is the variable, `$$` one `$`; a name that is not known stays as it is."""
+        """Return the text with `$(NAME)` replaced by the variable and `$$` by `$`; unknown names stay unchanged."""
 
         def value(match: re.Match[str]) -> str:
             if secrets and match[2] in self.secrets:
@@ -56,18 +56,18 @@ class Environment:
         return _REFERENCE.sub(value, text)
 
     def hides(self, text: str) -> str | None:
-        """The variable in a text whose value is a secret's, and so is not put into the text."""
+        """Return the variable in a text whose value is a secret, which is not copied into the text."""
         names = [match[2] for match in _REFERENCE.finditer(text)]
         return next((name for name in names if name in self.secrets or "${secret:" in self.values.get(name, "")), None)
 
 
-def environment(container: Part, owner: Owner, shelf: Shelf) -> Environment:
+def environment(container: Part, owner: Owner, shelf: ReferencedObjects) -> Environment:
     found = Environment()
     _from_maps(found, container, owner, shelf)
     for each in container.parts("env"):
         name = each.text("name") or ""
         if not _NAME.fullmatch(name):
-            each.drop_all("name", f"{name[:40]!r} is not the name of an environment variable here")
+            each.drop_all("name", f"{name[:40]!r} is not a valid name of an environment variable")
         elif isinstance(source := each.peek("valueFrom"), Mapping) and "secretKeyRef" in source:
             reference = secret_key(each.part("valueFrom").part("secretKeyRef"), owner, shelf)
             if reference is None:
@@ -79,7 +79,7 @@ def environment(container: Part, owner: Owner, shelf: Shelf) -> Environment:
     return found
 
 
-def _set(found: Environment, each: Part, name: str, container: Part, owner: Owner, shelf: Shelf) -> None:
+def _set(found: Environment, each: Part, name: str, container: Part, owner: Owner, shelf: ReferencedObjects) -> None:
     value = each.text("value", "") if each.peek("valueFrom") is None else _value_from(each, container, owner, shelf)
     if value is None:
         each.drop("name", f"{name} has no value here")
@@ -88,16 +88,16 @@ def _set(found: Environment, each: Part, name: str, container: Part, owner: Owne
 
 
 def expanded_words(container: Part, key: str, env: Environment) -> list[str]:
-    """`command` or `args`, with variables filled in."""
+    """Return `command` or `args` with variables filled in."""
     words = container.texts(key)
     for index, each in enumerate(words):
         if (secret := env.hides(each)) is not None:
-            why = f"$({secret}) holds a secret, which is not put into commands"
+            why = f"$({secret}) is a secret, which is not copied into commands"
             container.drop_item(key, index, why, f"let a shell do it: sh -c '… ${secret}'")
     return [each if env.hides(each) else env.expanded(each) for each in words]
 
 
-def _from_maps(found: Environment, container: Part, owner: Owner, shelf: Shelf) -> None:
+def _from_maps(found: Environment, container: Part, owner: Owner, shelf: ReferencedObjects) -> None:
     for each in container.parts("envFrom"):
         prefix = each.text("prefix", "")
         for kind in ("configMapRef", "secretRef"):
@@ -114,7 +114,7 @@ def _from_maps(found: Environment, container: Part, owner: Owner, shelf: Shelf) 
                     reference.guess("name", f"{key[:40]!r} is not the name of an environment variable, and is left out")
 
 
-def _config_variables(reference: Part, owner: Owner, shelf: Shelf) -> Iterator[tuple[str, str]]:
+def _config_variables(reference: Part, owner: Owner, shelf: ReferencedObjects) -> Iterator[tuple[str, str]]:
     name = reference.text("name") or ""
     reference.flag("optional")
     data = shelf.config(owner.namespace, name)
@@ -124,7 +124,7 @@ def _config_variables(reference: Part, owner: Owner, shelf: Shelf) -> Iterator[t
     yield from data.items()
 
 
-def _value_from(each: Part, container: Part, owner: Owner, shelf: Shelf) -> str | None:
+def _value_from(each: Part, container: Part, owner: Owner, shelf: ReferencedObjects) -> str | None:
     source = each.part("valueFrom")
     source.drop("fileKeyRef", "a variable is not read from a file")
     if "configMapKeyRef" in source:
@@ -136,7 +136,7 @@ def _value_from(each: Part, container: Part, owner: Owner, shelf: Shelf) -> str 
     return None
 
 
-def _config_key(reference: Part, owner: Owner, shelf: Shelf) -> str | None:
+def _config_key(reference: Part, owner: Owner, shelf: ReferencedObjects) -> str | None:
     name, key = reference.text("name") or "", reference.text("key") or ""
     reference.flag("optional")
     data = shelf.config(owner.namespace, name)
@@ -161,12 +161,12 @@ def field_value(reference: Part, owner: Owner) -> str | None:
         return _OF_CONTROLLERS[keyed[2]]
     if keyed is not None:
         return (owner.labels if keyed[1] == "labels" else owner.annotations).get(keyed[2], "")
-    reference.drop("fieldPath", f"a task is not told its {path}")
+    reference.drop("fieldPath", f"a task has no variable for its {path}")
     return None
 
 
 def resource_value(reference: Part, container: Part, owner: Owner) -> str | None:
-    """A request or limit that the file itself tells, in units of the divisor, rounded up."""
+    """Return a request or limit of the file, in units of the divisor, rounded up."""
     name, asked = reference.text("containerName"), reference.text("resource") or ""
     divisor = reference.text("divisor") or "1"
     source: Mapping[str, Any] = owner.containers.get(name, {}) if name else container.source
@@ -177,7 +177,7 @@ def resource_value(reference: Part, container: Part, owner: Owner) -> str | None
     try:
         one, unit = amount(str(given)), amount(divisor)
     except ValueError:
-        reference.drop("resource", f"{asked} is not told in this file")
+        reference.drop("resource", f"{asked} is not in this file")
         return None
     return str(int(-(-one // (unit or Fraction(1)))))
 

@@ -1,4 +1,4 @@
-"""Reads Kubernetes' files: every object in them, each where it belongs."""
+"""Reads Kubernetes files and converts their objects."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from mandor.importers.kubernetes.placement import PlacementReader
 from mandor.importers.kubernetes.pod import NO_IDENTITY, PodReader
 from mandor.importers.kubernetes.policy import POLICY_KINDS, read_policy
 from mandor.importers.kubernetes.secret import read_secret
-from mandor.importers.kubernetes.shelf import Shelf, config_texts, place
+from mandor.importers.kubernetes.shelf import ReferencedObjects, config_texts, place
 from mandor.importers.kubernetes.work import WORK_KINDS, Work, read_work
 from mandor.importers.part import Ledger, Part
 from mandor.lib.yaml12 import Malformed, Parsed, load_all
@@ -24,22 +24,22 @@ _KEYS = re.compile(r"^(\"?apiVersion\"?|\"?kind\"?)\s*:", re.MULTILINE)
 _JSON_KEYS = ('"apiVersion"', '"kind"')
 
 WITHOUT = {
-    "Ingress": "traffic from outside is not led to workloads by name yet",
+    "Ingress": "ingress is not supported yet",
     "ServiceAccount": NO_IDENTITY,
-    "KubeSchedulerConfiguration": "a server is given it when it starts",
+    "KubeSchedulerConfiguration": "it is a setting of the server",
 }
-"""Kinds that have no counterpart, and why not."""
+"""Kinds without a counterpart, and the reason."""
 
 
 @dataclass(slots=True)
 class _Pile:
-    """The objects of all files, by what becomes of them."""
+    """The objects of all files, grouped by how they are converted."""
 
     works: list[tuple[Part, str]] = field(default_factory=list)
     joined: list[tuple[Part, str]] = field(default_factory=list)
     policies: list[tuple[Part, str]] = field(default_factory=list)
     configs: list[tuple[Part, str, str]] = field(default_factory=list)
-    """With namespace and name."""
+    """ConfigMaps with namespace and name."""
     secrets: list[Made] = field(default_factory=list)
 
 
@@ -56,8 +56,8 @@ class KubernetesImporter(Importer):
         return self.read_documents([(file.name, _documents(file)) for file in files])
 
     def read_documents(self, files: Sequence[tuple[str, Sequence[Parsed]]]) -> Imported:
-        """The documents of some files, by their names."""
-        ledger, shelf, pile = Ledger(), Shelf(), _Pile()
+        """Convert the documents of some files, given by file name."""
+        ledger, shelf, pile = Ledger(), ReferencedObjects(), _Pile()
         for name, documents in files:
             for part in _objects(ledger, name, documents):
                 _sort(part, pile, shelf)
@@ -70,7 +70,7 @@ class KubernetesImporter(Importer):
         made += [_made(each.part, each.manifest) for each in works]
         for part, namespace, name in pile.configs:
             if ("ConfigMap", namespace, name) not in shelf.used:
-                part.drop_all("kind", "nobody in these files uses it")
+                part.drop_all("kind", "no object of these files uses it")
         return Imported(tuple(made), ledger.report())
 
 
@@ -79,7 +79,7 @@ def _made(part: Part, manifest: dict[str, Any]) -> Made:
 
 
 def _objects(ledger: Ledger, file: str, documents: Sequence[Parsed]) -> Iterator[Part]:
-    """Each object of a file; a list counts as its items."""
+    """Return each object of a file; a `List` counts as its items."""
     count = 0
     for document in documents:
         part = ledger.open(document.value, file, "", document.line)
@@ -102,7 +102,7 @@ def _documents(file: Source) -> list[Parsed]:
 def _items(part: Part) -> Iterator[Part]:
     kind = part.peek("kind")
     if not isinstance(kind, str):
-        raise part.wrong("kind", "an object says what it is: `kind: Deployment`")
+        raise part.wrong("kind", "an object needs a kind: `kind: Deployment`")
     if not kind.endswith("List") or "items" not in part:
         yield part
         return
@@ -114,14 +114,14 @@ def _items(part: Part) -> Iterator[Part]:
         yield from _items(each)
 
 
-def _sort(part: Part, pile: _Pile, shelf: Shelf) -> None:
+def _sort(part: Part, pile: _Pile, shelf: ReferencedObjects) -> None:
     kind = part.peek("kind")
     if not known_api(part, kind):
         part.drop_all("kind", f"there is no {kind} of {str(part.peek('apiVersion'))[:60]} here")
         return
     meta = part.peek("metadata")
-    told = meta if isinstance(meta, dict) else {}
-    namespace, name = place(str(told.get("namespace") or "")), str(told.get("name") or "")
+    given = meta if isinstance(meta, dict) else {}
+    namespace, name = place(str(given.get("namespace") or "")), str(given.get("name") or "")
     if kind in WORK_KINDS:
         pile.works.append((part, kind))
     elif kind in JOINED_KINDS:
@@ -149,14 +149,14 @@ def _sort(part: Part, pile: _Pile, shelf: Shelf) -> None:
 
 
 def _named_apart(works: list[Work]) -> list[Work]:
-    """Objects of different kinds may have the same name there, and may not here."""
+    """Rename objects of different kinds with the same name: workloads share one namespace of names."""
     taken: dict[tuple[str, str], Work] = {}
     for each in works:
         name, suffix = each.manifest["name"], f"-{each.kind.lower()}"
         other = taken.get((place(each.namespace), name))
         if other is not None:
             if other.kind == each.kind:
-                raise each.part.wrong("metadata", f"{each.kind} {each.name} stands here a second time")
+                raise each.part.wrong("metadata", f"{each.kind} {each.name} is defined twice")
             each.manifest["name"] = name = name[: 48 - len(suffix)] + suffix
             each.part.part("metadata").guess("name", f"it is called {name} here: there is a {other.kind} of its name")
         taken[place(each.namespace), name] = each

@@ -1,4 +1,4 @@
-"""Objects that say something about workloads: services, budgets, autoscalers."""
+"""Objects that change workloads: services, disruption budgets, autoscalers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ from mandor.model.share import share_of
 
 _NOBODY = "it selects no workload of these files"
 _BALANCER, _ADDRESS, _CALLERS = (
-    "there are no load balancers",
-    "a service has no address of its own",
-    "callers reach the instances they can",
+    "load balancers are not supported",
+    "services have no virtual IP",
+    "session and traffic policies are not supported",
 )
 _OF_SERVICES: Unusual = {
     "externalTrafficPolicy": (_CALLERS, ("Cluster",)),
@@ -43,7 +43,7 @@ def join(part: Part, kind: str, works: Sequence[Work]) -> None:
     part.ignore("status")
     meta = read_meta(part)
     if kind != "Service":
-        part.part("metadata").ignore("name")  # nobody asks for it by its name
+        part.part("metadata").ignore("name")  # no other object refers to it by name
     _JOINS[kind](part, meta, [each for each in works if place(each.namespace) == place(meta.namespace)])
 
 
@@ -64,7 +64,7 @@ def _service(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
         part.part("metadata").guess("name", f"found under the name {', '.join(others)}")
     kind = spec.text("type") or "ClusterIP"
     ranges = bool(spec.peek("loadBalancerSourceRanges"))
-    spec.drop("loadBalancerSourceRanges", "who may call is not limited", "so its ports are not published")
+    spec.drop("loadBalancerSourceRanges", "source ranges are not supported", "so its ports are not published")
     published = kind in {"NodePort", "LoadBalancer"} and not ranges
     for each in spec.parts("ports"):
         for work in chosen:
@@ -121,7 +121,7 @@ def _new_port(work: Work, given: str | None, protocol: str, number: int) -> str:
     return name
 
 
-# Budgets.
+# Disruption budgets.
 
 
 def _budget(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
@@ -133,7 +133,7 @@ def _budget(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
         part.drop_all("kind", _NOBODY)
         return
     drop_labels(part, [each.labels for each in chosen])
-    spec.drop("unhealthyPodEvictionPolicy", "an instance that is not ready counts as taken away already")
+    spec.drop("unhealthyPodEvictionPolicy", "instances that are not ready count as unavailable")
     for work in chosen:
         kind = work.manifest.get("type")
         if kind is not None:
@@ -152,7 +152,7 @@ def _most(spec: Part, work: Work) -> int | str | None:
         found = max(0, replicas - share_of(least, replicas, up=True))
         spec.guess(key, f"of {replicas} replicas, {found} may be taken away at a time")
     if found in {0, "0%"} and work.group.get("update", {}).get("order") == "stop-first":
-        spec.guess(key, "1 may be taken away: it is stopped before it is replaced")
+        spec.guess(key, "1 instance may be unavailable: it is stopped before it is replaced")
         return 1
     return found
 
@@ -171,7 +171,7 @@ def _autoscaler(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
         return
     targets = _targets(spec)
     if not targets:
-        part.drop_all("kind", "it scales by nothing that is measured here", "`autoscale: {metric: …}`")
+        part.drop_all("kind", "none of its metrics is supported", "`autoscale: {metric: …}`")
         return
     drop_labels(part, [work.labels])
     least, most = spec.whole("minReplicas"), spec.whole("maxReplicas") or 1
@@ -198,7 +198,7 @@ def _targets(spec: Part) -> dict[str, str]:
         name = resource.text("name") if resource is not None else None
         share = target.whole("averageUtilization") if target is not None else None
         if share is None and resource is not None:
-            share = resource.whole("targetAverageUtilization")  # as version v2beta1 has it
+            share = resource.whole("targetAverageUtilization")  # the form of version v2beta1
         if name in {"cpu", "memory"} and share is not None and target is not None:
             if (target.text("type") or "Utilization") != "Utilization":
                 raise target.wrong("type", "a share of what is asked for is a `Utilization`")

@@ -1,4 +1,4 @@
-"""What every object says about itself: name, namespace, labels."""
+"""Metadata of objects: name, namespace, labels, annotations."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -19,15 +19,15 @@ class ObjectMeta:
 
 
 def drop_labels(owner: Part, kept: Iterable[Mapping[str, str]] = ()) -> None:
-    """Labels of an object that is none here, unless one of those that it adds to has them all."""
+    """Drop labels of an object without a counterpart, unless a workload that it changes has all of them."""
     part = owner.part("metadata")
     labels = part.text_map("labels")
     if labels and not any(labels.items() <= each.items() for each in kept):
         part.drop("labels", "it is no object of its own here")
 
 
-def kept_annotations(owner: Part, room: int) -> dict[str, str]:
-    """Those of an object that can be labels, for there are no annotations; the others are told."""
+def annotation_labels(owner: Part, room: int) -> dict[str, str]:
+    """Return the annotations that are valid as labels; the others are dropped with a note."""
     part = owner.part("metadata")
     found: dict[str, str] = {}
     for key, value in part.text_map("annotations").items():
@@ -36,14 +36,14 @@ def kept_annotations(owner: Part, room: int) -> dict[str, str]:
         else:
             part.note("annotations", "dropped", f"{key[:60]} cannot be a label, and there are no annotations")
     if found:
-        part.guess("annotations", "they are kept as labels")
+        part.guess("annotations", "they are stored as labels")
     elif part.peek("annotations"):
         part.drop("annotations", "there are no annotations")
     return found
 
 
 def read_meta(owner: Part, *, keeps: bool = False) -> ObjectMeta:
-    """The `metadata` of an object, or of a template; `keeps`: its annotations are looked after."""
+    """Return the metadata of an object or a template; `keeps`: the caller reads its annotations."""
     part = owner.part("metadata")
     for key in _OF_THE_CLUSTER:
         part.ignore(key)

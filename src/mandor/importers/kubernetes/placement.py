@@ -1,6 +1,6 @@
-"""Where a pod may go: selectors of nodes, affinity, spreading, tolerations.
+"""Placement of a pod: node selectors, affinity, spread constraints, tolerations.
 
-A rule that is hard stays hard: one that a manifest cannot say is refused, not weakened.
+A hard rule stays hard: a rule that a manifest cannot express is refused, not weakened.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,14 +22,15 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _ALL = "*"
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _POLICIES = {"nodeaffinitypolicy": "Honor", "nodetaintspolicy": "Ignore"}
-"""What the spreading of Kubernetes can be told about nodes that are closed to a pod, and what it is here."""
+"""Policies of spread constraints for nodes that are closed to a pod, and the value that equals Mandor's behaviour."""
 
 FindNamespaces = Callable[[Mapping[str, str]], tuple[str, ...]]
-"""The namespaces that have these labels."""
+"""Returns the namespaces with these labels."""
 Unsayable = Callable[[Part, str, str], None]
-"""Told of a hard rule that a manifest cannot say: the part, the key in it, and why; it raises, or the rule is lost."""
+"""Called with the part, the key and the reason of a hard rule that a manifest cannot express; raises, or drops the
+rule."""
 Clause = tuple[str, ...]
-"""Rules of which one is enough."""
+"""Rules of which one must hold."""
 
 
 def refuse(part: Part, key: str, why: str) -> None:
@@ -80,7 +81,7 @@ class PlacementReader:
                 yield _where(each) | {"strength": "prefer", "weight": max(1, weight // len(clauses))}
 
     def _any_of(self, terms: list[list[Clause]], required: Part) -> list[Clause]:
-        """One of several terms, each all of its clauses, as clauses that all hold."""
+        """Return clauses that must all hold, for several terms of which one must hold."""
         count = 1
         for each in terms:
             count *= len(each)
@@ -194,7 +195,7 @@ def _where(clause: Clause) -> dict[str, Any]:
 
 
 def _clauses(expression: Part) -> list[Clause]:
-    """One expression as clauses that all hold; long lists are cut, for a rule has a bound."""
+    """Return one expression as clauses that must all hold; long lists are split, as rules have a maximum length."""
     name, operator = fact(expression.text("key") or ""), expression.text("operator")
     values = expression.texts("values")
     if operator in {"In", "NotIn"} and values:
@@ -219,5 +220,5 @@ def _cut(words: list[str]) -> Iterator[list[str]]:
 
 
 def _word(value: str) -> str:
-    """As a value in a rule."""
+    """Return a value as text of a rule."""
     return f'"{value}"' if not value or any(each in value for each in ",[]= ") else value

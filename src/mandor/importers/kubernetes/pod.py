@@ -1,4 +1,4 @@
-"""A pod template: tasks, and what is said of all of them."""
+"""Converts a pod template into tasks and the settings of their group."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from mandor.importers.kubernetes.container import ContainerReader, Ports
 from mandor.importers.kubernetes.placement import PlacementReader
 from mandor.importers.kubernetes.secret import pull_secret
 from mandor.importers.kubernetes.sharing import engines_of, pod_sharing
-from mandor.importers.kubernetes.shelf import Owner, Shelf, containers_of, maps_in, mounts_of
+from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects, containers_of, maps_in, mounts_of
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.volumes import Volumes
 from mandor.importers.kubernetes.words import ENGINES, PROFILES, SYSTEM_PRIORITIES, closer, plain_name
@@ -18,8 +18,8 @@ from mandor.importers.part import Part
 from mandor.model.workload import FLAT
 
 _GRACE = "30s"
-"""What Kubernetes gives when nobody says anything."""
-NO_IDENTITY = "tasks have no identity yet"
+"""Kubernetes' default for `terminationGracePeriodSeconds`."""
+NO_IDENTITY = "Nomad identities are not converted"
 _OF_PODS: Unusual = {
     "subdomain": ("an instance is called by its own name", ()),
     "setHostnameAsFQDN": ("an instance is called by its own name", ()),
@@ -52,7 +52,7 @@ class Pod:
 
     @property
     def forms(self) -> dict[str, Any]:
-        """As a manifest has it: flat for one task."""
+        """Return the manifest form of the pod: flat for one task."""
         if len(self.tasks) == 1:
             return {**next(iter(self.tasks.values())), **self.group}
         return {"groups": {FLAT: {**self.group, "tasks": self.tasks}}}
@@ -60,11 +60,11 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class PodReader:
-    shelf: Shelf
+    shelf: ReferencedObjects
     placement: PlacementReader
 
     def read(self, spec: Part, owner: Owner, templates: list[Part] | None = None, *, keep: bool = True) -> Pod:
-        """`templates`: claims that every instance has for itself, kept when the workload goes."""
+        """Read the template; `templates`: volume claims of each instance, kept when the workload is deleted."""
         owner = _with_containers(spec, owner)
         security = spec.part("securityContext")
         volumes = Volumes(owner, self.shelf)
@@ -85,7 +85,7 @@ class PodReader:
         reader = ContainerReader(owner, self.shelf, volumes, ports, security, options, sharing, grace or _GRACE, login)
         tasks = self._tasks(spec, reader)
         if len(tasks) == 1:
-            spec.parts("containers")[0].ignore("name")  # it is the workload's only one
+            spec.parts("containers")[0].ignore("name")  # the workload has no other group
         self._rest(spec)
         return Pod(
             tasks=tasks,
@@ -129,7 +129,7 @@ class PodReader:
         return tasks
 
     def _rest(self, spec: Part) -> None:
-        """What has no counterpart, unless it says what is so anyway."""
+        """Drop keys without a counterpart, unless their value is the default."""
         drop_unusual(spec, _OF_PODS)
         if spec.flag("enableServiceLinks"):
             spec.drop("enableServiceLinks", "no variables tell about services")
@@ -152,14 +152,14 @@ def _with_containers(spec: Part, owner: Owner) -> Owner:
 
 
 def _folder_owner(security: Part, spec: Part) -> str | None:
-    """Volumes belong to the user and the group of the pod, if it names both; a user may be that of its containers."""
+    """Return the owner of volume folders: the user and group of the pod, or of its containers, if both are known."""
     group, user = security.whole("fsGroup"), security.peek("runAsUser")
     security.drop("fsGroupChangePolicy", "the owner of a volume is set when it is made")
     if group is None:
         return None
     if user is None:
-        told = [each.get("securityContext") for each in maps_in(spec.source, "containers")]
-        users = [each.get("runAsUser") if isinstance(each, dict) else None for each in told]
+        given = [each.get("securityContext") for each in maps_in(spec.source, "containers")]
+        users = [each.get("runAsUser") if isinstance(each, dict) else None for each in given]
         user = users[0] if users and all(each == users[0] for each in users) else None
     if isinstance(user, int):
         return f"{user}:{group}"

@@ -1,4 +1,4 @@
-"""Objects of their own: priority classes, quotas, default limits, claims, namespaces."""
+"""Converts priority classes, quotas, default limits, claims and namespaces."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ Manifest = dict[str, Any]
 
 
 def read_policy(part: Part, kind: str) -> Manifest | None:
-    """None: nothing of it can be said here."""
+    """Return the manifest of the object; None: nothing of it has a counterpart."""
     part.text("apiVersion"), part.text("kind")
     part.ignore("status")
     meta = read_meta(part)
@@ -41,10 +41,10 @@ def _priority_class(part: Part, meta: ObjectMeta) -> Manifest:
 
 
 def _preemption(part: Part) -> str | None:
-    told = part.text("preemptionPolicy")
-    if told not in {None, "Never", "PreemptLowerPriority"}:
-        raise part.wrong("preemptionPolicy", f"{told!r} is neither Never nor PreemptLowerPriority")
-    return told
+    given = part.text("preemptionPolicy")
+    if given not in {None, "Never", "PreemptLowerPriority"}:
+        raise part.wrong("preemptionPolicy", f"{given!r} is neither Never nor PreemptLowerPriority")
+    return given
 
 
 def _namespace(part: Part, meta: ObjectMeta) -> Manifest:
@@ -59,14 +59,14 @@ def _claim(part: Part, meta: ObjectMeta) -> Manifest:
 def _quota(part: Part, meta: ObjectMeta) -> Manifest | None:
     spec = part.part("spec")
     if spec.peek("scopes"):
-        part.drop_all("kind", "a quota of some workloads only can be told by their priority class alone")
+        part.drop_all("kind", "a quota for some workloads can select them by priority class only")
         return None
     priority_class = None
     for each in spec.part("scopeSelector").parts("matchExpressions"):
         values = each.texts("values")
         same = (each.text("scopeName"), each.text("operator")) == ("PriorityClass", "In") and len(values) == 1
         if not same or priority_class is not None:
-            part.drop_all("kind", "a quota of some workloads only can be told by their priority class alone")
+            part.drop_all("kind", "a quota for some workloads can select them by priority class only")
             return None
         priority_class = values[0]
     limits = _quota_amounts(spec)

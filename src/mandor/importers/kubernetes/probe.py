@@ -1,4 +1,4 @@
-"""The three probes of a container."""
+"""Converts the three probes of a container."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +8,12 @@ from mandor.importers.kubernetes.amounts import duration
 from mandor.importers.part import Part
 
 FindPort = Callable[[str], int | str]
-"""A port by number or name, as the group knows it."""
+"""Returns a port by number or name, as the group names it."""
 _COUNT_MOST = 1000
 
 
 def probe(part: Part, port: FindPort) -> dict[str, Any] | None:
-    """None: it asks nothing that can be asked here."""
+    """Return the probe; None: it has no counterpart."""
     asked = _asked(part, port)
     timing = filled(
         interval=duration(part, "periodSeconds"),
@@ -35,7 +35,7 @@ def _asked(part: Part, port: FindPort) -> dict[str, Any]:
         return {"tcp": port(socket.text("port") or "")}
     if "grpc" in part:
         grpc = part.part("grpc")
-        part.guess("grpc", "only asked whether somebody listens")
+        part.guess("grpc", "becomes a TCP probe")
         grpc.drop("service", "gRPC's health service is not asked")
         return {"tcp": port(grpc.text("port") or "")}
     if "httpGet" in part:
@@ -48,7 +48,7 @@ def _http(http: Part, port: FindPort) -> dict[str, Any]:
     http.drop("httpHeaders", "a probe sends no headers of its own")
     path, asked = http.text("path") or "/", port(http.text("port") or "")
     if (http.text("scheme") or "HTTP").upper() == "HTTPS":
-        http.guess("scheme", "a probe speaks no TLS: only asked whether somebody listens")
+        http.guess("scheme", "a probe speaks no TLS: becomes a TCP probe")
         http.drop("path", "a probe speaks no TLS")
         return {"tcp": asked}
     return {"http": path if path.startswith("/") else f"/{path}", "port": asked}

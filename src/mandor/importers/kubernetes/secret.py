@@ -1,22 +1,22 @@
-"""Secrets: objects of their own, and what tasks say of them; no value is ever part of a note."""
+"""Secrets: the objects, and the references of tasks to them; notes never contain a value."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.meta import read_meta
-from mandor.importers.kubernetes.shelf import Owner, Shelf, secret_texts
+from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects, secret_texts
 from mandor.importers.part import Part
 
 DOCKER_CONFIG = "kubernetes.io/dockerconfigjson"
-"""A whole Docker configuration, which is a pull secret as it is."""
+"""Type of a secret with a Docker configuration, which is used as a pull secret unchanged."""
 PULL_KEYS = frozenset({".dockerconfigjson", "username"})
 """A pull secret has one of these keys."""
 ACCOUNT_TOKEN = "kubernetes.io/service-account-token"  # noqa: S105 - the name of a type
 
 
 def read_secret(part: Part) -> dict[str, Any] | None:
-    """The object with its values; None: somebody else gives it those."""
+    """Return the object with its values; None: the values come from elsewhere."""
     part.text("apiVersion"), part.text("kind")
     if part.text("type") == ACCOUNT_TOKEN:
         part.drop_all("kind", "tokens of service accounts are not made here")
@@ -35,8 +35,8 @@ def read_secret(part: Part) -> dict[str, Any] | None:
     )
 
 
-def secret_key(reference: Part, owner: Owner, shelf: Shelf) -> str | None:
-    """`NAME/KEY` of a `secretKeyRef`; None: there is no such value here."""
+def secret_key(reference: Part, owner: Owner, shelf: ReferencedObjects) -> str | None:
+    """Return `NAME/KEY` of a `secretKeyRef`; None: the file has no such value."""
     name, key = reference.text("name") or "", reference.text("key") or ""
     keys = _keys(reference, "name", name, owner, shelf)
     if keys is not None and key in keys:
@@ -47,8 +47,8 @@ def secret_key(reference: Part, owner: Owner, shelf: Shelf) -> str | None:
     return f"{fitting_name(name)}/{key}"
 
 
-def secret_variables(reference: Part, owner: Owner, shelf: Shelf) -> Iterator[tuple[str, str]]:
-    """(key, `NAME/KEY`) of each value of a `secretRef`."""
+def secret_variables(reference: Part, owner: Owner, shelf: ReferencedObjects) -> Iterator[tuple[str, str]]:
+    """Return key and `NAME/KEY` of each value of a `secretRef`."""
     name = reference.text("name") or ""
     reference.flag("optional")
     keys = shelf.secret(owner.namespace, name)
@@ -59,8 +59,10 @@ def secret_variables(reference: Part, owner: Owner, shelf: Shelf) -> Iterator[tu
     yield from ((key, f"{fitting_name(name)}/{key}") for key in sorted(keys))
 
 
-def secret_items(source: Part, named: str, owner: Owner, shelf: Shelf) -> list[tuple[str, str, Part | None]]:
-    """(path, `NAME/KEY`, its item) of each file that a volume makes of a Secret; `named`: the key with its name."""
+def secret_items(
+    source: Part, named: str, owner: Owner, shelf: ReferencedObjects
+) -> list[tuple[str, str, Part | None]]:
+    """Return path, `NAME/KEY` and item of each file of a Secret volume; `named`: the key with the secret's name."""
     name, optional = source.text(named) or "", source.flag("optional")
     keys = shelf.secret(owner.namespace, name)
     items = source.parts("items")
@@ -83,8 +85,8 @@ def secret_items(source: Part, named: str, owner: Owner, shelf: Shelf) -> list[t
     return found
 
 
-def pull_secret(pod: Part, owner: Owner, shelf: Shelf) -> str | None:
-    """The first of a pod's `imagePullSecrets`; a task has one, and the others are reported."""
+def pull_secret(pod: Part, owner: Owner, shelf: ReferencedObjects) -> str | None:
+    """Return the first of a pod's `imagePullSecrets`; the others are reported, because a task has one."""
     found = None
     for number, each in enumerate(pod.parts("imagePullSecrets")):
         name = each.text("name") or ""
@@ -99,8 +101,8 @@ def pull_secret(pod: Part, owner: Owner, shelf: Shelf) -> str | None:
     return found
 
 
-def _keys(part: Part, at: str, name: str, owner: Owner, shelf: Shelf) -> frozenset[str] | None:
-    """Those of a Secret; one that is not among the files is told."""
+def _keys(part: Part, at: str, name: str, owner: Owner, shelf: ReferencedObjects) -> frozenset[str] | None:
+    """Return the keys of a Secret; a Secret that is not among the files is reported."""
     keys = shelf.secret(owner.namespace, name)
     if keys is None and not part.flag("optional"):
         part.guess(at, f"it is not among these files: a secret {fitting_name(name)} has to be there")

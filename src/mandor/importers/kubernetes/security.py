@@ -1,4 +1,4 @@
-"""As whom a container runs, and with which powers."""
+"""Converts security contexts: user, group, capabilities, profiles."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from mandor.importers.part import Part
 
 
 def security(pod: Part, container: Part) -> dict[str, Any]:
-    """What the container says counts before what the pod says."""
+    """Return the security of a container; its own context overrides that of the pod."""
     user = container.whole("runAsUser", pod.whole("runAsUser"))
     group = container.whole("runAsGroup", pod.whole("runAsGroup"))
     for part in (pod, container):
@@ -40,7 +40,7 @@ def _non_root(part: Part, user: int | None) -> None:
 
 
 def _profiles(part: Part) -> None:
-    """The engine's own profile is the one there is."""
+    """Drop profiles other than the engine's default."""
     for key, usual in (("seccompProfile", "RuntimeDefault"), ("appArmorProfile", "RuntimeDefault")):
         if part.peek(key) is not None and part.part(key).text("type") not in {usual, "Unconfined"}:
             part.drop(key, "the engine's own profile is used")

@@ -1,4 +1,4 @@
-"""Label selectors: which labels must be equal, in one or several ways, and who is chosen by them."""
+"""Label selectors as alternatives of equal labels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ WAYS_MOST = 32
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Any one of `ways` is enough; each is labels that must be equal."""
+    """A selector that matches if all labels of one of its `ways` are equal."""
 
     ways: tuple[dict[str, str], ...] = ({},)
     beyond: str = ""
-    """What of it cannot be said with equal labels; empty: nothing."""
+    """Part of the selector that equal labels cannot express; empty: none."""
 
     @property
     def everything(self) -> bool:
@@ -24,7 +24,7 @@ class Selector:
 
 
 def read_selector(part: Part) -> Selector:
-    """`matchLabels` and `matchExpressions`; all of its keys are taken."""
+    """Return the selector of `matchLabels` and `matchExpressions`; accounts for all of its keys."""
     same = renamed(part.text_map("matchLabels"))
     choices: list[list[dict[str, str]]] = []
     beyond = ""
@@ -33,7 +33,7 @@ def read_selector(part: Part) -> Selector:
         if operator == "In" and values:
             choices.append([renamed({key or "": value}) for value in values])
         else:
-            beyond = f"`{key} {operator}{_listed(values)}`; others are told by labels that are equal"
+            beyond = f"`{key} {operator}{_listed(values)}`; other instances are selected by equal labels only"
     ways = []
     count = 1
     for each_choice in choices:
@@ -52,7 +52,7 @@ def _listed(values: list[str]) -> str:
 
 
 def chooses(selector: Part, labels: Mapping[str, str]) -> bool:
-    """Whether somebody with these labels is chosen; a selector of everything chooses everybody."""
+    """Return whether an object with these labels is selected; an empty selector selects all objects."""
     wanted = selector.text_map("matchLabels")
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False

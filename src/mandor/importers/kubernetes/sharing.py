@@ -1,4 +1,4 @@
-"""What a pod shares with its node, and how it finds names: options that Docker and Podman know, and no CRI runtime."""
+"""Namespaces that a pod shares with its node, and its DNS settings: options of Docker and Podman, not of CRI."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,14 +47,14 @@ def container_sharing(container: Part) -> dict[str, Any]:
 
 
 def with_sharing(options: dict[str, Any], more: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
-    """By engine."""
+    """Return the options by engine."""
     if more:
         return dict.fromkeys(DOCKERS, options | more)
     return dict.fromkeys(ENGINES, options) if options else None
 
 
 def engines_of(tasks: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Those that know all of what the tasks ask for."""
+    """Return the engines that support all options of the tasks."""
     narrow = any(each.get("options") and ENGINES[-1] not in each["options"] for each in tasks.values())
     return DOCKERS if narrow else ENGINES
 

@@ -1,4 +1,4 @@
-"""What a file tells about the objects that others refer to: ConfigMaps, Secrets, claims, namespaces."""
+"""Objects that other objects refer to: ConfigMaps, Secrets, claims, namespaces."""
 
 import base64
 import binascii
@@ -14,7 +14,7 @@ Named = tuple[str, str]
 
 
 def maps_in(source: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    """The mappings in the list under a key, only looked at; what is no such list has none."""
+    """Return the mappings in the list under a key without accounting for them; empty if it is not such a list."""
     found = source.get(key)
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
@@ -24,40 +24,40 @@ def containers_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def mounts_of(spec: Mapping[str, Any]) -> list[Any]:
-    """The names of the volumes that containers of a pod mount, each as often as it is mounted."""
+    """Return the names of the volumes that containers of a pod mount, once per mount."""
     return [mount.get("name") for each in containers_of(spec) for mount in maps_in(each, "volumeMounts")]
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose pod it is: what it can say about itself."""
+    """The owner of a pod, as far as its containers can refer to it."""
 
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     account: str = "default"
     containers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """As they are written, by name."""
+    """Containers as written, by name."""
     host_network: bool = False
-    """Its address is its node's."""
+    """The pod uses the network of its node."""
 
 
 def place(namespace: str) -> str:
-    """Whoever names no namespace is where those are who say `default`."""
+    """Return namespace and name; objects without a namespace are in `default`."""
     return namespace or DEFAULT_NAMESPACE
 
 
 @dataclass(slots=True)
-class Shelf:
+class ReferencedObjects:
     configs: dict[Named, dict[str, str]] = field(default_factory=dict)
-    """The texts of ConfigMaps."""
+    """Texts of ConfigMaps."""
     secrets: dict[Named, frozenset[str]] = field(default_factory=dict)
-    """The keys of Secrets; values stay where they are."""
+    """Keys of Secrets, without their values."""
     claims: dict[Named, Part] = field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
     """Labels of namespaces."""
     used: set[tuple[str, str, str]] = field(default_factory=set)
-    """(kind, namespace, name) of what somebody referred to."""
+    """Kind, namespace and name of referenced objects."""
 
     def config(self, namespace: str, name: str) -> dict[str, str] | None:
         found = self.configs.get((place(namespace), name))
@@ -72,7 +72,7 @@ class Shelf:
         return found
 
     def secret(self, namespace: str, name: str) -> frozenset[str] | None:
-        """Its keys."""
+        """Return the keys of a Secret."""
         return self.secrets.get((place(namespace), name))
 
     def labelled(self, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -80,18 +80,18 @@ class Shelf:
 
 
 def config_texts(part: Part) -> dict[str, str]:
-    """`data`, and of `binaryData` what is text."""
-    part.ignore("immutable")  # its texts go along with their tasks
+    """Return the texts of `data` and `binaryData`; binary values are left out."""
+    part.ignore("immutable")  # its texts are copied into the tasks
     return part.text_map("data") | decoded(part, "binaryData")
 
 
 def secret_texts(part: Part) -> dict[str, str]:
-    """Of `data` what is text, and `stringData`, which counts more."""
+    """Return the texts of `data` and `stringData`; `stringData` overrides."""
     return decoded(part, "data") | part.text_map("stringData")
 
 
 def decoded(part: Part, key: str) -> dict[str, str]:
-    """Texts that stand there in base64; what is none is told, by its name alone."""
+    """Return the base64-decoded texts; values that are not text are reported by name only."""
     found = {}
     for name, encoded in part.text_map(key).items():
         try:

@@ -1,4 +1,4 @@
-"""Keys that have no counterpart, and the values that say what is so anyway: those are no loss."""
+"""Keys without a counterpart, and their values that equal the default and are no loss."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from mandor.importers.part import Part
 
 Unusual = Mapping[str, tuple[str, tuple[Any, ...]]]
-"""By key: why it is dropped, and with which values it is not."""
+"""By key: the reason why it is dropped, and the values with which it is ignored."""
 NOTHING: tuple[Any, ...] = (None, False, "", [], {})
 
 

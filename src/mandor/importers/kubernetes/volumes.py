@@ -1,4 +1,4 @@
-"""The volumes of a pod, and what its containers find where."""
+"""Converts the volumes of a pod and the mounts of its containers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -8,11 +8,11 @@ from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import size
 from mandor.importers.kubernetes.env import field_value, resource_value
 from mandor.importers.kubernetes.secret import secret_items
-from mandor.importers.kubernetes.shelf import Owner, Shelf, mounts_of
+from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects, mounts_of
 from mandor.importers.part import Part
 
 _MEMORY = "64Mi"
-"""How large a folder in memory is that has no limit."""
+"""Size of an in-memory folder without a limit."""
 _ACCESS = frozenset({"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
 _FOLDERS = {"", "Directory", "File", "Socket"}
 
@@ -22,29 +22,29 @@ class Content:
     text: str = ""
     mode: str | None = None
     secret: str | None = None
-    """Whose text it is, instead."""
+    """Secret with the text, instead of `content`."""
     fill: bool = False
-    """It is about the instance, and filled in when that starts."""
+    """The text refers to the instance and is filled in when it starts."""
 
 
 @dataclass(slots=True)
 class Volume:
-    """A volume of a pod: one of its group, or files that each task gets; neither: there is none here."""
+    """A volume of a pod: a volume of the group, or files of each task; neither: no counterpart."""
 
     group: dict[str, Any] | None = None
     files: dict[str, Content] = field(default_factory=dict)
     mounted: int = 0
-    """How often containers mount it."""
+    """Number of mounts by containers."""
     read_only: bool = False
-    """For whoever mounts it."""
+    """All mounts are read-only."""
 
 
 @dataclass(slots=True)
 class Volumes:
-    """Reads them once, then hands them to container after container."""
+    """Reads the volumes once, then returns the mounts of each container."""
 
     owner: Owner
-    shelf: Shelf
+    shelf: ReferencedObjects
     found: dict[str, Volume] = field(default_factory=dict)
 
     def read(self, spec: Part, owner_of_folder: str | None) -> None:
@@ -60,12 +60,12 @@ class Volumes:
             self.found[name] = volume
 
     def add_template(self, claim: Part, name: str, keep: bool, owner_of_folder: str | None) -> None:
-        """A claim that every instance has for itself."""
+        """Add a volume claim of each instance."""
         volume = {**claim_volume(claim.part("spec")), "per_instance": True}
         self.found[name] = Volume(volume | filled(reclaim=None if keep else "delete", owner=owner_of_folder))
 
     def of_group(self) -> dict[str, Any]:
-        """Those of the group that somebody mounts."""
+        """Return the volumes of the group that a container mounts."""
         return {
             fitting_name(name): each.group
             for name, each in self.found.items()
@@ -144,8 +144,8 @@ class Volumes:
         path = field_ref.peek("fieldPath")
         if path in {"metadata.labels", "metadata.annotations"}:
             field_ref.text("fieldPath")
-            told = self.owner.labels if path == "metadata.labels" else self.owner.annotations
-            return "\n".join(f'{key}="{value}"' for key, value in told.items())
+            given = self.owner.labels if path == "metadata.labels" else self.owner.annotations
+            return "\n".join(f'{key}="{value}"' for key, value in given.items())
         if path == "metadata.namespace" and self.owner.namespace:
             field_ref.text("fieldPath")
             return self.owner.namespace
@@ -155,7 +155,7 @@ class Volumes:
         usual = _mode(source, "defaultMode")
         for each in source.parts("sources"):
             for key in ("serviceAccountToken", "clusterTrustBundle", "podCertificate"):
-                each.drop(key, "tasks have no identity yet")
+                each.drop(key, "Nomad identities are not converted")
             found: list[tuple[str, Content]] = []
             if "configMap" in each:
                 found += self._config(each.part("configMap"))
@@ -165,10 +165,10 @@ class Volumes:
                 found += self._downward(each.part("downwardAPI"))
             yield from ((path, replace(content, mode=content.mode or usual)) for path, content in found)
 
-    # What one container finds.
+    # Mounts of one container.
 
     def mounts(self, container: Part) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """(mounts, files)"""
+        """Return the mounts and the files of a container."""
         mounts: list[dict[str, Any]] = []
         files: list[dict[str, Any]] = []
         for each in container.parts("volumeMounts"):
@@ -192,7 +192,7 @@ class Volumes:
                 files += _placed(each, path, below, volume.files)
             else:
                 each.drop_all("name", f"the volume {name} has nothing in it here")
-        container.drop("volumeDevices", "there are no block devices")
+        container.drop("volumeDevices", "block devices are not supported")
         return mounts, files
 
 
@@ -213,7 +213,7 @@ def _file(path: str, content: Content) -> dict[str, Any]:
 
 
 def claim_volume(spec: Part) -> dict[str, Any]:
-    """What a claim asks for, of what there is: a folder of one node, with room kept for it."""
+    """Return the volume for a claim: a folder of one node with reserved size."""
     asked = spec.part("resources")
     room = asked.text_map("requests").get("storage")
     asked.drop("limits", "a volume keeps room, and is not limited")
@@ -221,9 +221,9 @@ def claim_volume(spec: Part) -> dict[str, Any]:
     if odd := set(modes) - _ACCESS:
         raise spec.wrong("accessModes", f"{min(odd)[:40]!r} is none of {', '.join(sorted(_ACCESS))}")
     if {"ReadWriteMany", "ReadOnlyMany"} & set(modes):
-        spec.guess("accessModes", "whoever shares a volume runs on its node")
+        spec.guess("accessModes", "instances that share a volume run on its node")
     if spec.text("volumeMode") == "Block":
-        spec.drop("volumeMode", "there are no block devices")
+        spec.drop("volumeMode", "block devices are not supported")
     for key in ("storageClassName", "volumeAttributesClassName"):
         spec.drop(key, "there is one class of volumes: folders of nodes")
     for key in ("selector", "volumeName", "dataSource", "dataSourceRef"):
@@ -258,7 +258,7 @@ def _host(source: Part) -> dict[str, Any]:
 
 
 def _mode(part: Part, key: str) -> str | None:
-    """Kubernetes has a number, often written in octal."""
+    """Return the file mode: Kubernetes has a number, often written in octal."""
     text = part.text(key)
     if text is None:
         return None

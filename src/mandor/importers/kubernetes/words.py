@@ -1,4 +1,4 @@
-"""What the two tools call the same thing: facts of nodes, profiles, priorities."""
+"""Names of Kubernetes and their counterparts: node labels, profiles, priorities, devices."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,21 +15,21 @@ FACTS = {
     "kubernetes.io/arch": "arch",
     "beta.kubernetes.io/arch": "arch",
 }
-"""Labels of Kubernetes' nodes that are facts here."""
+"""Labels of Kubernetes nodes, and the node facts with the same meaning."""
 
 VENDORS = {"nvidia.com": "nvidia", "amd.com": "amd", "intel.com": "intel", "gpu.intel.com": "intel"}
-"""What vendors of devices are called here, and in other tools' files."""
+"""Vendors of devices by their domain in other tools' files."""
 
 PROFILES = {"default-scheduler": "default"}
 
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-"""Classes that every Kubernetes has."""
+"""Priority classes that every Kubernetes cluster has."""
 
 ENGINES = ("docker", "podman", "cri")
-"""Those that run Kubernetes' images."""
+"""Engines that run images of Kubernetes files."""
 
 _PRIORITY_KEPT = 100_000
-"""Kubernetes' priorities are larger than ours: those above this are brought closer together, in their order."""
+"""Kubernetes priorities above this are compressed into Mandor's smaller range, in the same order."""
 
 
 def fact(key: str) -> str:
@@ -37,18 +37,18 @@ def fact(key: str) -> str:
 
 
 def device(name: str) -> str:
-    """`nvidia.com/gpu` is `nvidia/gpu`, which agents are told of."""
+    """Return the device name: `nvidia.com/gpu` is `nvidia/gpu`."""
     vendor, slash, kind = name.rpartition("/")
     return f"{VENDORS.get(vendor, vendor)}{slash}{kind}"
 
 
 def renamed(labels: Mapping[str, Any]) -> dict[str, str]:
-    """Under the names that Mandor has for the usual facts; a node knows its own name."""
+    """Return labels with Mandor's names for the well-known ones; the host name label is left out."""
     return {fact(key): str(value) for key, value in labels.items() if FACTS.get(key) != "node"}
 
 
 def closer(priority: int) -> int:
-    """A priority within Mandor's bounds, in the same order as before."""
+    """Return a priority within Mandor's range, in the same order as before."""
     if abs(priority) <= _PRIORITY_KEPT:
         return priority
     beyond = (abs(priority) - _PRIORITY_KEPT) // 10_000
@@ -56,5 +56,5 @@ def closer(priority: int) -> int:
 
 
 def plain_name(text: str) -> str:
-    """A qualified name in the letters that names have here."""
+    """Return a qualified name with valid characters."""
     return text.replace("/", "-").lower()

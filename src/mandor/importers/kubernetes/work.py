@@ -1,4 +1,4 @@
-"""Workloads: each kind that runs pods, as a manifest of one group."""
+"""Converts each kind that runs pods into a manifest with one group."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from mandor.importers.base import filled, fitting_name, knows
 from mandor.importers.compose.amounts import seconds_of
 from mandor.importers.kubernetes.amounts import duration, seconds, share
-from mandor.importers.kubernetes.meta import ObjectMeta, kept_annotations, read_meta
+from mandor.importers.kubernetes.meta import ObjectMeta, annotation_labels, read_meta
 from mandor.importers.kubernetes.pod import Pod, PodReader
 from mandor.importers.kubernetes.selector import chooses
 from mandor.importers.kubernetes.shelf import Owner
@@ -28,29 +28,29 @@ _OVERLAPS = {"Allow": "allow", "Forbid": "forbid", "Replace": "replace"}
 
 @dataclass(slots=True)
 class Work:
-    """A workload in the making: other objects of the file may still add to it."""
+    """A workload that other objects of the file can still change."""
 
     part: Part
     kind: str
     name: str
-    """As Kubernetes calls it."""
+    """Name in Kubernetes."""
     namespace: str
     labels: Mapping[str, str]
-    """Of its pods: what selectors look at."""
+    """Labels of its pods, for selectors."""
     pod: Pod
     manifest: dict[str, Any]
     replicas: int | None = None
 
     @property
     def group(self) -> dict[str, Any]:
-        """Where keys of the group belong: the manifest itself, if it is flat."""
+        """Return the mapping for keys of the group: the manifest itself, if it is flat."""
         groups = self.manifest.get("groups")
         return self.manifest if groups is None else groups[FLAT]
 
 
 @dataclass(slots=True)
 class _Form:
-    """What a kind adds to its pod."""
+    """Settings that a kind adds to its pod."""
 
     type: str | None = None
     replicas: int | None = None
@@ -98,11 +98,11 @@ def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
 
 
 def _selector(spec: Part, labels: Mapping[str, str]) -> None:
-    """It says which pods are its own: those of its template, and no others."""
+    """Check the selector: it must select the pods of the template."""
     selector = spec.part("selector")
     if {"matchLabels", "matchExpressions"} & set(selector.keys()):
         fits = chooses(selector, labels)
-    else:  # a ReplicationController's is labels alone
+    else:  # of a ReplicationController: labels only
         fits = spec.text_map("selector").items() <= labels.items()
     if not fits:
         raise spec.wrong(
@@ -160,12 +160,12 @@ def _template(
 ) -> tuple[Pod, dict[str, str]]:
     template = spec.part("template")
     inner = read_meta(template, keeps=True)
-    template.part("metadata").ignore("name")  # Kubernetes itself does not heed it
+    template.part("metadata").ignore("name")  # Kubernetes ignores it, too
     owner = Owner(meta.namespace, inner.labels, inner.annotations)
     return pods.read(template.part("spec"), owner, claims, keep=keep), dict(inner.labels)
 
 
-# What ends by itself.
+# Batches.
 
 
 def _pod(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
@@ -198,10 +198,10 @@ def _cron(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     return _made(part, kind, meta, pod, labels, form)
 
 
-def _every(spec: Part, told: str) -> str:
-    """A pace as times of the clock, where there are such."""
+def _every(spec: Part, given: str) -> str:
+    """Return a period as a cron expression, where there is one."""
     try:
-        minutes = seconds_of(told) / 60
+        minutes = seconds_of(given) / 60
     except ValueError as error:
         raise spec.wrong("schedule", str(error)) from None
     spec.guess("schedule", "it is counted from the full hour or midnight, not from when it was made")
@@ -210,7 +210,7 @@ def _every(spec: Part, told: str) -> str:
     if minutes in {60, 120, 180, 240, 360, 480, 720, 1440}:
         return f"0 */{minutes / 60:g} * * *" if minutes < 1440 else "0 0 * * *"
     raise spec.wrong(
-        "schedule", f"every {told[:40]} falls on no regular times of a day", "write it as a cron expression"
+        "schedule", f"every {given[:40]} falls on no regular times of a day", "write it as a cron expression"
     )
 
 
@@ -285,14 +285,14 @@ _OF_JOBS: Unusual = {
 
 
 def _batch_form(pod: Pod, batch: dict[str, Any]) -> _Form:
-    """Who is restarted in place is not tried anew beyond that: both count towards one limit there."""
+    """Limit the retries: Kubernetes counts restarts in place and new pods towards one limit."""
     if pod.restart == "Never":
         return _Form(type="batch", workload={"batch": batch}, group={"restart": {"policy": "never"}})
     restart = {"policy": "on-failure", "attempts": batch["retries"]}
     return _Form(type="batch", workload={"batch": {**batch, "retries": 0}}, group={"restart": restart})
 
 
-# All of them.
+# All kinds.
 
 
 def _made(part: Part, kind: str, meta: ObjectMeta, pod: Pod, labels: dict[str, str], form: _Form) -> Work:
@@ -305,7 +305,7 @@ def _made(part: Part, kind: str, meta: ObjectMeta, pod: Pod, labels: dict[str, s
         if labels.setdefault(key, value) != value:
             part.part("metadata").guess("labels", f"{key} is {labels[key]!r}, as its pods have it")
     for owner in _described(part):
-        labels = kept_annotations(owner, _LABELS_MOST - len(labels)) | labels
+        labels = annotation_labels(owner, _LABELS_MOST - len(labels)) | labels
     head: dict[str, Any] = filled(
         name=name,
         namespace=meta.namespace or None,
@@ -324,7 +324,7 @@ def _made(part: Part, kind: str, meta: ObjectMeta, pod: Pod, labels: dict[str, s
 
 
 def _described(part: Part) -> list[Part]:
-    """Where annotations of a workload can stand: on itself, and on its template."""
+    """Return the places for annotations of a workload: its own and those of its template."""
     found, spec = [part], part.part("spec")
     if "jobTemplate" in spec:
         spec = spec.part("jobTemplate").part("spec")

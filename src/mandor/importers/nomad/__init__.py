@@ -1,4 +1,4 @@
-"""Nomad's job files: one job becomes one workload; HCL and JSON."""
+"""Converts Nomad job files (HCL and JSON): one workload per job."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def _file(file: Source, options: Options, ledger: Ledger) -> list[Made]:
 
 
 def trees_of_jobs(text: str, options: Options, file: str = "") -> dict[str, Map]:
-    """Each job of a file, with everything evaluated that can be."""
+    """Return each job of a file, evaluated as far as possible."""
     try:
         return _trees_of_jobs(text, options, file)
     except RecursionError:
@@ -59,7 +59,7 @@ def _trees_of_jobs(text: str, options: Options, file: str) -> dict[str, Map]:
     evaluator.names["local"] = _locals(body, evaluator)
     jobs = [each for each in body.blocks if each.kind == "job"]
     if not jobs:
-        raise Invalid("there is no job in it", file=file, line=1)
+        raise Invalid("the file has no job", file=file, line=1)
     for each in body.blocks:
         if each.kind not in {"job", "variable", "locals"}:
             raise Invalid(f"there is no block `{each.kind}` in a job file", file=file, line=each.line)
@@ -90,7 +90,7 @@ def _json(file: Source, ledger: Ledger) -> list[Made]:
 
 
 def _variables(body: Body, evaluator: Evaluator) -> dict[str, Any]:
-    """What `var.NAME` stands for: what was given, else the default."""
+    """Return the values of `var.NAME`: given ones override defaults."""
     found: dict[str, Any] = {}
     for each in body.blocks:
         if each.kind != "variable" or len(each.labels) != 1:
@@ -109,7 +109,7 @@ def _variables(body: Body, evaluator: Evaluator) -> dict[str, Any]:
 
 
 def _given(text: str, block: Block) -> Any:
-    """A text, unless the variable is declared to be something else."""
+    """Return a given value as text, unless the variable declares another type."""
     declared = next((item.value for item in block.body.attributes if item.name == "type"), None)
     if declared is None or getattr(declared, "name", "") == "string":
         return text
@@ -120,7 +120,7 @@ def _given(text: str, block: Block) -> Any:
 
 
 def _locals(body: Body, evaluator: Evaluator) -> dict[str, Any]:
-    """In any order: each is tried until none is left that needs another one."""
+    """Evaluate locals in any order: each is retried until all locals that it needs have a value."""
     wanted = [item for each in body.blocks if each.kind == "locals" for item in each.body.attributes]
     found: dict[str, Any] = {}
     evaluator.names["local"] = found
@@ -139,6 +139,6 @@ def _locals(body: Body, evaluator: Evaluator) -> dict[str, Any]:
             if at_fault is None:
                 message = f"these locals need each other: {', '.join(sorted(names))}"
                 raise Invalid(message, hint="write one of them out", file=evaluator.file, line=left[0].line)
-            evaluator.needed(at_fault)  # tells what is wrong
+            evaluator.needed(at_fault)  # raises the error
         wanted = left
     return found

@@ -1,4 +1,4 @@
-"""Nomad's artifacts: what is fetched before a task starts, as a few lines of shell that do so."""
+"""Nomad artifacts, as shell commands that fetch them before a task starts."""
 
 import shlex
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from mandor.importers.nomad.runtime import Runtime
 from mandor.importers.part import Part
 
 IMAGE = "docker.io/library/busybox:1.36"
-"""Who fetches for a task in a container, whose own image may have nothing to fetch with."""
+"""Image that fetches for a task in a container, whose own image may lack the tools."""
 _SUMS = {"md5": "md5sum", "sha1": "sha1sum", "sha256": "sha256sum", "sha512": "sha512sum"}
 _UNPACK = {
     (".tar.gz", ".tgz"): 'tar -xzf "$file.part" -C "$folder"',
@@ -24,12 +24,12 @@ for found in "local/$program" "./$program"; do if [ -f "$found" ]; then program=
 if [ -f "$program" ]; then chmod +x "$program"; fi
 exec "$program" "$@"
 """
-"""A program may be one of the files, as Nomad has it."""
+"""Shell lines that run a program of the task's folder by its name, as Nomad does."""
 
 
 @dataclass(slots=True)
 class Fetching:
-    """The lines so far."""
+    """Shell lines collected so far."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -38,7 +38,7 @@ class Fetching:
         return "\n".join(["set -e", *self.lines])
 
     def around(self, command: list[str]) -> list[str]:
-        """A command that fetches first, and is the program then."""
+        """Return a command that fetches first and then runs the program."""
         return ["/bin/sh", "-c", f"{self.script}\n{_RUN}", "sh", *command]
 
     def add(self, part: Part, runtime: Runtime, *, container: bool) -> None:
@@ -80,22 +80,22 @@ class Fetching:
             steps.append(f'echo "{total}  $file.part" | {_SUMS[kind]} -c -')
         if unpack:
             steps.append(unpack)
-        steps.append('mv "$file.part" "$file"')  # last: what is there was checked
+        steps.append('mv "$file.part" "$file"')  # last: the checks above guard what exists
         self.lines.append('if [ ! -e "$file" ]; then ' + "; ".join(steps) + "; fi")
 
 
 def _refusal(source: str, options: dict[str, str], *, container: bool) -> str:
     checksum = options.get("checksum", "")
     if odd := options.keys() - {"checksum", "archive", "ref", "depth", "filename"}:
-        return f"the option {min(odd)} means nothing here"
+        return f"the option {min(odd)} has no counterpart"
     if checksum and (checksum.partition(":")[0] not in _SUMS or not checksum.partition(":")[2].isalnum()):
-        return "its checksum is not one that can be told here"
+        return "its checksum type is not supported"
     if source.startswith("git::") and "//" in urlsplit(source.removeprefix("git::")).path:
         return "a repository is fetched as a whole, not one of its folders"
     if container and source.startswith("git::"):
         return "for a container it is fetched with busybox, which does not know git"
     if not source.removeprefix("git::").startswith(("http://", "https://")):
-        return "only http, https and git are spoken"
+        return "only http, https and git are supported"
     return ""
 
 
@@ -106,8 +106,8 @@ def _clone(source: str, place: str) -> str:
     return f"if [ ! -e {shlex.quote(place)} ]; then {shlex.join([*words, place])}; fi"
 
 
-def _unpacking(name: str, told: str) -> str:
-    if told == "false":
+def _unpacking(name: str, given: str) -> str:
+    if given == "false":
         return ""
-    ending = f".{told}" if told else name
+    ending = f".{given}" if given else name
     return next((how for endings, how in _UNPACK.items() if ending.endswith(endings)), "")

@@ -1,4 +1,4 @@
-"""Blocks of a job: one, several, named ones; and Nomad's amounts in ours."""
+"""Blocks of a job, single, repeated and named; and conversion of Nomad's amounts."""
 
 import re
 from typing import Any
@@ -14,12 +14,12 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0
 
 
 def blocks(part: Part, key: str) -> list[Part]:
-    """All blocks of one kind; an attribute with a mapping counts as one."""
+    """Return all blocks of one kind; an attribute with a mapping counts as one."""
     return [part.part(key)] if isinstance(part.peek(key), Map) else part.parts(key)
 
 
 def block(part: Part, key: str) -> Part:
-    """The only block of its kind; an empty one if there is none."""
+    """Return the only block of its kind; an empty one if it is absent."""
     found = blocks(part, key)
     if len(found) > 1:
         raise part.wrong(key, f"there is one `{key}` only")
@@ -34,7 +34,7 @@ def label(part: Part, kind: str) -> str:
 
 
 def pairs(part: Part, key: str) -> dict[str, str]:
-    """Names that the file is free to choose, in a block or a mapping."""
+    """Return names and values of a block or a mapping with free names."""
     value = part.peek(key)
     if not isinstance(value, list):
         return part.text_map(key)
@@ -52,7 +52,7 @@ def seconds(part: Part, key: str) -> float | None:
     if _DURATION.fullmatch(text):
         return sum(float(count) * _SECONDS[unit] for count, unit in _PART.findall(text))
     if re.fullmatch(r"\d+", text):
-        return int(text) / 1e9 if int(text) >= 10**6 else float(text)  # JSON has nanoseconds
+        return int(text) / 1e9 if int(text) >= 10**6 else float(text)  # nanoseconds in JSON
     raise part.wrong(key, f"{text[:40]!r} is not a duration; write `30s`, `1h`")
 
 

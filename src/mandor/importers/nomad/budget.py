@@ -1,4 +1,4 @@
-"""Bounds of evaluating HCL: the size of numbers, texts and lists, and the work of one file in all."""
+"""Limits on evaluating HCL: size of numbers, texts and lists, and steps per file."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ TEXT_MOST = 256 * 1024
 LIST_MOST = 4096
 """Items of one list or mapping that a function makes."""
 STEPS_MOST = 500_000
-"""Steps of one file: an expression is one, and so is each value, written out, that goes into a function or a job."""
+"""Steps per file: an expression is one step, and each value that is passed to a function or a job is one, too."""
 LETTERS_PER_STEP = 64
 
 
 @dataclass(slots=True)
 class Budget:
-    """Counts the steps of one file; `TooLarge` when they are used up."""
+    """Counts the steps of one file; raises `TooLarge` when the limit is reached."""
 
     file: str = ""
     left: int = STEPS_MOST
     _weights: dict[tuple[int, int], tuple[Any, int]] = field(default_factory=dict)
-    """By id and length (locals are added to one mapping), with the value itself, so that its id is not used again."""
+    """Size by id and length of a value (locals extend one mapping); holds the value, so that its id is not reused."""
 
     def spend(self, steps: int, line: int) -> None:
         self.left -= steps
@@ -36,7 +36,7 @@ class Budget:
             )
 
     def spend_on(self, value: Any, line: int) -> None:
-        """As many steps as there are values in this one, each counted as often as it would be written."""
+        """Spend a step for each value inside this one, as often as it would be written."""
         self.spend(self._weight(value), line)
 
     def _weight(self, value: Any) -> int:
@@ -54,7 +54,7 @@ class Budget:
 
 
 def bounded(value: Any) -> Any:
-    """The value, if a number, text or list of this size is allowed; a `ValueError` says what is too large."""
+    """Return the value; raise `ValueError` if the number, text or list is too large."""
     if isinstance(value, str):
         check_length(len(value))
     elif isinstance(value, bool) or value is None:

@@ -1,4 +1,4 @@
-"""The values of HCL expressions: variables and functions are filled in, what Nomad fills in when it runs stays text."""
+"""Evaluates HCL expressions: variables and functions are filled in, values that Nomad fills in later stay text."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from mandor.lib.yaml12 import List, Map
 
 ITEMS_MOST = 1024
 _MISTAKES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What an expression that makes no sense ends with."""
+"""Exceptions of an invalid expression."""
 
 _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -59,7 +59,7 @@ class Titled(Map):
 
 
 class Later(Exception):
-    """The expression is about something that only a node knows."""
+    """Raised for an expression whose value only a node knows."""
 
 
 @dataclass(slots=True)
@@ -67,12 +67,12 @@ class Evaluator:
     file: str
     options: Options
     names: dict[str, Any] = field(default_factory=dict)
-    """`var`, `local`, and what `for` and `dynamic` bind."""
+    """`var`, `local`, and the names that `for` and `dynamic` bind."""
     budget: Budget = field(default_factory=Budget)
-    """The steps that are left for the file."""
+    """Remaining steps of the file."""
 
     def value(self, expression: Any, line: int) -> Any:
-        """Plain data, with lines; `Later` for what only a node knows, outside a text."""
+        """Return plain data with lines; raise `Later` for a value that only a node knows, outside a text."""
         try:
             return self._value(expression, line)
         except _MISTAKES as error:
@@ -148,7 +148,7 @@ class Evaluator:
             beside = str(PurePosixPath(self.file).parent / str(arguments[0]))
             found = self.options.read(beside) if call.name == "file" else None
             if found is None:
-                raise ValueError(f"{call.name}({arguments[0]!r}): there is no such text file at hand")
+                raise ValueError(f"{call.name}({arguments[0]!r}): the text file does not exist")
             return found
         function = FUNCTIONS.get(call.name)
         if function is None:
@@ -159,7 +159,7 @@ class Evaluator:
         return found
 
     def _tried(self, call: Call, line: int) -> Any:
-        """`can` says whether its argument has a value, `try` is the first of them that has one."""
+        """Evaluate `can` (whether its argument has a value) and `try` (the first argument that has one)."""
         for each in call.arguments:
             with suppress(*_MISTAKES):
                 found = self._value(each, line)
@@ -222,7 +222,7 @@ class Evaluator:
     # Bodies.
 
     def body(self, body: Body, line: int, labels: tuple[str, ...] = ()) -> Titled:
-        """Attributes, and blocks as lists of mappings, by their kind."""
+        """Return attributes, and blocks as lists of mappings by kind."""
         made = Titled(line, labels)
         for attribute in body.attributes:
             made.set(attribute.name, self.needed(attribute), attribute.line)
@@ -236,13 +236,13 @@ class Evaluator:
         return made
 
     def needed(self, attribute: Attribute) -> Any:
-        """Its value; `Invalid`: it has none before a node is known."""
+        """Return the value; raise `Invalid` if only a node knows it."""
         try:
             found = self.value(attribute.value, attribute.line)
             self.budget.spend_on(found, attribute.line)
             return found
         except Later:
-            hint = "only a node knows it: write it as a text, with ${…}"
+            hint = "the value is known on the node only: write it as text, with ${…}"
             raise Invalid(
                 f"`{attribute.name}` has no value here", hint=hint, file=self.file, line=attribute.line
             ) from None
@@ -250,13 +250,13 @@ class Evaluator:
     def _block(self, block: Block) -> list[tuple[str, Titled]]:
         if block.kind != "dynamic":
             return [(block.kind, self.body(block.body, block.line, block.labels))]
-        told = {each.name: each for each in block.body.attributes}
+        given = {each.name: each for each in block.body.attributes}
         content = next((each for each in block.body.blocks if each.kind == "content"), None)
-        if content is None or "for_each" not in told or not block.labels:
+        if content is None or "for_each" not in given or not block.labels:
             raise Invalid("a dynamic block has `for_each` and `content`", file=self.file, line=block.line)
-        over = self.needed(told["for_each"])
+        over = self.needed(given["for_each"])
         kind = block.labels[0]
-        name = self.needed(told["iterator"]) if "iterator" in told else kind
+        name = self.needed(given["iterator"]) if "iterator" in given else kind
         items = list(over.items()) if isinstance(over, Mapping) else list(enumerate(over or ()))
         if len(items) > ITEMS_MOST:
             raise Invalid(f"more than {ITEMS_MOST} items", file=self.file, line=block.line)
@@ -264,13 +264,13 @@ class Evaluator:
         for key, value in items:
             bound = {"key": value if not isinstance(over, Mapping) else key, "value": value}
             inner = Evaluator(self.file, self.options, {**self.names, str(name): bound}, self.budget)
-            labels = tuple(text(each) for each in inner.needed(told["labels"])) if "labels" in told else ()
+            labels = tuple(text(each) for each in inner.needed(given["labels"])) if "labels" in given else ()
             made.append((kind, inner.body(content.body, block.line, labels)))
         return made
 
 
 def needs(expression: Any) -> set[str]:
-    """Which `local.NAME` it speaks of."""
+    """Return the names of the locals that the expression uses."""
     if isinstance(expression, Step) and expression.of == Name("local") and isinstance(expression.key, Literal):
         return {str(expression.key.value)}
     if isinstance(expression, tuple):

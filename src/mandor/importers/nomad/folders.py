@@ -1,4 +1,4 @@
-"""Folders that tasks of a Nomad group find: the one they share, and what is fetched for one of them."""
+"""Folders of tasks in a Nomad group: the shared folder, and fetched artifacts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _SCRATCH = {"type": "scratch", "mode": "0777"}
 
 
 def share_folder(drafts: Sequence[TaskDraft], disk: Part) -> None:
-    """Whoever names the shared folder has it; one that outlives its instance is a volume."""
+    """Mount the shared folder in tasks that name it; a folder that outlives its instance becomes a volume."""
     sticky, moved = disk.flag("sticky"), disk.flag("migrate")
     using = [each for each in drafts if each.shares]
     if sticky and using:
@@ -23,13 +23,13 @@ def share_folder(drafts: Sequence[TaskDraft], disk: Part) -> None:
         volume = dict(_SCRATCH)
         for key in ("sticky", "migrate"):
             if disk.peek(key):
-                disk.guess(key, "nothing in this file uses the folder, and a successor begins with an empty one")
+                disk.guess(key, "nothing in this file uses the folder, and a new instance starts with an empty one")
     for each in using:
         _mount(each, SHARED, SHARED, volume)
 
 
 def fetching_task(draft: TaskDraft) -> dict[str, Any]:
-    """Fetches what a task in a container wants; its own folder is one that both of them have."""
+    """Return the task that fetches artifacts for a task in a container, through a shared folder."""
     name = f"{draft.name[:50]}-{OWN}"
     _mount(draft, name, OWN, dict(_SCRATCH))
     mounts = [each for each in draft.mounts if each.get("volume") in {name, SHARED}]

@@ -1,4 +1,4 @@
-"""Jobs in JSON, as Nomad's API and `nomad job inspect` write them, in the form that job files have."""
+"""Converts jobs in JSON, as Nomad's API and `nomad job inspect` write them, into the form of job files."""
 
 import re
 from typing import Any
@@ -47,9 +47,9 @@ NAMES = {
     "VolumeMounts": "volume_mount",
     "Volumes": "volume",
 }
-"""What is called otherwise in a job file; the rest is the same in small letters."""
+"""Keys with another name in a job file; all others are the same in snake case."""
 _FREE = frozenset({"Config", "Env", "Meta", "Options", "Header", "GetterOptions", "CanaryMeta"})
-"""Below these, names are the author's."""
+"""Keys whose mappings have free names."""
 _TITLED = {"group": "Name", "task": "Name", "device": "Name", "volume": "Name", "port": "Label"}
 
 
@@ -61,7 +61,7 @@ def _block(source: Map, labels: tuple[str, ...], title: str = "") -> Titled:
     made = Titled(source.line, labels)
     for key, value in source.items():
         if key == title or value is None or value in ("", [], {}):
-            continue  # the label, and what Nomad writes for nothing
+            continue  # the label, and Nomad's null values
         line = source.lines.get(key, source.line)
         if key in {"DynamicPorts", "ReservedPorts"}:
             _ports(made, value, line, fixed=key == "ReservedPorts")

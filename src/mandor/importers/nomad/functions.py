@@ -1,4 +1,4 @@
-"""HCL's functions, as far as job files use them; each gets values and gives one."""
+"""HCL functions that job files use."""
 
 import base64
 import hashlib
@@ -20,12 +20,12 @@ from mandor.lib.yaml12 import dump, load_all
 DIGITS_MOST = 64
 """Characters of a text that is read as a number."""
 WIDTH_MOST = 1000
-"""Of `%10d` and `%.10f`."""
+"""Maximum width in `%10d` and `%.10f`."""
 PATTERN_MOST = 1000
 
 
 def text(value: Any) -> str:
-    """A value as it stands in a template."""
+    """Return a value as text of a template."""
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:
@@ -56,7 +56,7 @@ def _parse_int(value: Any, base: Any) -> int:
 
 
 def _pow(value: Any, by: Any) -> float:
-    # As a float: a power of whole numbers may have millions of digits.
+    # As a float: a power of integers can have millions of digits.
     return number(math.pow(number(value), number(by)))
 
 
@@ -120,7 +120,7 @@ def _merge(*sources: Mapping[str, Any]) -> dict[str, Any]:
 
 def _range(*bounds: Any) -> list[int]:
     found = range(*(int(number(each)) for each in bounds))
-    # Without `len`, which fails beyond 2^63.
+    # `len` fails above 2^63.
     if found and abs((found[-1] - found[0]) // found.step) >= 1024:
         raise ValueError("range: at most 1024 numbers")
     return list(found)

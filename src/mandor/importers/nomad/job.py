@@ -1,4 +1,4 @@
-"""A Nomad job, and its groups, as a workload."""
+"""Converts a Nomad job and its groups into a workload."""
 
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -11,7 +11,7 @@ from mandor.importers.nomad.network import Services, read_network
 from mandor.importers.nomad.rules import Placement, read_rules
 from mandor.importers.nomad.runtime import Runtime
 from mandor.importers.nomad.task import TaskDraft, read_task
-from mandor.importers.nomad.template import Told, read_vault
+from mandor.importers.nomad.template import TemplateResult, read_vault
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
 from mandor.model.workload import WorkloadType
@@ -20,8 +20,8 @@ TYPES = {"service": "service", "batch": "batch", "system": "daemon", "sysbatch":
 USUAL_PRIORITY = 50
 _JOB = {
     "consul": "there is no Consul",
-    "multiregion": "there is one cluster",
-    "ui": "workloads have no words for a page",
+    "multiregion": "regions are not supported",
+    "ui": "workloads have no descriptions",
     "consul_token": "there is no Consul",
     "vault_token": "secrets of Vault are not fetched",
     "version_tag": "`mandor rollout history` counts releases",
@@ -31,10 +31,10 @@ _KEPT = frozenset(
     | {"job_modify_index", "dispatched", "stop", "parent_id", "nomad_token_id", "dispatch_idempotency_token"}
     | {"consul_namespace", "vault_namespace"}
 )
-"""What Nomad keeps about a job."""
+"""Status fields of a job in Nomad's API."""
 _GROUP = {
     "consul": "there is no Consul",
-    "shutdown_delay": "a task is told to stop at once",
+    "shutdown_delay": "a task is stopped without a delay",
     "prevent_reschedule_on_lost": "write `disconnect: {replace: false}`",
 }
 _RESTART = {
@@ -53,8 +53,8 @@ class JobReader:
     secrets: list[Made] = field(default_factory=list)
     """Logins of its tasks' `auth` blocks."""
     retries: int | None = None
-    told: list[Told] = field(default_factory=list)
-    """What the templates of its tasks come to."""
+    results: list[TemplateResult] = field(default_factory=list)
+    """Results of the templates of its tasks."""
 
     def made(self) -> list[Made]:
         part = self.part
@@ -83,10 +83,12 @@ class JobReader:
         shared = {key: block(part, key) for key in ("update", "migrate", "reschedule")}
         groups = {}
         for each in found:
-            own: Placement = {kind: list(told) if isinstance(told, list) else told for kind, told in placement.items()}
+            own: Placement = {
+                kind: list(given) if isinstance(given, list) else given for kind, given in placement.items()
+            }
             read_rules(own, part, "self" if len(found) == 1 else name)
             groups[fitting_name(label(each, "group"))] = self._group(each, own, meta, shared, gang)
-        read_vault(part, self.told)
+        read_vault(part, self.results)
         drop_all(part, _JOB)
         for key in part:
             if key in _KEPT:
@@ -102,29 +104,29 @@ class JobReader:
         return [*self.volumes.values(), *self.secrets, Made(workload, part.file, part.line)]
 
     def _type(self, part: Part) -> None:
-        told = part.text("type", "service") or "service"
-        if told not in TYPES:
-            raise part.wrong("type", f"{told!r} is none of {', '.join(TYPES)}")
-        self.type = TYPES[told]
+        given = part.text("type", "service") or "service"
+        if given not in TYPES:
+            raise part.wrong("type", f"{given!r} is none of {', '.join(TYPES)}")
+        self.type = TYPES[given]
         if self.type not in get_args(WorkloadType):
             part.drop("type", "one on each node is not supported yet", "it is imported as a service")
             self.type = "service"
-        elif told == "sysbatch" and "periodic" in part:
+        elif given == "sysbatch" and "periodic" in part:
             part.guess("type", "it runs on one node each time, not on all")
-        elif told == "sysbatch":
-            part.guess("type", "it is kept running on each node, and does not end")
+        elif given == "sysbatch":
+            part.guess("type", "it becomes a daemon, which does not end")
 
     def _placement(self, part: Part) -> Placement:
-        """Of the job itself."""
+        """Return the placement rules of the job itself."""
         places = part.texts("datacenters")
         found: Placement = {}
         if places == ["dc1"]:
-            part.guess("datacenters", "dc1 is what Nomad calls everything; no rule is made of it")
+            part.guess("datacenters", "`dc1` is Nomad's default and adds no rule")
         elif places and "*" not in places:
             found["where"] = [{"rule": f"datacenter in [{', '.join(places)}]"}]
-            part.guess("datacenters", "a label `datacenter` of the node is asked for", "mandor label NODE datacenter=…")
+            part.guess("datacenters", "the node label `datacenter` is required", "mandor label NODE datacenter=…")
         if part.text("region", "global") != "global":
-            part.drop("region", "there is one cluster")
+            part.drop("region", "regions are not supported")
         pool = part.text("node_pool")
         if pool and pool not in {"default", "all"}:
             found["pool"] = fitting_name(pool)
@@ -146,9 +148,9 @@ class JobReader:
         asked = block(part, "parameterized")
         if asked or "parameterized" in part:
             for key in asked:
-                asked.drop(key, "a batch takes no parameters when it is begun")
+                asked.drop(key, "batches have no parameters")
             workload["gates"] = ["parameterized"]
-            part.guess("parameterized", "nothing runs until the gate `parameterized` is taken away")
+            part.guess("parameterized", "no instance starts until the gate `parameterized` is removed")
 
     # Groups.
 
@@ -174,8 +176,8 @@ class JobReader:
         services = Services(ports, name)
         meta = {**job_meta, **pairs(part, "meta")}
         drafts = [self._task(each, name, meta, ports, services, options) for each in tasks]
-        read_vault(part, [each.told for each in drafts])
-        self.told += [each.told for each in drafts]
+        read_vault(part, [each.templates for each in drafts])
+        self.results += [each.templates for each in drafts]
         for each in blocks(part, "service"):
             services.read(each, each.peek("task") or self._main(drafts), self.name)
         self.labels |= services.labels
@@ -188,7 +190,7 @@ class JobReader:
         if gang:
             group["gang"] = {"min": group.get("replicas") or 1}
         if gang and self.type == "daemon":
-            self.part.drop("all_at_once", "a daemon is on each node by itself")
+            self.part.drop("all_at_once", "a daemon runs on every node anyway")
         self._scaling(part, block(part, "scaling"), group)
         drop_all(part, _GROUP)
         made = filled(**group, ports=ports, placement=placement)
@@ -211,7 +213,7 @@ class JobReader:
         draft = read_task(part, runtime, ports)
         if draft.login is not None:
             self.secrets.append(draft.login)
-        read_vault(part, [draft.told])
+        read_vault(part, [draft.templates])
         for key, value in own.items():
             draft.env.setdefault(f"NOMAD_META_{key.replace('.', '_').replace('-', '_')}", value)
         if draft.engine in {"docker", "podman"}:
@@ -239,7 +241,7 @@ class JobReader:
             source.drop("restart", "tasks of a group are restarted by the same rule")
             if each.task.get("role") == "poststop":
                 for key in source:
-                    source.drop(key, "nothing runs after the others have stopped")
+                    source.drop(key, "post-stop tasks are not supported")
                 continue
             if each.task.get("role") != "init":
                 each.task |= services.asked.get(each.name, {}) or services.asked.get(label(source, "task"), {})
@@ -257,11 +259,11 @@ class JobReader:
             if each.flag("read_only"):
                 _lock(group["tasks"], name)
             if sticky:
-                each.guess("sticky", "whoever uses a volume runs on its node at any rate")
+                each.guess("sticky", "instances always run on the node of their volume")
             if not (each.text("access_mode") or "single-node").startswith("single-node"):
-                each.guess("access_mode", "whoever shares a volume runs on its node")
+                each.guess("access_mode", "instances that share a volume run on its node")
             if each.text("attachment_mode", "file-system") != "file-system":
-                each.drop("attachment_mode", "there are no block devices")
+                each.drop("attachment_mode", "block devices are not supported")
             each.drop("mount_options", "a volume is a folder")
             if own:
                 volumes[name] = {"per_instance": True}
@@ -273,7 +275,7 @@ class JobReader:
             volumes[name] = {"volume": named}
             self.volumes[named] = Made({"kind": "volume", "name": named}, each.file, each.line)
             where = "type" if "type" in each else "source"
-            each.guess(where, f"a volume {named} is made for it, and is empty: it is not the {kind} volume of Nomad")
+            each.guess(where, f"a volume {named} is created empty: it is not the {kind} volume of Nomad")
         for draft in drafts:
             volumes |= {name: each for name, each in draft.volumes.items() if name not in volumes}
         if volumes:
@@ -285,7 +287,7 @@ class JobReader:
             first = next(iter(group["tasks"].values()))
             first.setdefault("resources", {})["disk"] = f"{size}Mi"
 
-    # How it is looked after.
+    # Restarts, updates, migration.
 
     def _looked_after(self, part: Part, group: dict[str, Any], shared: dict[str, Part]) -> None:
         kind = "batch" if self.type == "batch" else "service"
@@ -297,9 +299,9 @@ class JobReader:
         if (mode := restart.text("mode", "fail")) not in {"fail", "delay"}:
             raise restart.wrong("mode", f"{mode!r} is neither fail nor delay")
         if mode == "delay":
-            restart.guess("mode", "after its attempts an instance has failed, and another one is made")
+            restart.guess("mode", "after its attempts an instance fails and is replaced")
         if "render_templates" in restart:
-            restart.drop("render_templates", "texts are filled in once")
+            restart.drop("render_templates", "templates are rendered once")
         self._reschedule(block(part, "reschedule") or shared["reschedule"], group, kind)
         if kind == "service":
             if update := block(part, "update") or shared["update"]:
@@ -315,7 +317,7 @@ class JobReader:
             healthy = group.get("update", {}).get("min_healthy", "10s")
             if (duration(migrate, "min_healthy_time") or healthy) != healthy:
                 migrate.guess("min_healthy_time", f"it is {healthy}, as with an update")
-            migrate.drop("healthy_deadline", "a drain waits as long as it has to")
+            migrate.drop("healthy_deadline", "drains have no deadline of the job")
         self._disconnect(part, group)
 
     def _reschedule(self, part: Part, group: dict[str, Any], kind: str) -> None:
@@ -334,30 +336,30 @@ class JobReader:
         attempts, unlimited = part.whole("attempts"), part.flag("unlimited", default=kind == "service")
         if kind == "batch":
             self.retries = min(1000, attempts if attempts is not None else 1)
-            part.drop("interval", "attempts are not forgiven after a while")
+            part.drop("interval", "attempts are counted without an interval")
         elif not unlimited:
             for key in ("attempts", "interval", "unlimited"):
-                part.drop(key, "a service is replaced as often as it takes")
+                part.drop(key, "a service is replaced without a limit")
         else:
             for key in ("attempts", "interval"):
-                part.ignore(key)  # Nomad does not count when there is no limit
+                part.ignore(key)  # Nomad does not count without a limit
 
     def _update(self, part: Part, group: dict[str, Any]) -> None:
         at_once, canary = part.whole("max_parallel", 1), part.whole("canary", 0) or 0
         healthy = duration(part, "min_healthy_time") or "10s"
         deadline, total = seconds(part, "healthy_deadline"), seconds(part, "progress_deadline")
-        told = part.text("health_check", "checks")
-        if told != "checks":
+        given = part.text("health_check", "checks")
+        if given != "checks":
             part.guess("health_check", "an instance that is ready counts as healthy")
-        if told not in {"checks", "task_states", "manual"}:
-            raise part.wrong("health_check", f"{told!r} is none of checks, task_states, manual")
+        if given not in {"checks", "task_states", "manual"}:
+            raise part.wrong("health_check", f"{given!r} is none of checks, task_states, manual")
         stagger = duration(part, "stagger")
         if self.type != "daemon":
-            part.ignore("stagger")  # Nomad itself heeds it for system jobs alone
+            part.ignore("stagger")  # Nomad uses it for system jobs only
         elif stagger and "min_healthy_time" not in part:
             healthy = stagger
         elif stagger:
-            part.drop("stagger", "the next one follows when those before are healthy")
+            part.drop("stagger", "the next instance follows when the previous ones are healthy")
         count = group.get("replicas") or 1
         found = filled(
             min_healthy=healthy,
@@ -366,7 +368,7 @@ class JobReader:
         ) | {"auto_rollback": part.flag("auto_revert")}
         if canary and canary >= count:
             found["strategy"] = "blue-green"
-            part.drop("max_parallel", "a whole second set takes over at once")
+            part.drop("max_parallel", "blue/green replaces all instances at once")
         elif not canary:
             found |= {"max_unavailable": at_once or "100%", "order": "stop-first"}
         elif at_once:
@@ -379,9 +381,9 @@ class JobReader:
         group["update"] = found
 
     def _disconnect(self, part: Part, group: dict[str, Any]) -> None:
-        told = block(part, "disconnect")
-        lost = duration(told, "lost_after") or duration(part, "max_client_disconnect")
-        stop = seconds(told, "stop_on_client_after") or seconds(part, "stop_after_client_disconnect")
+        given = block(part, "disconnect")
+        lost = duration(given, "lost_after") or duration(part, "max_client_disconnect")
+        stop = seconds(given, "stop_on_client_after") or seconds(part, "stop_after_client_disconnect")
         found: dict[str, Any] = filled(stop_after=str(Seconds(stop)) if stop else None)
         if stop:
             grace = max(
@@ -396,25 +398,25 @@ class JobReader:
             found["lost_after"] = str(Seconds(max(least, Seconds.parse(lost) if lost else 0)))
         elif lost:
             found["lost_after"] = lost
-        if "replace" in told and not told.flag("replace", default=True):
+        if "replace" in given and not given.flag("replace", default=True):
             found["replace"] = False
-        if told.text("reconcile", "best_score") not in {"best_score", "keep_replacement"}:
-            told.guess("reconcile", "the replacement is kept")
+        if given.text("reconcile", "best_score") not in {"best_score", "keep_replacement"}:
+            given.guess("reconcile", "the replacement instance is kept")
         if found:
             group["disconnect"] = found
 
     def _scaling(self, group_part: Part, part: Part, group: dict[str, Any]) -> None:
         low, high = part.whole("min"), part.whole("max")
         if not part.flag("enabled", default=True) or not high or self.type != "service":
-            group_part.drop("scaling", "the number of instances is not changed by itself")
+            group_part.drop("scaling", "the count is not scaled automatically")
             return
-        part.drop("policy", "its rules are those of another tool")
+        part.drop("policy", "external scaling policies are not supported")
         group["autoscale"] = {"min": max(1, low or 1), "max": max(high, low or 1), "cpu": "70%"}
-        part.guess("max", "the count follows the use of CPU, at 70 %", "see `autoscale`")
+        part.guess("max", "autoscaling uses 70 % CPU", "see `autoscale`")
 
 
 def _lock(tasks: dict[str, dict[str, Any]], volume: str) -> None:
-    """Nobody writes to it, whatever a mount says."""
+    """Mark a volume read-only in all mounts."""
     for task in tasks.values():
         for mount in task.get("mounts", []):
             if mount.get("volume") == volume:
@@ -422,10 +424,10 @@ def _lock(tasks: dict[str, dict[str, Any]], volume: str) -> None:
 
 
 def _five_fields(part: Part, key: str, text: str) -> str:
-    """Nomad's may have a year at the end, and seconds before everything else."""
+    """Return a cron expression of five fields: Nomad's can also have seconds and a year."""
     fields = text.split()
     if len(fields) == 7 and fields[0] not in {"0", "00"}:
-        part.guess(key, f"{text!r} begins with its minute, not at second {fields[0]}")
+        part.guess(key, f"{text!r} starts at the minute, not at second {fields[0]}")
     if len(fields) in {6, 7} and fields[-1] != "*":
-        part.guess(key, f"{text!r} counts in every year, not in {fields[-1]} only")
+        part.guess(key, f"{text!r} applies to every year, not to {fields[-1]} only")
     return " ".join(fields[-6:-1]) if len(fields) in {6, 7} else text

@@ -1,4 +1,4 @@
-"""The `auth` block of a container: a secret with the login, and the task's `pull_secret`."""
+"""Converts the `auth` block of a container into a secret with the login, and the task's `pull_secret`."""
 
 from mandor.importers.base import Made, fitting_name
 from mandor.importers.nomad.blocks import block
@@ -8,17 +8,15 @@ from mandor.model.image_reference import repository_of
 
 
 def read_login(config: Part, runtime: Runtime, image: str) -> tuple[str, Made | None] | None:
-    """The secret's name, and the secret unless the job takes its values from elsewhere; None: there is no `auth`.
-
-    No value is ever part of a note.
-    """
+    """Return the secret's name, and the secret unless its values come from elsewhere; None: there is no `auth`. Notes
+    never contain a value."""
     part = block(config, "auth")
     if not part:
         return None
     name = fitting_name(f"{runtime.job}-{runtime.group}-{runtime.task}-registry")
     user, password = part.text("username") or "", part.text("password") or ""
     registry = part.text("server_address") or repository_of(image).partition("/")[0]
-    part.drop("email", "registries do not ask for it")
+    part.drop("email", "registries do not use it")
     part.drop("tls_verify", "the engine of the node decides which registries it trusts")
     if not user or not password or "${" in user + password + registry:
         config.guess("auth", f"its values are not in this file: a secret {name} has to be there")

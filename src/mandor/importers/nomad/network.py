@@ -1,4 +1,4 @@
-"""Nomad's network and service: ports of a group, probes of its tasks, labels for whoever looks for services."""
+"""Nomad's `network` and `service` blocks: ports of a group, probes of its tasks, labels with service names."""
 
 from typing import Any
 
@@ -8,32 +8,32 @@ from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
 
 _SERVICE = {
-    "connect": "there is no service mesh",
-    "address_mode": "instances have addresses of their own",
-    "address": "instances have addresses of their own",
+    "connect": "service meshes are not supported",
+    "address_mode": "addresses are those of the instances",
+    "address": "addresses are those of the instances",
     "canary_tags": "labels are the same for canaries",
     "canary_meta": "labels are the same for canaries",
-    "enable_tag_override": "labels are the manifest's",
-    "on_update": "a probe counts at all times",
-    "tagged_addresses": "instances have addresses of their own",
+    "enable_tag_override": "labels are set in the manifest",
+    "on_update": "probes always apply",
+    "tagged_addresses": "addresses are those of the instances",
     "identity": "there is no identity for services",
-    "weights": "instances count the same",
-    "cluster": "there is one cluster",
-    "kind": "there are no kinds of services",
+    "weights": "instances have equal weight",
+    "cluster": "regions are not supported",
+    "kind": "service kinds are not supported",
 }
 _CHECK = {
     "initial_status": "an instance is ready after the first good answer",
-    "address_mode": "it is asked where it runs",
-    "expose": "there is no service mesh",
+    "address_mode": "probes run on the node of the instance",
+    "expose": "service meshes are not supported",
     "header": "a probe sends no headers",
     "body": "a probe sends no body",
-    "on_update": "a probe counts at all times",
+    "on_update": "probes always apply",
     "tls_server_name": "a probe speaks plain HTTP",
     "tls_skip_verify": "a probe speaks plain HTTP",
-    "grpc_service": "there is no probe for gRPC",
-    "grpc_use_tls": "there is no probe for gRPC",
-    "failures_before_warning": "there are no warnings",
-    "interpolate": "texts are filled in once",
+    "grpc_service": "gRPC probes are not supported",
+    "grpc_use_tls": "gRPC probes are not supported",
+    "failures_before_warning": "check warnings are not supported",
+    "interpolate": "templates are rendered once",
     "notes": "a probe has no notes",
 }
 
@@ -43,7 +43,7 @@ def read_network(ports: dict[str, dict[str, Any]], options: dict[str, Any], part
     if mode == "none":
         options["network"] = "none"
     elif mode.startswith("cni/"):
-        part.drop("mode", "networks of CNI are the node's")
+        part.drop("mode", "CNI networks are configured on the node")
     elif mode not in {"host", "bridge"}:
         raise part.wrong("mode", f"{mode!r} is none of host, bridge, none, cni/…")
     options |= filled(hostname=part.text("hostname"))
@@ -54,23 +54,23 @@ def read_network(ports: dict[str, dict[str, Any]], options: dict[str, Any], part
             each.drop("host_network", "ports are open on all addresses of the node")
         each.drop("ignore_collision", "two instances with the same port go to different nodes")
         ports[fitting_name(name)] = filled(port=to if to and to > 0 else None, host=static or "auto")
-    part.ignore("mbits")  # Nomad itself has not heeded it since 0.12
+    part.ignore("mbits")  # ignored by Nomad since 0.12
     names = block(part, "dns")
     options |= filled(
         dns=names.texts("servers"), dns_search=names.texts("searches"), dns_options=names.texts("options")
     )
-    drop_all(part, {"cni": "networks of CNI are the node's"})
+    drop_all(part, {"cni": "CNI networks are configured on the node"})
 
 
 class Services:
-    """Services of one group, and what they ask of its tasks."""
+    """Services of one group, and the probes that they need."""
 
     def __init__(self, ports: dict[str, dict[str, Any]], group: str) -> None:
         self.ports = ports
         self.group = group
         self.labels: dict[str, str] = {}
         self.asked: dict[str, dict[str, Any]] = {}
-        """Probes by task: `readiness`, and `health` where failing restarts it."""
+        """Probes by task: `readiness`, and `health` where a failure restarts the task."""
 
     def read(self, part: Part, task: str, job: str) -> None:
         name = part.text("name") or f"{job}-{self.group}-{task}"
@@ -100,7 +100,7 @@ class Services:
         drop_all(part, _SERVICE)
 
     def _name(self, key: str, called: str) -> None:
-        """Names that people chose are kept as a label, as long as there is room in it."""
+        """Keep the service name as a label, if it is short enough."""
         names = [*filter(None, self.labels.get(key, "").split(",")), called]
         self.labels[key] = merged_text(names)[:256]
 
@@ -112,18 +112,18 @@ class Services:
         good, bad = part.whole("success_before_passing"), part.whole("failures_before_critical")
         method, protocol = part.text("method", "GET"), part.text("protocol", "http")
         if protocol not in {"http", ""}:
-            part.guess("protocol", "it is asked over plain HTTP")
+            part.guess("protocol", "the probe uses plain HTTP")
         if method not in {"GET", "HEAD"}:
-            part.guess("method", "it is asked with GET")
+            part.guess("method", "the probe uses GET")
         drop_all(part, _CHECK)
         taken = self.asked.get(task)
         if probe is not None and taken is not None and _covered(probe, taken["readiness"]):
-            part.guess("type", "another check asks more of the same port")
+            part.guess("type", "another check of the same port is stricter")
             for key in ("interval", "timeout", "check_restart"):
-                part.drop(key, "another check asks more of the same port")
+                part.drop(key, "another check of the same port is stricter")
             return
         if probe is None or taken is not None:
-            why = "there is no such probe" if probe is None else "a task answers one question, and has one already"
+            why = "this type of check is not supported" if probe is None else "a task has one probe of each kind"
             for key in ("type", "path", "command", "args", "port", "interval", "timeout", "check_restart"):
                 part.drop(key, why)
             return
@@ -138,7 +138,7 @@ class Services:
         if restart and (limit := restart.whole("limit", 0)):
             asked["health"] = probe | filled(failures=limit, start_period=str(Seconds(seconds(restart, "grace") or 1)))
             if restart.flag("ignore_warnings"):
-                restart.drop("ignore_warnings", "there are no warnings")
+                restart.drop("ignore_warnings", "check warnings are not supported")
         self.asked[task] = asked
 
     def _probe(self, part: Part, kind: str, port: str | None) -> dict[str, Any] | None:
@@ -148,7 +148,7 @@ class Services:
         if kind not in {"http", "tcp", "grpc"} or not port:
             return None
         if kind == "grpc":
-            part.guess("type", "only asked whether somebody listens")
+            part.guess("type", "becomes a TCP probe")
         asked: str | int = int(port) if port.isdecimal() else fitting_name(port)
         if isinstance(asked, str) and asked not in self.ports:
             return None
@@ -158,7 +158,7 @@ class Services:
 
 
 def _covered(probe: dict[str, Any], taken: dict[str, Any]) -> bool:
-    """Whoever answers over HTTP listens."""
+    """Remove TCP checks of ports that also have an HTTP check."""
     return "tcp" in probe and "http" in taken and probe["tcp"] == taken["port"]
 
 

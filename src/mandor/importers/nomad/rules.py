@@ -1,4 +1,4 @@
-"""Nomad's constraint, affinity and spread as placement rules; `${attr.…}` as facts of a node."""
+"""Converts Nomad's constraint, affinity and spread blocks into placement rules; `${attr.…}` into node facts."""
 
 import re
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ Placement = dict[str, Any]
 
 
 def fact_of(target: str) -> tuple[str, bool]:
-    """(the fact that `${attr.x}` is about, whether every node has it by itself)."""
+    """Return the fact of `${attr.x}`, and whether every node has it by default."""
     bare = target.strip()
     if bare.startswith("${") and bare.endswith("}"):
         bare = bare[2:-1].strip()
@@ -54,7 +54,7 @@ def _driver(rest: str) -> str:
 
 
 def read_rules(placement: Placement, part: Part, workload: str) -> None:
-    """The rules of a job, a group or a task; all of them count for the group."""
+    """Read the rules of a job, a group or a task; all of them apply to the group."""
     for each in blocks(part, "constraint"):
         _constraint(placement, each, workload)
     for each in blocks(part, "affinity"):
@@ -72,13 +72,13 @@ def _constraint(placement: Placement, part: Part, workload: str) -> None:
     if kind == "distinct_property":
         fact, known = fact_of(target or value)
         if not known:
-            _tell_label(part, fact)
+            _note_label(part, fact)
         most = int(value) if target and value.isdecimal() else 1
         if most == 1:
             _add(placement, "apart", workload=workload, over=fact)
         else:
             _add(placement, "spread", over=fact)
-            part.guess("value", "they are spread evenly; there is no limit but 1 for each value")
+            part.guess("value", "instances are spread evenly; only the limit 1 per value is supported")
         return
     for rule in _rules(part, kind, target, value):
         _add(placement, "where", rule=rule)
@@ -94,7 +94,7 @@ def _affinity(placement: Placement, part: Part) -> None:
         against = [_inverted(rule) for rule in rules]
         if len(rules) > 1 or against[0] is None:
             for key in part:
-                part.drop(key, "a wish against this has no words here")
+                part.drop(key, "a negative affinity has no counterpart")
             return
         rules = [each for each in against if each is not None]
     for rule in rules:
@@ -104,20 +104,20 @@ def _affinity(placement: Placement, part: Part) -> None:
 def _spread(placement: Placement, part: Part) -> None:
     fact, known = fact_of(part.text("attribute") or "")
     if not known:
-        _tell_label(part, fact)
-    part.drop("weight", "spreads count the same")
+        _note_label(part, fact)
+    part.drop("weight", "spreads have equal weight")
     if targets := blocks(part, "target"):
         for each in targets:
             each.text("value")
             each.whole("percent")
-        part.guess("target", "the values get equal numbers, whatever their percent")
+        part.guess("target", "values get equal shares, regardless of their percentage")
     if not fact:
         raise part.wrong("attribute", "a spread has an `attribute`")
     _add(placement, "spread", over=fact, strength="prefer")
 
 
 def _read(part: Part) -> tuple[str, str, str]:
-    """(operator, target, value), also of the short forms."""
+    """Return operator, target and value, also of the short forms."""
     target = part.text("attribute", "") or ""
     for key in _SUGAR:
         if key in part:
@@ -130,7 +130,7 @@ def _rules(part: Part, kind: str, target: str, value: str) -> Iterable[str]:
     if not fact:
         raise part.wrong("attribute", "an `attribute` is missing")
     if not known:
-        _tell_label(part, fact)
+        _note_label(part, fact)
     if fact.endswith(".up"):
         value = {"1": "true", "0": "false"}.get(value, value)
     if kind in _PLAIN:
@@ -181,9 +181,9 @@ def _quoted(value: str) -> str:
     return f'"{value}"' if not value or value[0] in "[]=\"' " or value != value.strip() else value
 
 
-def _tell_label(part: Part, fact: str) -> None:
+def _note_label(part: Part, fact: str) -> None:
     key = "attribute" if "attribute" in part else next(iter(part), "attribute")
-    part.guess(key, f"a label `{fact}` of the node is asked for", f"mandor label NODE {fact}=…")
+    part.guess(key, f"a label `{fact}` of the node is required", f"mandor label NODE {fact}=…")
 
 
 def _add(placement: Placement, kind: str, **rule: Any) -> None:

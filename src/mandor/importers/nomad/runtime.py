@@ -1,4 +1,4 @@
-"""What Nomad fills in when a task starts (`${NOMAD_PORT_http}` …): what is known before, or Mandor's name for it."""
+"""Variables that Nomad fills in when a task starts (`${NOMAD_PORT_http}` …): known values, or Mandor's variables."""
 
 import re
 from dataclasses import dataclass, field
@@ -18,30 +18,31 @@ _LATER = {
     "attr.unique.hostname": "MANDOR_NODE",
     "HOSTNAME": "MANDOR_NODE",
 }
-"""What only the agent knows, which fills it in under its own name."""
+"""Variables that the agent fills in, with their names in Mandor."""
 _PORTS = (("NOMAD_HOST_PORT_", "HOST_PORT"), ("NOMAD_ALLOC_PORT_", "PORT"), ("NOMAD_PORT_", "PORT"))
 _OF_NOMAD = ("NOMAD_", "attr.", "node.", "meta.", "env.")
 
 
 @dataclass(slots=True)
 class Runtime:
-    """The surroundings of one task."""
+    """The environment of one task."""
 
     job: str
     group: str
     task: str
     folder: str
-    """Where the task finds its own folders: empty, or `/`."""
+    """Prefix of the task's own folders: empty, or `/`."""
     meta: dict[str, str] = field(default_factory=dict)
     ports: dict[str, dict[str, Any]] = field(default_factory=dict)
     memory: int | None = None
     shares: bool = False
-    """Something names the folder that all tasks of the group share."""
+    """A text names the shared folder of the group."""
     restarts: bool = True
     """A changed secret may restart the task: it is no batch."""
 
     def fill(self, text: str, part: Part, key: str, *, now: bool = False) -> str:
-        """With everything filled in that is known, or will be (unless it is needed `now`); the rest is told."""
+        """Return the text with known variables filled in, and later ones replaced by Mandor's (unless `now`); others
+        are reported."""
 
         def one(match: re.Match[str]) -> str:
             found = self.known(match["name"], now=now)
@@ -54,7 +55,7 @@ class Runtime:
         return _FOUND.sub(one, text)
 
     def known(self, name: str, *, now: bool = False) -> str | None:
-        """What stands for it; None: nobody knows it."""
+        """Return the replacement of a variable; None: unknown."""
         fixed = {
             "NOMAD_JOB_NAME": self.job,
             "NOMAD_JOB_ID": self.job,

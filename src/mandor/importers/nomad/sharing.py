@@ -1,4 +1,4 @@
-"""What a container of Nomad's docker and podman drivers shares with its node, as options of those engines."""
+"""Namespaces that a container of the docker and podman drivers shares with its node, as options of those engines."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ SHARING = {option: key for key, (option, _) in _SPACES.items()} | {
     "oom_score_adj": "oom_score_adj",
     "stdin": "interactive",
 }
-"""Nomad's key by the option."""
+"""Nomad's key by Mandor's option."""
 
 
 def sharing(part: Part) -> dict[str, Any]:
@@ -50,9 +50,9 @@ def sharing(part: Part) -> dict[str, Any]:
 
 
 def _devices(part: Part) -> list[str]:
-    """Blocks or mappings for Docker, texts for Podman."""
-    told = part.peek("devices")
-    if isinstance(told, list) and told and not any(isinstance(each, dict) for each in told):
+    """Return devices: blocks or mappings for Docker, texts for Podman."""
+    given = part.peek("devices")
+    if isinstance(given, list) and given and not any(isinstance(each, dict) for each in given):
         return part.texts("devices")
     return [_device(each) for each in blocks(part, "devices")]
 

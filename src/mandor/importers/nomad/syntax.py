@@ -1,6 +1,6 @@
-"""HCL as people write it, read into blocks and expressions, each with its line.
+"""Parser for HCL: blocks and expressions, each with its line.
 
-Only the native syntax: attributes, blocks, templates, heredocs, operators, calls, `for`. Nothing is evaluated here.
+Native syntax only: attributes, blocks, templates, heredocs, operators, calls, `for`. Nothing is evaluated here.
 """
 
 import re
@@ -46,7 +46,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`of.key`, `of[key]`; `every`: of each of them (`of[*].key`)."""
+    """`of.key` or `of[key]`; `every`: applied to each item (`of[*].key`)."""
 
     of: Any
     key: Any
@@ -75,7 +75,7 @@ class Items:
 @dataclass(frozen=True, slots=True)
 class Pairs:
     pairs: tuple[tuple[Any, Any, int], ...]
-    """(key, value, line)"""
+    """Key, value and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Block:
 
 
 def parse(text: str, file: str) -> Body:
-    """`Invalid`, with file and line, for what is not HCL."""
+    """Parse HCL; raise `Invalid` with file and line."""
     if len(text) > BYTES_MOST:
         raise Invalid(f"more than {BYTES_MOST:,} characters", file=file, line=1)
     reader = _Reader(text.removeprefix("\ufeff"), file)
@@ -126,7 +126,7 @@ class _Reader:
         self.first_line = first_line
         self.depth = 0
 
-    # Where we are.
+    # Position.
 
     def line(self, at: int | None = None) -> int:
         return self.first_line + self.text.count("\n", 0, self.at if at is None else at)
@@ -185,7 +185,7 @@ class _Reader:
         if name is None and self.text.startswith('"', self.at):
             name = self.plain()
         if name is None:
-            raise self.wrong(f"a name belongs here, not {self.text[self.at : self.at + 12]!r}")
+            raise self.wrong(f"expected a name, not {self.text[self.at : self.at + 12]!r}")
         self.skip(lines=False)
         if self.text.startswith("=", self.at) and not self.text.startswith("==", self.at):
             self.at += 1
@@ -205,7 +205,7 @@ class _Reader:
         value = self.quoted()
         if isinstance(value, Literal) and isinstance(value.value, str):
             return value.value
-        raise self.wrong("a plain text belongs here")
+        raise self.wrong("expected plain text")
 
     # Expressions.
 
@@ -262,7 +262,7 @@ class _Reader:
                     self.at = number.end()
                     value = Step(value, Literal(int(float(number[0]))))
                 elif name is None:
-                    raise self.wrong("a name belongs after `.`")
+                    raise self.wrong("expected a name after `.`")
                 else:
                     value = Step(value, Literal(name))
             elif self.takes("["):
@@ -277,7 +277,7 @@ class _Reader:
         while self.takes("."):
             name = self.word()
             if name is None:
-                raise self.wrong("a name belongs after `.`")
+                raise self.wrong("expected a name after `.`")
             keys.append(name)
         return Step(value, Literal(tuple(keys)), every=True)
 
@@ -305,7 +305,7 @@ class _Reader:
             return self.pairs()
         name = self.word()
         if name is None:
-            raise self.wrong(f"a value belongs here, not {self.text[self.at : self.at + 12]!r}")
+            raise self.wrong(f"expected a value, not {self.text[self.at : self.at + 12]!r}")
         if name in {"true", "false", "null"}:
             return Literal({"true": True, "false": False}.get(name))
         while self.takes("::"):
@@ -373,7 +373,7 @@ class _Reader:
             self.skip(lines=True)
             name = self.word()
             if name is None:
-                raise self.wrong("a name belongs after `for`")
+                raise self.wrong("expected a name after `for`")
             names.append(name)
             self.skip(lines=True)
             if not self.takes(","):
@@ -431,7 +431,7 @@ class _Reader:
         return _ESCAPES.get(letter, "\\" + letter)
 
     def interpolated(self, parts: list[str | Interpolation], plain: list[str]) -> bool:
-        """Takes `$${`, `${…}` and `%%{` here; directives (`%{if …}`) are refused."""
+        """Parse `$${`, `${…}` and `%%{`; directives (`%{if …}`) are refused."""
         for sign in ("$", "%"):
             if self.text.startswith(f"{sign}{sign}{{", self.at):
                 plain.append(f"{sign}{{")

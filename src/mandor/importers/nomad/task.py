@@ -1,4 +1,4 @@
-"""One task of a Nomad group."""
+"""Converts one task of a Nomad group."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +10,12 @@ from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, lab
 from mandor.importers.nomad.login import read_login
 from mandor.importers.nomad.runtime import Runtime
 from mandor.importers.nomad.sharing import SHARING, sharing
-from mandor.importers.nomad.template import Told, read_template
+from mandor.importers.nomad.template import TemplateResult, read_template
 from mandor.importers.part import Part
 from mandor.lib.quantity import Cpu, Size
 
 MHZ_PER_CORE = 2000
-"""Nomad counts processor time in MHz; a core of a node has about so many."""
+"""Assumed MHz of a core: Nomad counts CPU in MHz."""
 MEMORY_MB = 300
 CPU_MHZ = 100
 ENGINES = {
@@ -32,34 +32,34 @@ WITH_OPTIONS = frozenset({"docker", "podman"})
 
 DROPPED = {
     "consul": "there is no Consul",
-    "identity": "tasks have no identity yet",
-    "secret": "secrets are not fetched",
+    "identity": "Nomad identities are not converted",
+    "secret": "secrets are not fetched from other tools",
     "action": "run it with `mandor exec`",
     "schedule": "a task runs while its instance does",
-    "kind": "there is no service mesh",
+    "kind": "service meshes are not supported",
     "csi_plugin": "there are no CSI plugins",
     "dispatch_payload": "a batch gets no payload",
-    "shutdown_delay": "a task is told to stop at once",
+    "shutdown_delay": "a task is stopped without a delay",
     "scaling": "resources of a task are not changed while it runs",
 }
 _CONFIG = {
-    "advertise_ipv6_address": "addresses are the engine's",
-    "container_exists_attempts": "the agent tries as often as it takes",
-    "cpu_cfs_period": "a limit of cores is what there is",
+    "advertise_ipv6_address": "addresses are assigned by the engine",
+    "container_exists_attempts": "the agent retries without a limit",
+    "cpu_cfs_period": "CPU limits are in cores",
     "dns": "the engine's name servers are used",
-    "healthchecks": "the image's own test is not asked",
-    "image_pull_timeout": "a pull may take as long as it goes on",
-    "ipv4_address": "addresses are the engine's",
-    "ipv6_address": "addresses are the engine's",
-    "isolation": "there is no such thing on Linux",
-    "mac_address": "addresses are the engine's",
-    "network_aliases": "addresses are the engine's",
+    "healthchecks": "the health check of the image is not used",
+    "image_pull_timeout": "pulls have no time limit while data arrives",
+    "ipv4_address": "addresses are assigned by the engine",
+    "ipv6_address": "addresses are assigned by the engine",
+    "isolation": "it does not exist on Linux",
+    "mac_address": "addresses are assigned by the engine",
+    "network_aliases": "addresses are assigned by the engine",
     "no_cgroups": "the engine decides on control groups",
     "storage_opt": "the engine decides how it stores",
     "volume_driver": "volumes are folders that the node's agent makes",
-    "memory_swap": "swapping is the node's",
-    "memory_swappiness": "swapping is the node's",
-    "socket": "the agent says which engine it speaks to",
+    "memory_swap": "swap is configured on the node",
+    "memory_swappiness": "swap is configured on the node",
+    "socket": "the engine's address is a setting of the agent",
     "load": "`mandor image load` brings images from files",
 }
 
@@ -77,20 +77,20 @@ class TaskDraft:
     requests: dict[str, Any] = field(default_factory=dict)
     volumes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Volumes of the group that its mounts need."""
-    told: Told = field(default_factory=Told)
-    """What its templates come to."""
+    templates: TemplateResult = field(default_factory=TemplateResult)
+    """Result of its templates."""
     fetching: Fetching = field(default_factory=Fetching)
     login: Made | None = None
     """The secret with the login of its `auth` block."""
     shares: bool = False
-    """It uses the folder that all tasks of the group share."""
+    """The task uses the shared folder of the group."""
 
     def manifest(self) -> dict[str, Any]:
         options = {self.engine: self.options} if self.options else {}
         return filled(
             **self.task,
             env=self.env,
-            secrets=self.told.secrets,
+            secrets=self.templates.secrets,
             files=self.files,
             mounts=self.mounts,
             resources=filled(**self.requests, limits=self.limits),
@@ -109,9 +109,9 @@ def read_task(part: Part, runtime: Runtime, ports: dict[str, dict[str, Any]]) ->
         draft.env[name] = runtime.fill(value, part, "env")
         runtime.shares = runtime.shares or value.startswith("/alloc")
     for each in blocks(part, "template"):
-        read_template(draft.told, each, runtime, draft.env)
-    draft.files += draft.told.files
-    draft.env |= draft.told.env
+        read_template(draft.templates, each, runtime, draft.env)
+    draft.files += draft.templates.files
+    draft.env |= draft.templates.env
     for each in blocks(part, "artifact"):
         draft.fetching.add(each, runtime, container=draft.engine != "process")
     _config(draft, driver, block(part, "config"), runtime, ports)
@@ -144,8 +144,8 @@ def _changes(draft: TaskDraft, part: Part) -> None:
     if draft.task.get("role") in {"init", "poststop"} and any("on_change" in each for each in draft.files):
         part.guess("template", "a changed secret reaches the task with its next start")
         draft.files = [{key: value for key, value in each.items() if key != "on_change"} for each in draft.files]
-    elif draft.told.change_signal not in {None, "SIGHUP"}:
-        draft.task["change_signal"] = draft.told.change_signal
+    elif draft.templates.change_signal not in {None, "SIGHUP"}:
+        draft.task["change_signal"] = draft.templates.change_signal
 
 
 def _ending(draft: TaskDraft, part: Part) -> None:
@@ -159,11 +159,11 @@ def _ending(draft: TaskDraft, part: Part) -> None:
             log_files=min(100, max(1, files)) if files else None, log_size=f"{size}Mi" if size else None
         )
     if logs.flag("disabled"):
-        logs.guess("disabled", "output is kept all the same")
+        logs.guess("disabled", "logs are kept in any case")
     logs.drop("enabled", "output is kept")
 
 
-# How much.
+# Resources.
 
 
 def _resources(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
@@ -185,7 +185,7 @@ def _resources(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
     drop_all(
         part,
         {
-            "numa": "which cores it gets is not decided",
+            "numa": "cores are not pinned",
             "iops": "disk speed is not counted",
             "secrets": "files are part of the task's folder",
         },
@@ -197,12 +197,12 @@ def _device(part: Part) -> dict[str, Any]:
     if len(words) > 2:
         part.guess("count" if "count" in part else "device", f"any model of {words[0]}/{words[1]} will do")
     for key in ("constraint", "affinity"):
-        part.drop(key, "devices are counted; which of them is not decided")
+        part.drop(key, "devices are counted, not selected by attribute")
     kind = words[1] if len(words) > 1 else words[0]
     return filled(kind=kind, vendor=words[0] if len(words) > 1 else None, count=part.whole("count", 1))
 
 
-# What runs.
+# Image and command.
 
 
 def _config(draft: TaskDraft, driver: str, part: Part, runtime: Runtime, ports: dict[str, dict[str, Any]]) -> None:
@@ -220,7 +220,7 @@ def _config(draft: TaskDraft, driver: str, part: Part, runtime: Runtime, ports: 
         draft.task |= filled(args=args, working_dir=part.text("work_dir"))
         drop_all(part, _CONFIG)
         for key in ("cap_add", "cap_drop"):
-            part.drop(key, "a process has the powers of its user")
+            part.drop(key, "a process has the capabilities of its user")
         return
     if draft.engine == "fake":
         draft.task |= {"command": ["mock"]}
@@ -288,14 +288,14 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
     )
     draft.options |= sharing(part)
     if not part.flag("auth_soft_fail", default=True):
-        part.drop("auth_soft_fail", "images are pulled without a login where the node has none")
+        part.drop("auth_soft_fail", "images are pulled with the node's own login, if it has one")
     if draft.engine == "cri":
         for key in ("init", "hostname", "shm_size", "extra_hosts", "dns", "dns_search", "ulimits", "sysctls"):
             draft.options.pop(key, None)
-            part.drop(key, "the engine cri does not know it")
+            part.drop(key, "the engine cri does not support it")
         for key in SHARING:
             draft.options.pop(key, None)
-            part.drop(SHARING[key], "the engine cri does not know it")
+            part.drop(SHARING[key], "the engine cri does not support it")
     if (hard := part.text("memory_hard_limit")) is not None and hard.isdecimal() and int(hard):
         draft.limits["memory"] = str(max(Size.parse(draft.requests["memory"]), Size(int(hard) << 20)))
     if (processes := part.whole("pids_limit")) is not None and processes > 0:
@@ -317,7 +317,7 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
 
 
 def _ulimits(part: Part) -> dict[str, dict[str, int]]:
-    """`nofile = "2048:4096"`: soft and hard."""
+    """Return ulimits: `nofile = "2048:4096"` is soft and hard."""
     found = {}
     for name, text in pairs(part, "ulimit").items():
         soft, _, hard = text.partition(":")
@@ -343,7 +343,7 @@ def _config_ports(part: Part, ports: dict[str, dict[str, Any]]) -> None:
             part.note("port_map", "dropped", f"there is no port {name!r}")
 
 
-# What it finds.
+# Environment, files and mounts.
 
 
 def _bind(draft: TaskDraft, part: Part, index: int, text: str) -> None:
@@ -356,12 +356,12 @@ def _bind(draft: TaskDraft, part: Part, index: int, text: str) -> None:
 
 
 def _shared_memory(part: Part) -> str | None:
-    """Bytes for Docker, an amount such as `256m` for Podman."""
-    told = part.text("shm_size")
-    if not told:
+    """Return the shared memory size: bytes for Docker, an amount such as `256m` for Podman."""
+    given = part.text("shm_size")
+    if not given:
         return None
     try:
-        return size_of(told)
+        return size_of(given)
     except ValueError as error:
         raise part.wrong("shm_size", str(error)) from None
 
@@ -371,9 +371,9 @@ def _long_mount(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
     target, read_only = runtime.fill(part.text("target") or "", part, "target", now=True), part.flag("readonly")
     if not target:
         raise part.wrong("target", "a mount has a `target`")
-    told = block(part, "tmpfs_options")
-    size = told.whole("size")
-    told.drop("mode", "a tmpfs belongs to its task")
+    options = block(part, "tmpfs_options")
+    size = options.whole("size")
+    options.drop("mode", "a tmpfs belongs to its task")
     for key in ("bind_options", "volume_options"):
         part.drop(key, "a mount has no options here")
     if kind not in {"bind", "volume", "tmpfs"}:
@@ -389,12 +389,12 @@ def _place(
 ) -> None:
     name = "/" + source.lstrip("./").rstrip("/")
     if found := next((each for each in draft.files if each["path"] == name), None):
-        # Its own folder: a file that a template put there is put where it is mounted, too.
+        # Its own folder: a template's file there is also placed at the mount.
         draft.files.append({**found, "path": target})
         return
     if below := [each for each in draft.files if each["path"].startswith(f"{name}/")]:
         draft.files += [{**each, "path": target.rstrip("/") + each["path"].removeprefix(name)} for each in below]
-        part.note(key, "guessed", f"at {target} is what templates put into {name}, and nothing else")
+        part.note(key, "guessed", f"at {target} contains the results of templates for {name}, and nothing else")
         return
     if source.startswith(("local", "secrets", "/local", "/secrets", "../alloc", "alloc", "/alloc")):
         source = f".{name}"
@@ -421,6 +421,6 @@ def _mount(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
         raise part.wrong("volume", "a volume_mount has a `volume` and a `destination`")
     path = runtime.fill(path, part, "destination", now=True)
     if part.text("propagation_mode", "private") != "private":
-        part.guess("propagation_mode", "mounts inside it are not passed on")
-    part.drop("selinux_label", "there are no SELinux labels here")
+        part.guess("propagation_mode", "mount propagation is not supported")
+    part.drop("selinux_label", "SELinux labels are not supported")
     draft.mounts.append(filled(volume=fitting_name(volume), path=path, read_only=part.flag("read_only") or None))

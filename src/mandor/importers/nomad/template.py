@@ -1,7 +1,7 @@
-"""Nomad's templates, as far as their language says what is known before a task starts, or what its agent fills in.
+"""Nomad templates, as far as their values are known before a task starts, or filled in by its agent.
 
-That is `env`, and values of secrets: `{{ with secret "path" }}{{ .Data.data.key }}{{ end }}`, and the same with
-`nomadVar`, become `${secret:path/key}`. What asks Consul, or the cluster, has no counterpart.
+Supported are `env` and secrets: `{{ with secret "path" }}{{ .Data.data.key }}{{ end }}`, and the same with `nomadVar`,
+become `${secret:path/key}`. Queries to Consul or the cluster have no counterpart.
 """
 
 import re
@@ -26,34 +26,34 @@ _FILLED = re.compile(r"\$\{(?:secret:|MANDOR_)")
 _OF_CHANGES = ("change_mode", "change_signal", "change_script", "splay", "wait")
 _OF_TEMPLATES = (*_OF_CHANGES, "error_on_missing_key", "once")
 _HIDDEN = "\0"
-"""Stands for `$` where that would mean something."""
+"""Placeholder for `$` where it would start a variable."""
 
 
-class Unsaid(Exception):
-    """It cannot be said here; the message is why."""
+class NoCounterpart(Exception):
+    """Raised for a template without a counterpart; the message is the reason."""
 
 
 @dataclass(slots=True)
 class Rendered:
     text: str
     secrets: dict[str, set[str]] = field(default_factory=dict)
-    """Keys of secrets in it, by the secret's name."""
+    """Keys of the secrets in the text, by name of the secret."""
 
 
 def rendered(data: str, left: str, right: str, known: Known) -> Rendered:
-    """The text with every action replaced; `Unsaid` for one that means nothing here."""
+    """Return the text with every action replaced; raise an error for an action without a counterpart."""
     made, scopes = Rendered(""), list[str]()
     for text, action in _pieces(data, left, right):
         made.text += text
         if action is not None:
             made.text += _said(action, scopes, made.secrets, known)
     if scopes:
-        raise Unsaid("`with` has no `end`")
+        raise NoCounterpart("`with` has no `end`")
     return made
 
 
 def _pieces(data: str, left: str, right: str) -> Iterator[tuple[str, str | None]]:
-    """(text, the action after it), with the space that `{{-` and `-}}` take away."""
+    """Return pairs of a text and the action after it, without the space that `{{-` and `-}}` remove."""
     at, trims = 0, False
     for match in re.finditer(rf"{re.escape(left)}(-?)(.*?)(-?){re.escape(right)}", data, re.DOTALL):
         text = data[at : match.start()]
@@ -62,7 +62,7 @@ def _pieces(data: str, left: str, right: str) -> Iterator[tuple[str, str | None]
         at, trims = match.end(), bool(match[3])
     rest = data[at:]
     if left in rest:
-        raise Unsaid(f"`{left}` is not closed")
+        raise NoCounterpart(f"`{left}` is not closed")
     yield rest.lstrip() if trims else rest, None
 
 
@@ -78,7 +78,7 @@ def _said(action: str, scopes: list[str], secrets: dict[str, set[str]], known: K
     if named := _ENV.fullmatch(action):
         found = known(named[1])
         if found is None:
-            raise Unsaid(f"nobody here knows {named[1]}")
+            raise NoCounterpart(f"nobody here knows {named[1]}")
         return found
     if literal := _TEXT.fullmatch(action):
         return literal[2] if literal[2] is not None else literal[1].replace('\\"', '"')
@@ -86,11 +86,11 @@ def _said(action: str, scopes: list[str], secrets: dict[str, set[str]], known: K
     if value and scopes:
         secrets.setdefault(scopes[-1], set()).add(value[1])
         return f"${{secret:{scopes[-1]}/{value[1]}}}"
-    raise Unsaid(f"`{action[:40]}` is said in Nomad's template language, when the task starts")
+    raise NoCounterpart(f"`{action[:40]}` is evaluated by Nomad's template language at run time")
 
 
 def secret_name(path: str) -> str:
-    """What a path of Vault, or of Nomad's variables, is called here; the `data` of Vault's paths is no part of it."""
+    """Return the secret name for a path of Vault or of Nomad variables; `data` of Vault's paths is left out."""
     words = [word for word in path.strip("/").split("/") if word]
     if len(words) > 2 and words[1] == "data":
         del words[1]
@@ -98,16 +98,16 @@ def secret_name(path: str) -> str:
 
 
 @dataclass(slots=True)
-class Told:
-    """What the templates of a task come to."""
+class TemplateResult:
+    """Result of the templates of a task."""
 
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     files: list[dict[str, Any]] = field(default_factory=list)
     change_signal: str | None = None
     """The signal of the first template with `change_mode = "signal"`."""
-    unsaid: bool = False
-    """One of them cannot be said here."""
+    unsupported: bool = False
+    """A template has no counterpart."""
 
     @property
     def names_secrets(self) -> bool:
@@ -116,8 +116,8 @@ class Told:
         return held or bool(self.secrets)
 
 
-def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str]) -> None:
-    """`env`: the task's own variables."""
+def read_template(result: TemplateResult, part: Part, runtime: Runtime, env: dict[str, str]) -> None:
+    """Convert a template; `env`: the task's own variables."""
     data, path = part.text("data"), part.text("destination", "") or ""
     as_env, mode = part.flag("env"), part.text("perms")
     change = part.text("change_mode")
@@ -132,17 +132,17 @@ def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str])
 
     try:
         if data is None:
-            raise Unsaid("its text is in a file that the task fetches")
+            raise NoCounterpart("its text is in a file that the task fetches")
         found = rendered(runtime.fill(data, part, "data"), left, right, known)
-    except Unsaid as why:
-        told.unsaid = True
+    except NoCounterpart as why:
+        result.unsupported = True
         for key in ("data", "destination", "env", "perms", *_OF_TEMPLATES):
             part.drop(key, str(why), "write the text itself, or let the program find it out")
         return
-    on_change = _on_change(told, part, runtime, change, path) if found.secrets and not as_env else None
+    on_change = _on_change(result, part, runtime, change, path) if found.secrets and not as_env else None
     if not found.secrets:
         for key in _OF_TEMPLATES:
-            part.ignore(key)  # about texts that change; this one never does, there as here
+            part.ignore(key)  # about changing texts; this text never changes
     elif on_change is None:
         for key in _OF_TEMPLATES:
             if not (key == "change_mode" and change == "noop"):
@@ -160,25 +160,25 @@ def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str])
     if as_env:
         if path:
             part.guess("destination", "its variables are set; no file is written")
-        _variables(told, part, found.text)
+        _variables(result, part, found.text)
     else:
         place = runtime.fill(path, part, "destination", now=True).lstrip("/")
-        told.files.append(_file(f"{runtime.folder}{place}", found.text, mode) | filled(on_change=on_change))
+        result.files.append(_file(f"{runtime.folder}{place}", found.text, mode) | filled(on_change=on_change))
 
 
-def _on_change(told: Told, part: Part, runtime: Runtime, mode: str | None, path: str) -> str | None:
+def _on_change(result: TemplateResult, part: Part, runtime: Runtime, mode: str | None, path: str) -> str | None:
     """Return `on_change` of the file for Nomad's `change_mode`; None: it has no counterpart here."""
     if mode == "restart" and runtime.restarts:
         part.ignore("change_signal")
         return "restart"
     name = part.text("change_signal") if mode == "signal" else None
-    if mode != "signal" or "/" not in path.strip("/") or told.change_signal not in {None, name or "SIGHUP"}:
+    if mode != "signal" or "/" not in path.strip("/") or result.change_signal not in {None, name or "SIGHUP"}:
         return None
-    told.change_signal = name or "SIGHUP"
+    result.change_signal = name or "SIGHUP"
     return "signal"
 
 
-def _variables(told: Told, part: Part, text: str) -> None:
+def _variables(result: TemplateResult, part: Part, text: str) -> None:
     try:
         read = read_variables(text.replace("$", _HIDDEN), {})
     except ValueError as error:
@@ -186,9 +186,9 @@ def _variables(told: Told, part: Part, text: str) -> None:
     for name, value in read.items():
         shown = (value or "").replace(_HIDDEN, "$")
         if _REFERENCE.fullmatch(shown):
-            told.secrets[name] = shown.removeprefix("${secret:").removesuffix("}")
+            result.secrets[name] = shown.removeprefix("${secret:").removesuffix("}")
         else:
-            told.env[name] = shown
+            result.env[name] = shown
 
 
 def _file(path: str, text: str, mode: str | None) -> dict[str, Any]:
@@ -199,12 +199,12 @@ def _file(path: str, text: str, mode: str | None) -> dict[str, Any]:
     return filled(path=path, content=text, mode=perms, fill=_FILLED.search(text) is not None or None)
 
 
-def read_vault(part: Part, told: Sequence[Told]) -> None:
-    """Whom to ask for secrets, of a task, a group or a job; `told`: the templates it is about."""
-    if not any(each.names_secrets for each in told) or any(each.unsaid for each in told):
+def read_vault(part: Part, results: Sequence[TemplateResult]) -> None:
+    """Drop the `vault` block of a task, a group or a job; `results`: results of the templates that it is about."""
+    if not any(each.names_secrets for each in results) or any(each.unsupported for each in results):
         part.drop("vault", "secrets of Vault are not fetched", "`kind: secret`")
         return
     for each in blocks(part, "vault"):
-        each.drop_rest("whoever names a secret of its namespace gets it")
+        each.drop_rest("a task can use every secret of its namespace")
     if "vault" in part:
-        part.guess("vault", "whoever names a secret of its namespace gets it")
+        part.guess("vault", "a task can use every secret of its namespace")

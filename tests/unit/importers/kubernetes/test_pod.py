@@ -259,8 +259,8 @@ def test_references_are_replaced_and_nothing_else(text: str) -> None:
     [
         ("resources: {limits: {cpu: lots}}", "'lots' is not a quantity"),
         ("imagePullPolicy: Sometimes", "there is no policy"),
-        ("livenessProbe: {httpGet: {port: 80}, periodSeconds: soon}", "a number belongs here"),
-        ("env: {A: b}", "a list of mappings belongs here"),
+        ("livenessProbe: {httpGet: {port: 80}, periodSeconds: soon}", "expected a number"),
+        ("env: {A: b}", "expected a list of mappings"),
     ],
 )
 def test_nonsense_is_refused_with_its_line(container: str, words: str) -> None:
