@@ -74,6 +74,7 @@ format: setup ## Rewrite the sources in the project's format, with safe lint fix
 reference: setup ## Write docs/reference anew from the code
 	@$(BIN)/python -m scripts.reference
 	@$(BIN)/python scripts/imported_keys.py
+	@$(BIN)/python scripts/api_reference.py
 
 .PHONY: docs
 docs: setup ## Build the documentation as a site in build/docs/html; a link that leads nowhere is an error

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from bench.end_to_end import manifest
 from mandor.model.meta import Key, Meta, Object
-from mandor.model.record import Event, EventSpec, Hearing, HearingSpec
+from mandor.model.record import Event, EventSpec, HeartbeatSummary, HeartbeatSummarySpec
 from mandor.model.vm_request import VmRequest, VmRequestSpec, VmRequestStatus
 from mandor.store.base import WRITES_MOST, Put, Store
 
@@ -168,6 +168,6 @@ async def connections(driver: Driver) -> None:
 @load("500 nodes fall silent")
 async def lose_many(driver: Driver) -> None:
     names = tuple(sorted(f"node-{index}" for index in range(LOST, driver.nodes)))
-    hearing: Any = await driver.store.get(Key(Hearing.kind, "", "agents"))
-    await driver.store.commit(Put(hearing.changed(spec=HearingSpec(nodes=names))))
+    hearing: Any = await driver.store.get(Key(HeartbeatSummary.kind, "", "agents"))
+    await driver.store.commit(Put(hearing.changed(spec=HeartbeatSummarySpec(nodes=names))))
     await asyncio.sleep(60)

@@ -30,7 +30,7 @@ from mandor.lib.quantity import Seconds
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
 from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus
-from mandor.model.record import Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.model.record import HeartbeatSummary, HeartbeatSummarySpec, Lease, LeaseSpec
 from mandor.model.resources import Resources
 from mandor.roots import server
 from mandor.roots.settings import ServerSettings
@@ -74,7 +74,7 @@ async def add_nodes(store: Store, count: int) -> None:
     names = tuple(sorted(f"node-{index}" for index in range(count)))
     await store.commit(
         Put(Lease(meta=Meta(name="server-agents"), spec=LeaseSpec(holder="agents", seconds=3600))),
-        Put(Hearing(meta=Meta(name="agents"), spec=HearingSpec(nodes=names))),
+        Put(HeartbeatSummary(meta=Meta(name="agents"), spec=HeartbeatSummarySpec(nodes=names))),
     )
 
 

@@ -34,7 +34,7 @@ from mandor.lib.quantity import Seconds
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
-from mandor.model.record import Hearing, HearingSpec
+from mandor.model.record import HeartbeatSummary, HeartbeatSummarySpec
 from mandor.roots.settings import ServerSettings
 from mandor.store.base import WRITES_MOST, Change, Put, Store, Write
 
@@ -354,9 +354,9 @@ async def quota(driver: Driver) -> None:
 @part("a hundred nodes fall silent")
 async def lose_nodes(driver: Driver) -> None:
     names = tuple(sorted(f"node-{index}" for index in range(100, driver.nodes)))
-    hearing = await driver.store.get(Hearing(meta=Meta(name="agents"), spec=HearingSpec()).key)
-    assert isinstance(hearing, Hearing)
-    await driver.store.commit(Put(hearing.changed(spec=HearingSpec(nodes=names))))
+    hearing = await driver.store.get(HeartbeatSummary(meta=Meta(name="agents"), spec=HeartbeatSummarySpec()).key)
+    assert isinstance(hearing, HeartbeatSummary)
+    await driver.store.commit(Put(hearing.changed(spec=HeartbeatSummarySpec(nodes=names))))
     await asyncio.sleep(30)
 
 

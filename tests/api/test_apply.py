@@ -13,7 +13,7 @@ from mandor.api.writing import Author
 from mandor.client.aio import Client
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, TooLarge
 from mandor.model.audit import Audit
-from mandor.model.depends import find_circles
+from mandor.model.depends import find_cycles
 from mandor.model.manifest import load_manifests
 from mandor.model.meta import Key, Meta
 from mandor.model.near_cycle import find_deadlocks
@@ -258,7 +258,7 @@ async def test_a_cycle_of_near_rules_with_what_is_stored_is_refused(dev: Api) ->
     await send(client, "name: db\ncommand: [sleep]\nplacement: {near: [{workload: web}]}")
     with pytest.raises(Invalid, match="web waits for db, db waits for web") as caught:
         await send(client, "name: web\ncommand: [sleep]\nplacement: {near: [{workload: db}]}")
-    assert caught.value.hint == "make one of these rules `strength: should`"
+    assert caught.value.hint == "set `strength: should` on one of these rules"
     assert await stored(dev, "web") is None
     await send(client, "name: web\ncommand: [sleep]\nplacement: {near: [{workload: db, strength: should}]}")
 
@@ -276,7 +276,7 @@ async def test_checks_over_all_documents_run_once_regardless_of_their_number(
 
         return call
 
-    monkeypatch.setattr("mandor.api.pending_objects.find_circles", counted("circles", find_circles))
+    monkeypatch.setattr("mandor.api.pending_objects.find_cycles", counted("circles", find_cycles))
     monkeypatch.setattr("mandor.api.pending_objects.find_deadlocks", counted("deadlocks", find_deadlocks))
     monkeypatch.setattr(dev.store, "list", counted("lists", dev.store.list))
     seen = []

@@ -9,7 +9,7 @@ from mandor.client.aio import Client
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated, Unsupported
 from mandor.model.meta import Key
 from mandor.model.node import RENEWS, Node
-from mandor.model.record import Former, Token
+from mandor.model.record import PreviousSecret, Token
 from mandor.store.base import Put
 from tests.api.conftest import Api, StartApi
 
@@ -43,7 +43,7 @@ async def pass_time(api: Api, *, at_least: float = 3000) -> None:
     former = token.spec.former
     assert former is not None
     assert former.until > api.parts.clock.now() + at_least
-    spec = msgspec.structs.replace(token.spec, former=Former(former.hash, until=1.0))
+    spec = msgspec.structs.replace(token.spec, former=PreviousSecret(former.hash, until=1.0))
     await api.store.commit(Put(token.changed(spec=spec)))
 
 

@@ -67,6 +67,6 @@ async def test_a_daemon_is_not_scaled_and_a_service_can_become_one(dev: Api) -> 
     session = await dev.session()
     async with session.patch("/v1/workloads/exp", json={"spec": {"groups": {"main": {"replicas": 3}}}}) as answer:
         assert answer.status == 400
-        assert "no number of replicas" in (await answer.json())["detail"]
+        assert "a daemon cannot set `replicas`" in (await answer.json())["detail"]
     await apply(dev, "name: exp\ncommand: [run]\nreplicas: 3\n")
     await apply(dev, EXPORTER)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from mandor.model.decision import DecisionSpec, KeptDecision
+from mandor.model.decision import DecisionRecord, DecisionSpec
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta, Object
 from mandor.model.phase import Phase
@@ -112,7 +112,7 @@ async def test_what_has_changed_since_the_decision_is_told(dev: Api) -> None:
     spec = DecisionSpec(at=1.0, uid=instance.meta.uid, workload="web", profile="default", node="n1")
     best = ({"node": "n1", "total": 3, "parts": ()}, {"node": "n9", "total": 2, "parts": ()})
     spec = msgspec.convert({**msgspec.to_builtins(spec), "best": best}, DecisionSpec)
-    await put(dev, KeptDecision(meta=Meta(name="web-0", namespace="default"), spec=spec))
+    await put(dev, DecisionRecord(meta=Meta(name="web-0", namespace="default"), spec=spec))
     found = await ask(dev, "instances/web-0")
     assert found["decision"]["node"] == "n1"
     assert any(each.startswith("n1 had 3 points when it was chosen") for each in found["since"])

@@ -98,9 +98,9 @@ async def test_a_namespace_has_one_set_of_defaults(dev: Api) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "word"),
     [
-        ("kind: limit-defaults\nname: x\n", 1, "give `resources`, `most` or both"),
-        ("kind: limit-defaults\nname: x\nresources: {cpu: 2}\nmost: {cpu: 1}\n", 1, "above most.cpu 1"),
-        ("kind: limit-defaults\nname: x\nresources: {devices: [{kind: gpu}]}\n", 1, "have no default"),
+        ("kind: limit-defaults\nname: x\n", 1, "set `resources`, `most` or both"),
+        ("kind: limit-defaults\nname: x\nresources: {cpu: 2}\nmost: {cpu: 1}\n", 1, "above `most.cpu`, which is 1"),
+        ("kind: limit-defaults\nname: x\nresources: {devices: [{kind: gpu}]}\n", 1, "cannot have a default"),
         ("kind: limit-defaults\nname: x\nmost: {cpus: 1}\n", 3, "cpus"),
         ("kind: limit-defaults\nname: x\nnamespace: nowhere\nmost: {cpu: 1}\n", 3, "no namespace nowhere"),
     ],

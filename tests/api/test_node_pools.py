@@ -66,17 +66,17 @@ async def test_machines_are_not_forgotten(dev: Api) -> None:
 @pytest.mark.parametrize(
     ("change", "line", "says"),
     [
-        (("max: 3", "max: 3\n  min: 4"), 6, "`min` is 4 and `max` is 3"),
+        (("max: 3", "max: 3\n  min: 4"), 6, "`min` is 4, more than `max`, which is 3"),
         (("fake", "pipelien"), 4, "there is no provisioner called 'pipelien'"),
         (("max: 3", "max: 3\n  settings: {adress: x}"), 4, "has no setting `adress`"),
         (("fake", "pipeline"), 4, "needs the setting `url`"),
-        (("cpu: 2", "cpu: 0"), 7, "a machine has some cpu"),
-        (("burst:NoSchedule", "burst"), 7, "is no taint"),
+        (("cpu: 2", "cpu: 0"), 7, "`cpu` and `memory` must be above 0"),
+        (("burst:NoSchedule", "burst"), 7, "is not a taint"),
         (("cpu: 2,", "cpu: 2, options: {image: x},"), 7, "there is no such option"),
         (
             ('    small: {cpu: 2, memory: 4Gi, labels: {size: small}, taints: ["burst:NoSchedule"]}\n', "    {}\n"),
             6,
-            "no kind of machine",
+            "`kinds` is empty",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from mandor.model.instance import Instance, InstanceStatus, PortStatus
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.phase import Phase
-from mandor.model.record import Event, EventSpec, Hearing, Lease
+from mandor.model.record import Event, EventSpec, HeartbeatSummary, Lease
 from mandor.model.resources import Resources
 from mandor.model.usage import NodeUsage
 from mandor.store.base import Delete, Filter, Put, Write
@@ -194,7 +194,7 @@ class TestHeartbeats:
 
     async def heard(self, store: MemoryStore) -> tuple[str, ...]:
         found = await store.get(Key("hearing", "", "s1"))
-        return found.spec.nodes if isinstance(found, Hearing) else ()
+        return found.spec.nodes if isinstance(found, HeartbeatSummary) else ()
 
     async def test_the_hearing_names_who_was_heard_and_drops_who_fell_silent(self, clock: ManualClock) -> None:
         store = MemoryStore(clock=clock)

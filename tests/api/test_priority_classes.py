@@ -72,10 +72,10 @@ async def test_a_namespace_bounds_the_number_behind_the_name(dev: Api) -> None:
     ("text", "message", "line"),
     [
         ("kind: priority-class\nname: high\n", "`value` is missing", 1),
-        ("kind: priority-class\nname: high\nvalue: many\n", "the text 'many' stands where a whole number belongs", 3),
-        ("kind: priority-class\nname: high\nvalue: 2000000\n", "2000000 is more than 1000000", 3),
-        ("kind: priority-class\nname: high\nvalue: 1\npreempt: always\n", "`always` is none of lower, never", 4),
-        ("kind: priority-class\nname: high\nvalue: 1\nnamespace: team\n", "belongs to no namespace", 4),
+        ("kind: priority-class\nname: high\nvalue: many\n", "expected a whole number, got the text 'many'", 3),
+        ("kind: priority-class\nname: high\nvalue: 2000000\n", "2000000 is above the maximum of 1000000", 3),
+        ("kind: priority-class\nname: high\nvalue: 1\npreempt: always\n", "`always` is not one of lower, never", 4),
+        ("kind: priority-class\nname: high\nvalue: 1\nnamespace: team\n", "is cluster-wide and has no namespace", 4),
         ("name: web\ncommand: [run]\npriority: Not a name\n", "'Not a name' is not a name of a priority class", 1),
     ],
 )

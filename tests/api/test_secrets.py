@@ -125,11 +125,11 @@ async def test_a_workload_is_told_which_secret_is_not_there_yet(dev: Api) -> Non
     [
         ("kind: secret\nname: db\n", 1, "needs a `value`"),
         ("kind: secret\nname: db\nvalue: a\ndata: {b: c}\n", 3, "not both"),
-        ("kind: secret\nname: db\ndata: {'a b': c}\n", 3, "is no key"),
+        ("kind: secret\nname: db\ndata: {'a b': c}\n", 3, "is not a valid key"),
         ("kind: secret\nname: db\nsealed: {a: b}\n", 3, "written by the server"),
         ("kind: secret\nname: db\nvalue: a\nsealed: {a: b}\n", 4, "written by the server"),
         ("name: web\ncommand: [run]\nsecrets: {A: 'a b'}\n", 3, "name of a secret"),
-        ("name: web\ncommand: [run]\nenv: {A: b}\nsecrets: {A: db}\n", 4, "among `env` and among `secrets`"),
+        ("name: web\ncommand: [run]\nenv: {A: b}\nsecrets: {A: db}\n", 4, "in both `env` and `secrets`"),
         ("name: web\ncommand: [run]\nfiles: [{path: a, content: b, secret: db}]\n", 3, "not both"),
     ],
 )

@@ -19,8 +19,8 @@ from mandor.engines.base import Observed, Unit, UnitPhase
 from mandor.lib.quantity import Seconds
 from mandor.model.codec import decode_as, encode
 from mandor.model.instance import InstanceStatus, StopOrder
+from mandor.model.lifecycle import Restart
 from mandor.model.phase import Phase
-from mandor.model.workload import Restart
 from tests.unit.agent.make import NOW, RESERVED, make_order
 
 ATTEMPTS = 3

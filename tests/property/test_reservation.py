@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mandor.controllers.reservation_plan import plan_reservation
 from mandor.lib.quantity import Cpu
 from mandor.lib.steps import at_once
-from mandor.model.meta import Meta, Misfit
+from mandor.model.meta import InvalidField, Meta
 from mandor.model.phase import Phase
 from mandor.model.reservation import Reservation, ReservationSpec, ReservationStatus
 from mandor.model.resources import Resources, TaskResources
@@ -82,15 +82,15 @@ def test_it_holds_from_its_start_to_its_end_and_no_longer() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"end": START, "start": END}, "before it begins"),
-        ({"end": "tomorrow"}, "is no time"),
-        ({"end": "2026-01-02T00:00:00"}, "is in no time zone"),
-        ({"end": END, "resources": TaskResources()}, "holds nothing"),
+        ({"end": START, "start": END}, "not after `start`"),
+        ({"end": "tomorrow"}, "is not a time"),
+        ({"end": "2026-01-02T00:00:00"}, "has no time zone"),
+        ({"end": END, "resources": TaskResources()}, "resources of a slot are empty"),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, object], said: str) -> None:
     given_fields = {"resources": TaskResources(cpu=Cpu(100)), **fields}
-    with pytest.raises(Misfit, match=said):
+    with pytest.raises(InvalidField, match=said):
         ReservationSpec(**given_fields)  # type: ignore[arg-type]
 
 

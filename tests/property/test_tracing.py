@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mandor.model.decision import KeptDecision
+from mandor.model.decision import DecisionRecord
 from mandor.store.traced import TracedStore
 from mandor.telemetry.otlp import encode
 from mandor.telemetry.span import within
@@ -48,7 +48,7 @@ async def play(seed: int, tracer: Tracer | None) -> list[Any]:
                 else:
                     await world.change_node(dice.choice(["n1", "n2"]), cordoned=dice.random() < 0.5)
                 await world.run(3)
-                told = [(each.meta.name, each.spec.node, each.spec.message) for each in world.all(KeptDecision)]
+                told = [(each.meta.name, each.spec.node, each.spec.message) for each in world.all(DecisionRecord)]
                 story.append((world.phases(), sorted(told)))
     if tracer is not None:
         tracer.end(span)

@@ -67,16 +67,16 @@ FORBIDDEN: list[tuple[str, Level, str]] = [
     ("security: {user: '0'}", "baseline", "run as root"),
     ("security: {user: '00:5'}", "baseline", "run as root"),
     ("security: {user: '1000:0'}", "baseline", "run as root"),
-    ("security: {user: root}", "baseline", "by name"),
-    ("security: {user: nginx}", "baseline", "by name"),
+    ("security: {user: root}", "baseline", "the user name"),
+    ("security: {user: nginx}", "baseline", "the user name"),
     ("security: {privileged: true}", "privileged", "security.privileged"),
     ("security: {cap_add: [SYS_ADMIN]}", "privileged", "the capability SYS_ADMIN"),
     ("security: {cap_add: [CAP_SYS_ADMIN]}", "privileged", "the capability CAP_SYS_ADMIN"),
     ("security: {cap_add: [CHOWN]}", "baseline", "the capability CHOWN"),
     ("volumes: {h: {type: host, path: /etc}}", "privileged", "the host path /etc"),
-    ("ports: {http: {port: 80, host: 80}}", "baseline", "the port 80 of a node"),
-    ("placement: {tolerate: [{key: control-plane}]}", "baseline", "tolerate the taint control-plane"),
-    ("placement: {tolerate: [{effect: NoSchedule}]}", "baseline", "tolerate every taint"),
+    ("ports: {http: {port: 80, host: 80}}", "baseline", "the host port 80"),
+    ("placement: {tolerate: [{key: control-plane}]}", "baseline", "tolerating the taint control-plane"),
+    ("placement: {tolerate: [{effect: NoSchedule}]}", "baseline", "tolerating every taint"),
     ("engine: process", "privileged", "the engine process"),
     *(
         (f"options: {{{engine}: {{{option}}}}}", least, f"{engine}.{option.partition(':')[0]}")
@@ -258,7 +258,7 @@ async def test_a_forbidden_thing_is_refused_with_its_line_and_a_hint(dev: Api) -
     with pytest.raises(Forbidden) as caught:
         await client.call("POST", "/v1/apply", dict, body={"files": [{"name": "web.yaml", "text": text}]})
     assert caught.value.facts["line"] == 6
-    assert "an admin names `docker.pid` in `options`" in (caught.value.hint or "")
+    assert "an admin can add `docker.pid` to `options`" in (caught.value.hint or "")
     assert not (await dev.store.list("workload")).items
 
 

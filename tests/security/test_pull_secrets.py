@@ -19,7 +19,7 @@ from mandor.importers.base import Options, Source
 from mandor.importers.registry import import_files
 from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.manifest import load_manifests
-from mandor.model.meta import Key, Meta, Misfit
+from mandor.model.meta import InvalidField, Key, Meta
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.secret import Secret, SecretSpec, pick, whole
 from mandor.model.task import Task
@@ -63,7 +63,7 @@ def test_a_login_without_a_registry_is_for_docker_hub() -> None:
 
 
 def test_a_task_without_an_image_takes_no_pull_secret() -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(InvalidField):
         Task(command=("true",), pull_secret="r")
     assert Task(image="r.example/a", pull_secret="r").secret_references == {"r/*"}
 

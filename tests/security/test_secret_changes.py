@@ -116,7 +116,7 @@ async def test_a_key_rotation_changes_no_content_id() -> None:
     ("manifest", "story"),
     [
         ("files: [{path: a, content: b, on_change: none}]", "a change of `content` is always rolled out"),
-        ("type: batch\non_change: restart\nsecrets: {A: db}", "a batch is not restarted when a secret changes"),
+        ("type: batch\non_change: restart\nsecrets: {A: db}", "a batch cannot restart when a secret changes"),
         ("on_change: reload\nsecrets: {A: db}", "on_change"),
     ],
 )

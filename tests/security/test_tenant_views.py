@@ -12,7 +12,7 @@ import pytest
 from mandor.api.app import OPERATIONS
 from mandor.errors import Conflict, Forbidden, MandorError, NotFound
 from mandor.model.codec import KINDS
-from mandor.model.decision import DecisionSpec, KeptDecision
+from mandor.model.decision import DecisionRecord, DecisionSpec
 from mandor.model.instance import Instance
 from mandor.model.log_sink import LogSink, LogSinkSpec
 from mandor.model.meta import Key, Meta, Object
@@ -23,7 +23,7 @@ from mandor.model.receiver import Webhook, WebhookSpec
 from mandor.model.record import Event, EventSpec, Namespace
 from mandor.model.secret import Secret, SecretSpec
 from mandor.model.spare import Spare, SpareSpec
-from mandor.model.usage import GroupUsage, Tally, TallySpec
+from mandor.model.usage import GroupUsage, UsageSummary, UsageSummarySpec
 from mandor.model.vm_request import VmRequest, VmRequestSpec
 from mandor.store.base import Check, Delete, Put
 from mandor.store.remote import RemoteStore
@@ -64,7 +64,7 @@ def theirs() -> list[Object]:
         Spare(meta=Meta(name=f"{MARK}-spare", namespace=THEIRS), spec=SpareSpec(cpu=1, memory_mib=1, cluster=MARK)),
         event(f"{MARK}-event", THEIRS, f"instance {THEIRS}/{MARK}-0", MARK),
         event("about-cluster", "default", "rebalance now", f"moves {THEIRS}/{MARK}-0"),
-        KeptDecision(
+        DecisionRecord(
             meta=Meta(name="mine-0", namespace=MINE),
             spec=DecisionSpec(at=1.0, uid="u", workload="mine", profile="default", victims=(f"{MARK}-0",)),
         ),
@@ -75,7 +75,7 @@ def theirs() -> list[Object]:
         LogSink(
             meta=Meta(name="logs-of-b"), spec=LogSinkSpec(url="syslog+udp://example.com:514", namespaces=(THEIRS,))
         ),
-        Tally(meta=Meta(name="s1"), spec=TallySpec({f"{THEIRS}/{MARK}": GroupUsage(1)})),
+        UsageSummary(meta=Meta(name="s1"), spec=UsageSummarySpec({f"{THEIRS}/{MARK}": GroupUsage(1)})),
         Rebalance(meta=Meta(name="now"), spec=RebalanceSpec(), status=RebalanceStatus(moves=(moved,))),
         Node(meta=Meta(name="n1"), status=status),
     ]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from mandor.lib.quantity import Cpu
 from mandor.lib.tasks import Background
-from mandor.model.decision import KeptDecision
+from mandor.model.decision import DecisionRecord
 from mandor.model.instance import InstanceStatus
 from mandor.model.meta import Meta
 from mandor.model.node import Node, NodePhase
@@ -53,7 +53,7 @@ async def test_where_nothing_runs_the_main_form_the_next_one_is_placed_and_it_is
     await served(world)
     assert forms(world)[0][1] == 1
     await world.run(2)
-    kept = world.find(KeptDecision, "web-0")
+    kept = world.find(DecisionRecord, "web-0")
     assert kept is not None
     assert kept.spec.form == "alternative 1 (process)"
     assert kept.spec.message.startswith("the main form: 0/2 nodes fit: 2 EngineFit")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from mandor.model.decision import KeptDecision
+from mandor.model.decision import DecisionRecord
 from mandor.scheduler import decision_log
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
@@ -18,9 +18,9 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-def kept(world: World, name: str) -> KeptDecision:
-    found = world.find(KeptDecision, name)
-    assert found is not None, sorted(each.meta.name for each in world.all(KeptDecision))
+def kept(world: World, name: str) -> DecisionRecord:
+    found = world.find(DecisionRecord, name)
+    assert found is not None, sorted(each.meta.name for each in world.all(DecisionRecord))
     return found
 
 
@@ -80,7 +80,7 @@ async def test_of_thousands_a_few_are_kept_and_the_remarkable_ones_before_the_ot
     await world.apply(make_workload("odd", replicas=3, where=[{"rule": "zone == a", "strength": "should"}]))
     await world.until(lambda: world.serving_count("many") == 1000 and world.serving_count("odd") == 3)
     await world.run(3)
-    names = [each.meta.name for each in world.all(KeptDecision)]
+    names = [each.meta.name for each in world.all(DecisionRecord)]
     assert {"odd-0", "odd-1", "odd-2"} <= set(names)
     assert decision_log.ORDINARY_MOST <= len(names) - 3 < 200
 

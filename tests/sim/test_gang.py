@@ -11,7 +11,7 @@ from msgspec import structs
 
 from mandor.errors import Unavailable
 from mandor.lib.clock import settle
-from mandor.model.decision import KeptDecision
+from mandor.model.decision import DecisionRecord
 from mandor.model.instance import Instance
 from mandor.model.node import Node
 from mandor.model.phase import Phase
@@ -103,7 +103,7 @@ async def test_a_gang_that_does_not_fit_takes_nothing_and_says_why(world: World)
     assert messages == {
         "the gang needs 3: 2 would fit; mpi-2 does not: 0/2 nodes fit: 2 NodeResourcesFit (short of 1 cpu)"
     }
-    kept = [each.spec for each in world.all(KeptDecision) if each.spec.workload == "mpi"]
+    kept = [each.spec for each in world.all(DecisionRecord) if each.spec.workload == "mpi"]
     assert [each.message for each in kept] == list(messages)
     # The room it cannot use is left to others.
     await world.apply(make_workload("web", replicas=2, cpu="1"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mandor.model.decision import KeptDecision
+from mandor.model.decision import DecisionRecord
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload
 from tests.scenarios.make import make_workload
@@ -49,7 +49,7 @@ async def test_a_gang_takes_the_place_of_as_many_as_it_needs(world: World) -> No
     assert {world.instance(name).node for name in victims} == nodes
     assert "the gang needs 2: 0 would fit; mpi-0 does not" in members[0].status.message
     assert all(name in members[0].status.message for name in victims)
-    kept = next(each.spec for each in world.all(KeptDecision) if each.spec.workload == "mpi")
+    kept = next(each.spec for each in world.all(DecisionRecord) if each.spec.workload == "mpi")
     assert sorted(kept.victims) == victims
 
     await world.until(lambda: world.serving_count("mpi") == 2, seconds=60)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mandor.errors import Invalid
 from mandor.lib.clock import SystemClock
 from mandor.model.codec import KINDS as ALL_KINDS
-from mandor.model.recording import KINDS, NOT_RECORDED, Began
+from mandor.model.recording import KINDS, NOT_RECORDED, RecordingStart
 from mandor.sim.agreement import agreement
 from mandor.sim.cluster import SimCluster
 from mandor.sim.compare import load_piece, run_all
@@ -83,7 +83,7 @@ def record(
 
     async def follow(cluster: SimCluster) -> None:
         await cluster.clock.sleep(after)
-        began = Began(at=cluster.clock.now(), luck=str(seed))
+        began = RecordingStart(at=cluster.clock.now(), luck=str(seed))
         uses = lambda: [each.instances for each in cluster.heartbeats.all_usage()]  # noqa: E731
         await Recording(
             *(cluster.store, cluster.clock, path, began),
@@ -210,7 +210,7 @@ def test_a_torn_last_line_is_no_mistake_and_any_other_is_told_with_its_line(tmp_
         read_recorded(path)
     assert caught.value.facts["line"] == 4
     path.write_bytes(b"name: web\n")
-    with pytest.raises(Invalid, match="not a line of a recording"):
+    with pytest.raises(Invalid, match="not a valid line of a recording"):
         read_recorded(path)
 
 
@@ -263,7 +263,7 @@ async def test_who_falls_behind_says_so_and_begins_anew_with_all_there_is(tmp_pa
         work(*args)
         await stuck.wait()
 
-    recording = Recording(store, SystemClock(), path, Began(at=0.0), blocking=slow)
+    recording = Recording(store, SystemClock(), path, RecordingStart(at=0.0), blocking=slow)
     task = asyncio.ensure_future(recording.run())
     try:
         for number in range(40):

@@ -11,13 +11,13 @@ from mandor.agent.order import NamespaceView, Supervision
 from mandor.errors import MandorError, NotFound, Unavailable
 from mandor.lib.bounded import bounded
 from mandor.lib.clock import Clock
-from mandor.model.beyond import beyond_of
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.pin import with_digests
 from mandor.model.priority import PriorityClass, class_of
 from mandor.model.record import Namespace
 from mandor.model.secret import Secret, pick, secret_of
+from mandor.model.unknown_fields import unknown_fields_of
 from mandor.model.workload import GroupTemplate, Release, Workload
 from mandor.store.base import Change, Store
 
@@ -58,7 +58,7 @@ class Fetch:
 
     async def template(self, instance: Instance) -> GroupTemplate:
         """In the form it was placed in. `NotFound` when there is no such release, or no such form of it, or when it
-        says what this version does not know: then the order can never be carried out here."""
+        says what this version does not know: then the order can never be keep_unknown_fields out here."""
         (release,) = await self._find(instance, _release_key(instance))
         return self._template(instance, release)
 
@@ -88,8 +88,8 @@ class Fetch:
         template = release.spec.groups.get(instance.spec.group)
         if template is None:
             raise NotFound(f"its release {instance.spec.release} has no group {instance.spec.group}")
-        beyond = beyond_of(release.meta)
-        if beyond is not None and (more := beyond.below("spec", "groups", instance.spec.group)).parts:
+        unknown = unknown_fields_of(release.meta)
+        if unknown is not None and (more := unknown.below("spec", "groups", instance.spec.group)).parts:
             raise NotFound(f"this agent, version {__version__}, does not know what its release says: {more}")
         if instance.spec.variant > len(template.alternatives):
             raise NotFound(f"its release {instance.spec.release} has no alternative {instance.spec.variant}")

@@ -11,9 +11,8 @@ from mandor.api.rights import about, allowed_on, without_limit
 from mandor.api.secret import blanked
 from mandor.errors import Forbidden, NotFound
 from mandor.model.authority import Authority
-from mandor.model.beyond import beyond_of, widened
 from mandor.model.codec import KINDS
-from mandor.model.decision import KeptDecision
+from mandor.model.decision import DecisionRecord
 from mandor.model.instance import Instance
 from mandor.model.log_sink import LogSink
 from mandor.model.meta import Key, Object
@@ -23,6 +22,7 @@ from mandor.model.rebalance import Rebalance
 from mandor.model.record import Cluster, Event, Namespace, Session, Token
 from mandor.model.role import IdentityKey
 from mandor.model.secret import Secret
+from mandor.model.unknown_fields import unknown_fields_of, with_unknown_fields
 from mandor.model.workload import Release
 from mandor.store.base import ALL, Filter, Store
 
@@ -259,7 +259,7 @@ def narrowed(value: Object, caller: Caller) -> Object:
         return value.changed(status=replace(value.status, moves=moves, message=""))
     if isinstance(value, NodePool) and value.spec.autoscale is not None:
         return value.changed(spec=replace(value.spec, autoscale=replace(value.spec.autoscale, settings={})))
-    if isinstance(value, KeptDecision):
+    if isinstance(value, DecisionRecord):
         victims = tuple(each for each in value.spec.victims if caller.sees(each.rpartition("/")[0]))
         return value.changed(spec=replace(value.spec, victims=victims))
     return value
@@ -267,7 +267,7 @@ def narrowed(value: Object, caller: Caller) -> Object:
 
 def _bare(value: Object) -> Object:
     """What a newer version says in it may be a secret, too."""
-    return value.changed(meta=widened(value.meta, None)) if beyond_of(value.meta) else value
+    return value.changed(meta=with_unknown_fields(value.meta, None)) if unknown_fields_of(value.meta) else value
 
 
 SECRETIVE = frozenset({"token", "session", "secret", "cluster", "identity-key", "authority", None})

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from mandor.errors import Conflict, Invalid
-from mandor.model.meta import Misfit, Object
+from mandor.model.meta import InvalidField, Object
 from mandor.model.workload import Group, Workload, WorkloadSpec
 
 
@@ -15,7 +15,7 @@ def kept_counts(stored: Workload | None, given: WorkloadSpec) -> WorkloadSpec:
     try:
         groups = {name: _kept(known.get(name), group) for name, group in given.groups.items()}
         return given if groups == given.groups else replace(given, groups=groups)
-    except Misfit as error:  # with the count that is kept
+    except InvalidField as error:  # with the count that is kept
         raise Invalid(str(error), hint=error.hint) from error
 
 

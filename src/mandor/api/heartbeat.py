@@ -14,13 +14,13 @@ from mandor.errors import Conflict, MandorError
 from mandor.lib.clock import Clock
 from mandor.model.codec import decode_as, encode
 from mandor.model.meta import Key, Meta
-from mandor.model.record import Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.model.record import HeartbeatSummary, HeartbeatSummarySpec, Lease, LeaseSpec
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.store.base import WRITES_MOST, Delete, Put, Store, Write
 
 log = logging.getLogger("mandor.heartbeats")
 
-R = TypeVar("R", Lease, Hearing)
+R = TypeVar("R", Lease, HeartbeatSummary)
 
 LEASE_SECONDS = 10.0
 RENEW_SHARE = 0.2
@@ -76,7 +76,7 @@ class Heartbeats:
         self._heard: dict[str, _Heard] = {}
         self._tallies = Tallies(server_id)
         self._lease: Lease | None = None
-        self._hearing: Hearing | None = None
+        self._hearing: HeartbeatSummary | None = None
         self._others = True
         """Whether other nodes are heard than the hearing says."""
         self._renewals = 0
@@ -165,7 +165,7 @@ class Heartbeats:
         lease = await self._store.get(Key("lease", "", self._lease_name))
         hearing = await self._store.get(Key("hearing", "", self.server_id))
         self._lease = lease if isinstance(lease, Lease) else None
-        self._hearing = hearing if isinstance(hearing, Hearing) else None
+        self._hearing = hearing if isinstance(hearing, HeartbeatSummary) else None
         self._others = True
         self._renewed_at = -self._renew_seconds
 
@@ -186,14 +186,14 @@ class Heartbeats:
             spec = msgspec.structs.replace(spec, renewals=self._renewals)
         return self._lease.changed(spec=spec)
 
-    def _next_hearing(self) -> Hearing | None:
+    def _next_hearing(self) -> HeartbeatSummary | None:
         if self._hearing is not None and not self._others:
             return None
         self._others = False
         nodes = tuple(sorted(self._heard))
         if self._hearing is None:
-            return Hearing(meta=Meta(name=self.server_id), spec=HearingSpec(nodes))
-        return None if self._hearing.spec.nodes == nodes else self._hearing.changed(spec=HearingSpec(nodes))
+            return HeartbeatSummary(meta=Meta(name=self.server_id), spec=HeartbeatSummarySpec(nodes))
+        return None if self._hearing.spec.nodes == nodes else self._hearing.changed(spec=HeartbeatSummarySpec(nodes))
 
     async def _leave(self) -> None:
         """So that nobody waits for a lease to run out when the server stops as it should."""

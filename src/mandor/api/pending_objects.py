@@ -7,7 +7,7 @@ deadlocks are computed once per request.
 from collections.abc import Iterable
 from typing import TypeVar, cast
 
-from mandor.model.depends import Circle, find_circles
+from mandor.model.depends import DependencyCycle, find_cycles
 from mandor.model.meta import Key, Object
 from mandor.model.near_cycle import Deadlock, find_deadlocks
 from mandor.model.workload import Workload
@@ -27,7 +27,7 @@ class PendingObjects:
         for key, each in self._values.items():
             self._by_place.setdefault((key.kind, key.namespace), []).append(each)
         self._lists: dict[tuple[str, str | None], list[Object]] = {}
-        self._cycles: dict[str, dict[Key, Circle]] = {}
+        self._cycles: dict[str, dict[Key, DependencyCycle]] = {}
         self._deadlocks: dict[Key, Deadlock] | None = None
 
     def __contains__(self, key: Key) -> bool:
@@ -56,11 +56,11 @@ class PendingObjects:
             self._lists[kind.kind, namespace] = known
         return cast("list[O]", known)
 
-    async def dependency_cycle(self, workload: Workload) -> Circle | None:
+    async def dependency_cycle(self, workload: Workload) -> DependencyCycle | None:
         """Return the cycle of `depends_on` that is reported at this workload, the first of the cycle's pending ones."""
         space = workload.meta.namespace
         if space not in self._cycles:
-            found = find_circles(await self.all(Workload, space))
+            found = find_cycles(await self.all(Workload, space))
             self._cycles[space] = {each.workload.key: each for each in reversed(found)}
         return self._cycles[space].get(workload.key)
 

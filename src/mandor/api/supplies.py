@@ -55,7 +55,7 @@ class Supplier:
     async def lines(self, changes: Sequence[Change]) -> list[bytes]:
         """What the instances among them need and was not sent yet."""
         found = []
-        for key in {key for each in changes if isinstance(each.after, Instance) for key in each.after.supplies}:
+        for key in {key for each in changes if isinstance(each.after, Instance) for key in each.after.start_keys}:
             supply = await self._supplies.get(key)
             if supply is not None and self._sent.get(key) != supply.since:
                 if len(self._sent) >= SENT_MOST:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import is_
 
 from mandor.model.meta import Meta
-from mandor.model.usage import GroupUsage, InstanceUsage, Tally, TallySpec, tally_name
+from mandor.model.usage import GroupUsage, InstanceUsage, UsageSummary, UsageSummarySpec, usage_key
 from mandor.model.workload import Workload
 from mandor.store.base import Delete, Put, Store, Write
 
@@ -61,14 +61,14 @@ class Tallies:
         for name, spec in wanted.items():
             known = stored.get(name)
             if known is None or known.spec != spec:
-                writes.append(Put(Tally(meta=known.meta if known is not None else Meta(name=name), spec=spec)))
+                writes.append(Put(UsageSummary(meta=known.meta if known is not None else Meta(name=name), spec=spec)))
         return writes
 
-    async def stored(self, store: Store) -> list[Tally]:
-        found = (await store.list(Tally.kind)).items
-        return [each for each in found if isinstance(each, Tally) and each.server == self._server_id]
+    async def stored(self, store: Store) -> list[UsageSummary]:
+        found = (await store.list(UsageSummary.kind)).items
+        return [each for each in found if isinstance(each, UsageSummary) and each.server == self._server_id]
 
-    def _wanted(self) -> Iterator[tuple[str, TallySpec]]:
+    def _wanted(self) -> Iterator[tuple[str, UsageSummarySpec]]:
         sums: dict[str, GroupUsage] = {}
         for used in self._by_node.values():
             for group, each in used.items():
@@ -77,7 +77,7 @@ class Tallies:
         names = sorted(sums)
         for number, start in enumerate(range(0, len(names), GROUPS_MOST)):
             some = {name: sums[name] for name in names[start : start + GROUPS_MOST]}
-            yield f"{self._server_id}.{number}" if number else self._server_id, TallySpec(some)
+            yield f"{self._server_id}.{number}" if number else self._server_id, UsageSummarySpec(some)
 
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:
@@ -90,4 +90,4 @@ def _scaled(workloads: Iterable[object]) -> Iterator[str]:
         if isinstance(each, Workload):
             for name, group in each.spec.groups.items():
                 if group.autoscale is not None:
-                    yield tally_name(each.meta.namespace, each.meta.name, name)
+                    yield usage_key(each.meta.namespace, each.meta.name, name)

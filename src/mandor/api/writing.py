@@ -23,11 +23,11 @@ from mandor.api.user_range import with_users
 from mandor.api.versions import check_known
 from mandor.api.writers import check_reach, check_write
 from mandor.errors import Conflict, Forbidden, Invalid
-from mandor.model.beyond import beyond_of, carried
 from mandor.model.instance import Instance
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
 from mandor.model.record import Event
+from mandor.model.unknown_fields import keep_unknown_fields, unknown_fields_of
 from mandor.store.base import OPERATIONS_MOST, Check, Delete, Filter, Put, Write, check_writes
 
 CHUNK = 10
@@ -154,15 +154,15 @@ def _checks(checked: Iterable[CheckedWrite], earlier: Mapping[Key, int]) -> list
 
 def _with_unknown_fields(parts: ApiParts, value: Object, before: Object | None) -> Object:
     """Return the object with the stored fields that this server does not know; raise if the caller sends such ones."""
-    beyond = beyond_of(value.meta)
-    if beyond is not None and (before is None or beyond_of(before.meta) != beyond):
+    unknown = unknown_fields_of(value.meta)
+    if unknown is not None and (before is None or unknown_fields_of(before.meta) != unknown):
         raise Invalid(
-            f"this server, version {__version__}, does not know {beyond}",
+            f"this server, version {__version__}, does not know {unknown}",
             hint="a newer client may only use what all servers know: upgrade the servers first",
             key=value.key,
         )
     check_known(value, parts.everywhere)
-    return carried(before, value)
+    return keep_unknown_fields(before, value)
 
 
 async def _before(parts: ApiParts, caller: Caller, write: Write) -> Object | None:

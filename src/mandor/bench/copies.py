@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mandor.model.instance import Instance, InstanceSpec
+from mandor.model.lifecycle import Gang
 from mandor.model.meta import Meta
-from mandor.model.workload import FLAT, Gang, Release, Workload
+from mandor.model.workload import FLAT, Release, Workload
 
 
 @dataclass(slots=True)

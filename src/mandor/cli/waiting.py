@@ -91,21 +91,21 @@ def _why(status: dict[str, Any]) -> str:
 
 def taken_up(client: "Client", workload: dict[str, Any]) -> bool:
     """Whether the status is about the workload as it is now: its release is made from this template."""
-    from mandor.model.beyond import separate
     from mandor.model.codec import from_plain
+    from mandor.model.unknown_fields import split_unknown_fields
     from mandor.model.workload import WorkloadSpec, template_hash
 
     release = workload["status"].get("release")
     if not release:
         return False
-    known, beyond = separate(workload["spec"], WorkloadSpec)
+    known, unknown = split_unknown_fields(workload["spec"], WorkloadSpec)
     spec = from_plain(known, WorkloadSpec)
     try:
         made = client.get("releases", release, workload["meta"].get("namespace"))
     except NotFound:
         return False
     # Of a newer server's workload nobody here can say what its release has to look like.
-    if not beyond.parts and made["spec"]["hash"] != template_hash(spec.template, spec.restarted):
+    if not unknown.parts and made["spec"]["hash"] != template_hash(spec.template, spec.restarted):
         return False
     return spec.type != "service" or workload["status"].get("wanted", 0) == sum(
         group.count for group in spec.groups.values()

@@ -22,7 +22,7 @@ from mandor.model.meta import Key
 from mandor.model.phase import Phase
 from mandor.model.record import Lease
 from mandor.model.resources import Resources
-from mandor.model.usage import GroupUsage, Tally, tally_name
+from mandor.model.usage import GroupUsage, UsageSummary, usage_key
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Change, Put, Store
 from mandor.store.mirror import Mirror
@@ -63,7 +63,7 @@ class _Group:
 
 class AutoscaleController(Controller[Key]):
     name = "autoscale"
-    watches = (Workload.kind, Release.kind, Instance.kind, Tally.kind, Lease.kind)
+    watches = (Workload.kind, Release.kind, Instance.kind, UsageSummary.kind, Lease.kind)
 
     def __init__(self, store: Store, clock: Clock, recorder: Recorder, ask: Ask) -> None:
         self._store, self._clock, self._recorder, self._ask = store, clock, recorder, ask
@@ -75,7 +75,7 @@ class AutoscaleController(Controller[Key]):
         """Instances of autoscaled workloads, by workload."""
         self._groups: dict[tuple[Key, str], _Group] = {}
         self._servers = Servers()
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: dict[str, UsageSummary] = {}
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._workloads, self._releases = mirrors[Workload.kind], mirrors[Release.kind]
@@ -99,9 +99,9 @@ class AutoscaleController(Controller[Key]):
             return self._observe_workload(value, gone=after is None)
         if isinstance(value, Lease):
             self._servers.observe(value, self._clock.monotonic(), gone=after is None)
-        elif isinstance(value, Tally):
+        elif isinstance(value, UsageSummary):
             self._tallies.pop(value.meta.name, None)
-            if isinstance(after, Tally):
+            if isinstance(after, UsageSummary):
                 self._tallies[value.meta.name] = after
         return ()
 
@@ -196,7 +196,7 @@ class AutoscaleController(Controller[Key]):
             count=workload.spec.groups[name].count,
             ready=ready,
             waiting=members - ready,
-            usage=used.get(tally_name(workload.meta.namespace, workload.meta.name, name), GroupUsage()),
+            usage=used.get(usage_key(workload.meta.namespace, workload.meta.name, name), GroupUsage()),
             request=self._request(workload.meta.namespace, name, forms),
             metric=known.answer,
             metric_problem=known.problem,

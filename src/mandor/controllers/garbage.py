@@ -12,11 +12,11 @@ from mandor.controllers.hearing import SERVER
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.steps import chosen, in_turns
-from mandor.model.decision import KeptDecision
+from mandor.model.decision import DecisionRecord
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
-from mandor.model.record import Event, Hearing, Lease, Server, Session, Token
-from mandor.model.usage import Tally
+from mandor.model.record import Event, HeartbeatSummary, Lease, Server, Session, Token
+from mandor.model.usage import UsageSummary
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Delete, Store
 from mandor.store.mirror import Mirror
@@ -53,7 +53,9 @@ class GarbageController(Controller[str]):
     async def reconcile(self, key: str) -> float | None:
         rubbish = [
             *await in_turns(garbage_plan.old_events(await self._list(Event), self._keep, self._clock.now())),
-            *await in_turns(garbage_plan.old_decisions(await self._list(KeptDecision), self._keep, self._clock.now())),
+            *await in_turns(
+                garbage_plan.old_decisions(await self._list(DecisionRecord), self._keep, self._clock.now())
+            ),
             *garbage_plan.expired_tokens(await self._list(Token), self._clock.now()),
             *await self._of_servers(),
             *await self._of_workloads(),
@@ -66,7 +68,10 @@ class GarbageController(Controller[str]):
 
     async def _of_servers(self) -> list[Object]:
         leases = [each for each in await self._list(Lease) if each.meta.name.startswith(SERVER)]
-        hearings: list[Hearing | Tally] = [*await self._list(Hearing), *await self._list(Tally)]
+        hearings: list[HeartbeatSummary | UsageSummary] = [
+            *await self._list(HeartbeatSummary),
+            *await self._list(UsageSummary),
+        ]
         entries = await self._list(Server)
         unchanged = self._unchanged("leases", [*leases, *hearings])
         dead = garbage_plan.dead_servers(leases, unchanged, self._keep)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mandor.lib.steps import Steps, chosen, ordered, pieces
-from mandor.model.decision import KeptDecision
+from mandor.model.decision import DecisionRecord
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.phase import Phase
-from mandor.model.record import Event, Hearing, Lease, Server, Session, Token
-from mandor.model.usage import Tally
+from mandor.model.record import Event, HeartbeatSummary, Lease, Server, Session, Token
+from mandor.model.usage import UsageSummary
 from mandor.model.workload import Release, Workload
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
@@ -44,7 +44,7 @@ def old_events(events: Sequence[Event], keep: Keep, now: float) -> Steps[list[Ob
     )
 
 
-def old_decisions(decisions: Sequence[KeptDecision], keep: Keep, now: float) -> Steps[list[Object]]:
+def old_decisions(decisions: Sequence[DecisionRecord], keep: Keep, now: float) -> Steps[list[Object]]:
     return _old(
         decisions, lambda piece: [each.spec.at for each in piece], now - keep.decision_seconds, keep.decisions_most
     )
@@ -91,13 +91,16 @@ def dead_servers(leases: Iterable[S], unchanged_seconds: Mapping[str, float], ke
 
 
 def orphaned_hearings(
-    hearings: Iterable[Hearing | Tally], servers: Set[str], first_seen_seconds: Mapping[str, float], keep: Keep
+    hearings: Iterable[HeartbeatSummary | UsageSummary],
+    servers: Set[str],
+    first_seen_seconds: Mapping[str, float],
+    keep: Keep,
 ) -> list[Object]:
     """Return the heartbeat summaries and usage tallies of servers that have had no lease for a while."""
     return [
         each
         for each in hearings
-        if (each.server if isinstance(each, Tally) else each.meta.name) not in servers
+        if (each.server if isinstance(each, UsageSummary) else each.meta.name) not in servers
         and first_seen_seconds.get(each.meta.name, 0.0) > keep.server_seconds
     ]
 

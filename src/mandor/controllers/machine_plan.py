@@ -9,7 +9,7 @@ from mandor.controllers.draft import Draft
 from mandor.controllers.growth_plan import Order
 from mandor.lib.backoff import Backoff
 from mandor.lib.quantity import Seconds
-from mandor.model.machine import Machine, MachinePhase, NodeAutoscale, PoolScaling, Trouble
+from mandor.model.machine import Machine, MachinePhase, NodeAutoscale, OrderFailures, PoolScaling
 from mandor.model.meta import Key
 from mandor.model.node import Drain, Node, NodePhase
 from mandor.model.pool import NodePool
@@ -65,7 +65,7 @@ class _Pool:
     seen: MachinesSeen
     now: float
     machines: list[Machine] = field(default_factory=list)
-    trouble: dict[str, Trouble] = field(default_factory=dict)
+    trouble: dict[str, OrderFailures] = field(default_factory=dict)
     message: str = ""
 
     def status(self) -> PoolScaling | None:
@@ -123,7 +123,7 @@ class _Pool:
     def _failed(self, machine: Machine, why: str) -> Machine:
         failures = self.trouble[machine.kind].failures + 1 if machine.kind in self.trouble else 1
         pause = AFTER_FAILURE.pause(failures)
-        self.trouble[machine.kind] = Trouble(failures=failures, until=self.now + pause, message=why[:500])
+        self.trouble[machine.kind] = OrderFailures(failures=failures, until=self.now + pause, message=why[:500])
         again = f"no {machine.kind} is ordered for {Seconds(pause)}"
         self.draft.note(self.pool, "MachineFailed", f"{machine.id} ({machine.kind}): {why}; {again}", warning=True)
         return self._turn(machine, "Leaving", why[:500])

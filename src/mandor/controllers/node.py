@@ -22,7 +22,7 @@ from mandor.lib.steps import Steps, in_turns, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
-from mandor.model.record import Hearing, Lease
+from mandor.model.record import HeartbeatSummary, Lease
 from mandor.model.workload import Group, Workload
 from mandor.store.base import Change, Put, Store, Write
 from mandor.store.mirror import Mirror
@@ -81,7 +81,7 @@ class Roll:
 
 class NodeController(Controller[str]):
     name = "node"
-    watches = (Node.kind, Instance.kind, Workload.kind, Lease.kind, Hearing.kind)
+    watches = (Node.kind, Instance.kind, Workload.kind, Lease.kind, HeartbeatSummary.kind)
     workers = 1
 
     def __init__(self, store: Store, clock: Clock, recorder: Recorder, times: NodeTimes | None = None) -> None:
@@ -120,7 +120,7 @@ class NodeController(Controller[str]):
         value, after = change.value, change.after
         if isinstance(value, Lease):
             self._ears.observe(value, self._clock.monotonic(), gone=after is None)
-        elif isinstance(value, Hearing):
+        elif isinstance(value, HeartbeatSummary):
             if after is None:
                 self._ears.forget(value.meta.name)
             else:

@@ -1,1 +1,1 @@
-"""The nouns: frozen, validated, no I/O."""
+"""The API objects: immutable, validated structs without I/O."""

@@ -1,7 +1,7 @@
-"""What a namespace allows its workloads, by its own lists and by its level: pure, used by admission and by agents.
+"""Checks of a workload against its namespace's lists and security level. Pure; used by admission and by agents.
 
-A list that the namespace itself gives (`engines`, `users`, `host_paths`, `options`, `pools`, `registries`) decides its
-topic alone. Where it gives none, its level does.
+A list set on the namespace (`engines`, `users`, `host_paths`, `options`, `pools`, `registries`) decides its topic
+alone. Topics without a list follow the namespace's level.
 """
 
 import re
@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"https?://([A-Za-z0-9.-]+)(:[0-9]+)?(/[A-Za-z0-9._/-]*)?"
 
 
 class Refusal(NamedTuple):
-    """One thing that a namespace does not allow; `path` is below the group."""
+    """One setting of a group that the namespace does not allow; `path` is relative to the group."""
 
     message: str
     hint: str
@@ -33,7 +33,7 @@ class Refusal(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """A namespace, as far as it limits workloads."""
+    """The limits that a namespace sets for its workloads."""
 
     name: str
     rules: NamespaceSpec
@@ -45,7 +45,7 @@ class Allowance(NamedTuple):
 
     @property
     def of_level(self) -> str:
-        """For messages: `the namespace shop (level restricted)`."""
+        """The namespace and its level for messages: `the namespace shop (level restricted)`."""
         return f"the namespace {self.name} (level {self.level})"
 
     def engine_allowed(self, engine: str) -> bool:
@@ -57,8 +57,11 @@ class Allowance(NamedTuple):
         return bool(self.first_user) and self.first_user <= user < self.first_user + USERS_PER_NAMESPACE
 
     def refusals(self, group: GroupTemplate, engine: str = "") -> Iterator[Refusal]:
-        """Everything in one form of a group that this namespace does not allow. `engine`: the one that was chosen, on a
-        node; empty: any of those that the group names."""
+        """Yield every setting of a group that this namespace does not allow.
+
+        `engine` is the engine that runs the group on a node; empty means that any engine listed by the group may run
+        it.
+        """
         yield from self._engines(group, engine)
         yield from self._pools(group)
         yield from self._tolerations(group)
@@ -74,7 +77,11 @@ class Allowance(NamedTuple):
 
     def _engines(self, group: GroupTemplate, engine: str) -> Iterator[Refusal]:
         allowed = self.rules.engines
-        hint = f"it allows: {_listed(allowed)}" if allowed is not None else "an admin names it in `engines`"
+        hint = (
+            f"it allows: {_listed(allowed)}"
+            if allowed is not None
+            else "an admin can add it to `engines` of the namespace"
+        )
         for name in (engine,) if engine else group.engine:
             if not self.engine_allowed(name):
                 who = f"the namespace {self.name}" if allowed is not None else self.of_level
@@ -82,13 +89,13 @@ class Allowance(NamedTuple):
         if engine or group.engine:
             return
         if allowed is not None:
-            message = f"the namespace {self.name} allows only some engines, so `engine` must be given"
+            message = f"the namespace {self.name} allows only some engines, so the group must set `engine`"
             yield Refusal(message, hint, "")
         elif RULES[self.level].by_name and (plain := _without_image(group)):
             yield Refusal(
                 f"task {plain} has no image, and {self.of_level} does not allow the engine process, which runs "
                 "commands on the node itself",
-                "give the task an `image`; or an admin adds `engines: [process]` to the namespace, or sets its level "
+                "give the task an `image`; or an admin can add `engines: [process]` to the namespace, or set its level "
                 "to privileged",
                 f"tasks.{plain}",
             )
@@ -106,8 +113,8 @@ class Allowance(NamedTuple):
             if not each.key or each.key in CONTROL_PLANE_TAINTS:
                 what = f"the taint {each.key}" if each.key else "every taint"
                 yield Refusal(
-                    f"{self.of_level} does not allow to tolerate {what}: nodes of the control plane are not for it",
-                    "tolerate the other taints by their keys",
+                    f"{self.of_level} does not allow tolerating {what}, because that admits control plane nodes",
+                    "tolerate only other taints, each by its key",
                     f"placement.tolerate[{number}]",
                 )
 
@@ -120,20 +127,20 @@ class Allowance(NamedTuple):
                 who = f"the namespace {self.name}" if allowed is not None else self.of_level
                 yield Refusal(
                     f"{who} does not allow the host path {volume.path}",
-                    f"it allows: {_listed(allowed or ())}; an admin names more in `host_paths`",
+                    f"it allows: {_listed(allowed or ())}; an admin can add paths to `host_paths` of the namespace",
                     f"volumes.{name}",
                 )
 
     def _ports(self, group: GroupTemplate, *, on_node: bool) -> Iterator[Refusal]:
-        """`on_node`: its tasks listen on the node's own ports."""
+        """Yield host ports below `LOW_PORTS`. `on_node` is true when tasks listen on the node's own ports."""
         if RULES[self.level].low_ports:
             return
         for name, port in group.ports.items():
             host = port.host if port.host is not None or not on_node else port.port
             if isinstance(host, int) and host < LOW_PORTS:
                 yield Refusal(
-                    f"{self.of_level} does not allow the port {host} of a node",
-                    f"take a port from {LOW_PORTS} on, or `auto`",
+                    f"{self.of_level} does not allow the host port {host}",
+                    f"use a port of at least {LOW_PORTS}, or `auto`",
                     f"ports.{name}",
                 )
 
@@ -147,16 +154,16 @@ class Allowance(NamedTuple):
                         message = f"the namespace {self.name} does not allow the option {engine}.{key}"
                         yield Refusal(message, f"it allows: {_listed(allowed)}", where)
                 elif engine == "incus" and key in IMAGE_SERVER and self.rules.registries is not None:
-                    continue  # judged with the image, by `registries`
+                    continue  # checked together with the image against `registries`
                 elif not option_allowed(self.level, engine, key, value):
                     yield Refusal(
                         f"{self.of_level} does not allow the option {engine}.{key} with the value {_short(value)}",
-                        f"leave it out; or an admin names `{engine}.{key}` in `options` of the namespace",
+                        f"remove the option; or an admin can add `{engine}.{key}` to `options` of the namespace",
                         where,
                     )
 
     def _security(self, task: Task, path: str) -> Iterator[Refusal]:
-        """Powers beyond the usual ones are options, too."""
+        """Yield privileges (`privileged`, `cap_add`) that the namespace does not allow; they count as options."""
         security, allowed, rules = task.security, self.rules.options, RULES[self.level]
         if allowed is not None:
             for key in ("privileged", "cap_add"):
@@ -167,14 +174,14 @@ class Allowance(NamedTuple):
         if security.privileged and not rules.privileged:
             yield Refusal(
                 f"{self.of_level} does not allow security.privileged",
-                "an admin names `security.privileged` in `options` of the namespace, or sets its level to privileged",
+                "an admin can add `security.privileged` to `options` of the namespace, or set its level to privileged",
                 f"{path}.security.privileged",
             )
         for name in security.cap_add if rules.capabilities is not None else ():
             if name.removeprefix("CAP_") not in (rules.capabilities or ()):
                 yield Refusal(
-                    f"{self.of_level} does not allow to add the capability {name}",
-                    f"it allows: {_listed(sorted(rules.capabilities or ()))}; an admin names `security.cap_add` in "
+                    f"{self.of_level} does not allow adding the capability {name}",
+                    f"it allows: {_listed(sorted(rules.capabilities or ()))}; an admin can add `security.cap_add` to "
                     "`options` of the namespace",
                     f"{path}.security.cap_add",
                 )
@@ -183,7 +190,7 @@ class Allowance(NamedTuple):
         user, allowed, where = task.security.user, self.rules.users, f"{path}.security.user"
         given = self.level == "restricted" or (on_node and self.level != "privileged")
         if user is None and given:
-            return  # It runs as a user of its namespace.
+            return  # The task runs as a user of its namespace's range.
         if allowed is not None:
             if user is None or str(user) not in allowed:
                 who = "the user of the agent" if user is None else user
@@ -197,20 +204,20 @@ class Allowance(NamedTuple):
             if number is None or not self.owns_user(int(number[1])):
                 yield Refusal(
                     f"{self.of_level} does not allow tasks to run as {user} on the node itself",
-                    "leave `user` out: the task runs as a user of its namespace; an admin names others in `users`",
+                    "remove `user`: the task then runs as a user of its namespace; an admin can add others to `users`",
                     where,
                 )
         elif not RULES[self.level].root:
             if number is None:
                 yield Refusal(
-                    f"{self.of_level} does not allow the user {user!r} by name: an image can give a name the number 0",
-                    "write the user as a number other than 0, or leave it out; an admin names others in `users`",
+                    f"{self.of_level} does not allow the user name {user!r}: an image can map a name to user id 0",
+                    "set a user id other than 0, or remove `user`; an admin can add others to `users` of the namespace",
                     where,
                 )
             elif 0 in (int(number[1]), int(number[3] or 1)):
                 yield Refusal(
                     f"{self.of_level} does not allow tasks to run as root",
-                    "write another number, or leave `user` out: the task runs as a user of its namespace",
+                    "set a user id other than 0, or remove `user`: the task then runs as a user of its namespace",
                     where,
                 )
 
@@ -232,7 +239,7 @@ class Allowance(NamedTuple):
 
 
 def with_allowed(workload: Workload, rules: NamespaceSpec) -> Workload:
-    """The workload with the engines and pools of its namespace where its groups name none."""
+    """Return the workload with the namespace's engines and pools set on groups that list none."""
     if rules.engines is None and rules.pools is None:
         return workload
     groups = {}
@@ -258,7 +265,9 @@ def _named(option: str, allowed: Collection[str]) -> bool:
 
 
 def _host(server: object) -> str | None:
-    """The server of an Incus image, as a registry; a text that is no plain URL fits no entry of `registries`."""
+    """The server of an Incus image, written as a registry reference. A value that is not a plain URL matches no entry
+    of `registries`.
+    """
     if not server:
         return None
     found = _ADDRESS.fullmatch(str(server))

@@ -1,4 +1,4 @@
-"""Audit records: who changed what from what to what; and the hash chain that shows whether records are missing."""
+"""Audit records of commits (identity, objects, old and new values) and the hash chain that reveals missing ones."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,49 +16,49 @@ from mandor.model.record import Empty
 CHAIN = "audit-chain"
 SEALED_MOST = 200  # records one seal lists
 SEAL = "seal-"
-"""The prefix of the names of seals; other records are named by their time."""
+"""Name prefix of seals; other records are named after their time."""
 EXPIRE = "expire"
-"""The verb of a record that says which records retention deleted."""
+"""Verb of a record that lists the records deleted by retention."""
 
 
 class AuditChange(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """One field before and after a change; values are text, cut to a bound, and hidden where they may be secrets."""
+    """One field before and after a change. Values are truncated text, and masked where they may be secrets."""
 
     path: str
     before: str | None = None
-    """Absent: the field was not set."""
+    """The old value; absent if the field was not set."""
     after: str | None = None
-    """Absent: the field is not set any more."""
+    """The new value; absent if the field was removed."""
 
 
 class AuditEntry(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """One object of a commit."""
+    """One object written or deleted by a commit."""
 
     about: str
-    """`workload default/web`"""
+    """The object, for example `workload default/web`."""
     verb: str
     changes: tuple[AuditChange, ...] = ()
     omitted: int = 0
-    """Changed fields that the bound on the size of a record left out."""
+    """Changed fields left out because the record reached its size limit."""
 
 
 Sealed = tuple[str, str]
-"""The name of a record, and the SHA-256 of it."""
+"""The name of a record and its SHA-256 digest."""
 
 
 class Seal(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """A link of the chain: the records it lists, in the order of their commits, and the digest of the seal before."""
+    """A link of the hash chain: the digests of its records in commit order, and the digest of the previous seal."""
 
     number: int
     first: int
-    """How many records the seals before it list, including those that were deleted since."""
+    """Number of records listed by all previous seals, including deleted records."""
     previous: str = ""
-    """The digest of the seal before; empty: this is the first one."""
+    """Digest of the previous seal; empty for the first seal."""
     records: tuple[Sealed, ...] = ()
     newest_at: float = 0.0
-    """The time of the newest record."""
+    """Time of the newest record, in Unix seconds."""
     size_bytes: int = 0
-    """The size of all its records."""
+    """Total size of the listed records."""
     digest: str = ""
 
     @property
@@ -71,22 +71,22 @@ class AuditSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True,
     identity: str
     verb: str
     about: str
-    """The object, or how many objects the commit changed."""
+    """The object, or the number of objects that the commit changed."""
     address: str = ""
     changed: tuple[str, ...] = ()
-    """The fields that changed, as paths; with their values they are in `entries`."""
+    """Paths of the changed fields; `entries` has their values."""
     token: Annotated[str, needs(CHAIN)] = ""
-    """The name of the token that the caller showed; empty: none was needed."""
+    """Name of the token that authenticated the request; empty if authentication was not required."""
     entries: Annotated[tuple[AuditEntry, ...], needs(CHAIN)] = ()
-    """Every object that the commit wrote or deleted."""
+    """All objects that the commit wrote or deleted."""
     anchor: Annotated[str, needs(CHAIN)] = ""
-    """The digest of the seal that retention deleted, in a record with the verb `expire`."""
+    """Digest of the seal that retention deleted; only in a record with the verb `expire`."""
     seal: Annotated[Seal | None, needs(CHAIN)] = None
-    """This record is no change, but a link of the chain."""
+    """The seal, if this record is a link of the chain and not a change."""
 
 
 class Audit(Object, frozen=True, tag="audit"):
-    """A record of a commit, written in that same commit; or a seal."""
+    """A record of one commit, written in that commit; or a seal."""
 
     kind: ClassVar[str] = "audit"
     plural: ClassVar[str] = "audits"
@@ -95,7 +95,7 @@ class Audit(Object, frozen=True, tag="audit"):
     status: Empty = with_default(default_factory=Empty)
 
 
-# The chain. Pure: the leader extends it, and anybody who can list audits verifies it.
+# The hash chain. Pure: the leader extends it, and every client that can list audits can verify it.
 
 
 def seal_name(number: int) -> str:
@@ -103,7 +103,7 @@ def seal_name(number: int) -> str:
 
 
 def encoded(spec: Any) -> bytes:
-    """A record's spec in the one form that digests are made of."""
+    """Return a record's spec in the canonical encoding that digests are computed from."""
     return msgspec.json.encode(msgspec.to_builtins(spec), order="sorted")
 
 
@@ -117,7 +117,7 @@ def digest_of_seal(number: int, first: int, previous: str, records: Iterable[tup
 
 
 def extended(seal: Seal, records: Sequence[Audit]) -> Seal:
-    """The seal with these records after those it lists."""
+    """Return the seal with these records appended."""
     listed = (*seal.records, *((each.meta.name, digest_of_record(each.meta.name, each.spec)) for each in records))
     return msgspec.structs.replace(
         seal,
@@ -129,7 +129,7 @@ def extended(seal: Seal, records: Sequence[Audit]) -> Seal:
 
 
 def following(seal: Seal | None) -> Seal:
-    """An empty seal after this one; None: the first of all."""
+    """Return an empty seal that follows `seal`, or the first seal of the chain if `seal` is None."""
     if seal is None:
         return Seal(number=1, first=0, digest=digest_of_seal(1, 0, "", ()))
     digest = digest_of_seal(seal.number + 1, seal.end, seal.digest, ())
@@ -138,26 +138,28 @@ def following(seal: Seal | None) -> Seal:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of a verification of the chain."""
+    """The result of verifying the chain."""
 
     records: int = 0
     """Records that a seal lists and that are unchanged."""
     unsealed: int = 0
-    """Records that no seal lists yet: the newest."""
+    """Records that no seal lists yet; these are the newest ones."""
     expired: int = 0
-    """Records that retention deleted, as records of the chain say."""
+    """Records that retention deleted, according to the chain."""
     head: str = ""
-    """`NUMBER:COUNT:DIGEST` of the last seal: kept elsewhere, it shows later whether the end was cut off."""
+    """`NUMBER:COUNT:DIGEST` of the last seal. Stored elsewhere, it reveals later whether the end of the chain was cut
+    off.
+    """
     faults: list[str] = field(default_factory=list)
 
 
 def verify(items: Iterable[Mapping[str, Any]], *, head: str = "") -> Verdict:
-    """Verify records as the API lists them. `head`: one that an earlier verification gave."""
+    """Verify audit records as the API lists them. `head` is the head returned by an earlier verification."""
     names = {str(item["meta"]["name"]): item["spec"] for item in items}
     seals = sorted((spec["seal"] for spec in names.values() if spec.get("seal")), key=lambda each: int(each["number"]))
     anchors = {spec["anchor"] for spec in names.values() if spec.get("verb") == EXPIRE and spec.get("anchor")}
     verdict = Verdict()
-    # Retention writes what it deletes before it does: a seal that an anchor names may be half gone.
+    # Retention records a deletion before it deletes: the records of a seal named by an anchor may be partly deleted.
     gone = max((number for number, each in enumerate(seals) if each["digest"] in anchors), default=-1) + 1
     seals = seals[gone:]
     before: Mapping[str, Any] | None = None
@@ -187,7 +189,7 @@ def _verify_link(
 ) -> None:
     number, first, previous = int(seal["number"]), int(seal["first"]), str(seal.get("previous", ""))
     if digest_of_seal(number, first, previous, seal.get("records", ())) != seal["digest"]:
-        verdict.faults.append(f"seal {number} was changed: its digest is not the one of what it lists")
+        verdict.faults.append(f"seal {number} was changed: its digest does not match its records")
     if before is None:
         if number != 1 and previous not in anchors:
             verdict.faults.append(f"the seals before {number} are missing, and no record says that they expired")
@@ -196,7 +198,7 @@ def _verify_link(
 
 
 def _verify_head(head: str, seals: Sequence[Mapping[str, Any]], verdict: Verdict) -> None:
-    """The seal of an earlier verification has to be there still, perhaps with more records after those it had."""
+    """Check that the seal of an earlier verification is still in the chain; records may have been added to it since."""
     number, count, digest = [*head.split(":"), "", ""][:3]
     for seal in seals:
         if str(seal["number"]) == number and count.isdigit():
@@ -205,5 +207,5 @@ def _verify_head(head: str, seals: Sequence[Mapping[str, Any]], verdict: Verdict
             if found == digest:
                 return
     if seals and number.isdigit() and int(number) < int(seals[0]["number"]):
-        return  # expired since: the anchor says so
+        return  # expired since then, as its anchor shows
     verdict.faults.append(f"the chain does not contain {head}: its end was cut off or rewritten")

@@ -1,4 +1,4 @@
-"""Authority: the certificates that the parts of a cluster trust, and the sealed keys that sign for it."""
+"""Authority: the certificates that the parts of a cluster trust, and the encrypted keys that sign new ones."""
 
 from typing import ClassVar
 
@@ -9,27 +9,27 @@ from mandor.model.record import Empty
 
 FEATURE = "certificates"
 NODE_URI = "mandor:node:"
-"""Begins the URI in the certificate of a node; its name follows."""
+"""Prefix of the URI in a node's certificate, followed by the node's name."""
 
 
 class TrustedCertificate(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     certificate: str
-    """PEM."""
+    """The certificate in PEM format."""
     key: str = ""
-    """Its private key, sealed with the key of the cluster's secrets; empty: servers have it as a file."""
+    """The private key, encrypted with the cluster's secret key; empty if the servers read the key from a file."""
     cross: str = ""
-    """The same authority, signed by the one before it; empty: there was none."""
+    """The same authority signed by its predecessor; empty if there is none."""
     until: float = 0.0
-    """Trusted until then; 0: this one issues certificates."""
+    """Unix time until which the certificate is trusted; 0 for the certificate that issues new ones."""
 
 
 class AuthoritySpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     certificates: tuple[TrustedCertificate, ...]
-    """The first issues certificates; the others are trusted for a while after a rotation."""
+    """Trusted certificates. The first one issues certificates; the others stay trusted for a while after a rotation."""
 
 
 class Authority(Object, frozen=True, tag="authority"):
-    """The one object called `cluster`: the authority that issues certificates to servers and nodes."""
+    """The certificate authority of servers and nodes; a single object named `cluster`."""
 
     kind: ClassVar[str] = "authority"
     plural: ClassVar[str] = "authorities"

@@ -1,4 +1,4 @@
-"""Batch: how often work with an end is done, how many at a time, and what becomes of failures."""
+"""Batch: completions, parallelism, retries and deadline of work that runs to its end."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,47 +6,50 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Seconds
-from mandor.model.meta import Misfit
+from mandor.model.meta import InvalidField
 from mandor.model.secret_change import restart_secrets
 
 if TYPE_CHECKING:
     from mandor.model.workload import Group
 
 INDEXED_MOST = 10_000
-"""So many indices may be under way at a time: those that are done are told as ranges, with a gap for each."""
+"""Maximum number of indices that run at a time. Completed indices are stored as ranges; every running index may split a
+range.
+"""
 
 
 class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     completions: Annotated[int, Bounds(ge=1, le=100_000)] = 1
-    """So many instances must succeed."""
+    """Number of instances that must succeed. Defaults to 1."""
     parallelism: Annotated[int, Bounds(ge=1, le=100_000)] = 1
-    """So many run at a time."""
+    """Maximum number of instances that run at a time. Defaults to 1."""
     retries: Annotated[int, Bounds(ge=0, le=1000)] = 3
-    """An instance that failed is tried again so often; then the batch has failed."""
+    """Number of times a failed instance is retried before the batch fails. Defaults to 3."""
     deadline: Seconds | None = None
-    """A batch that is not done by then has failed."""
+    """Time after which an unfinished batch fails. Defaults to no deadline."""
     indexed: bool = False
-    """Each completion is a piece of work of its own, by the index in `MANDOR_INDEX`: what has succeeded is kept by
-    index, and is not run again, whatever becomes of its instance."""
+    """Whether each completion is a separate piece of work with its own index in `MANDOR_INDEX`. A completed index is
+    recorded and never runs again, even if its instance is deleted.
+    """
 
     def __post_init__(self) -> None:
         if self.indexed and self.parallelism > INDEXED_MOST:
-            raise Misfit(
-                f"{self.parallelism} indices at a time; at most {INDEXED_MOST} are kept apart",
+            raise InvalidField(
+                f"{self.parallelism} is too many indices at a time",
                 "parallelism",
-                hint=f"at most {INDEXED_MOST}, or leave `indexed` out",
+                hint=f"at most {INDEXED_MOST}, or remove `indexed`",
             )
 
 
 def check_batch(name: str, group: "Group") -> None:
-    """Refuse what would run a group of a batch again after its end."""
+    """Reject settings that would run a group of a batch again after it ended."""
     if group.restart.policy == "always":
-        raise ValueError(f"group {name}: a batch ends, so its restart policy is `on-failure` or `never`")
+        raise ValueError(f"group {name}: a batch runs to its end, so `restart.policy` must be `on-failure` or `never`")
     if restart_secrets([group]):
-        raise Misfit(
-            f"group {name}: a batch is not restarted when a secret changes: it would begin anew",
+        raise InvalidField(
+            f"group {name}: a batch cannot restart when a secret changes, because its work would start over",
             "groups",
             name,
             "tasks",
-            hint="leave `on_change` out: the next run reads the new value",
+            hint="remove `on_change`; the next run reads the new value",
         )

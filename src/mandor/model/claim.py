@@ -1,31 +1,33 @@
-"""Claim: room on a node that is held for a virtual machine which somebody else makes."""
+"""Claim: resources of a node held for a virtual machine that another system creates."""
 
 from msgspec import Struct
 
 CLAIM_PROFILE = "baremetal"
-"""The scheduler profile that places claims."""
+"""Name of the scheduler profile that places claims."""
 DEDICATED = "dedicated"
 """Taint of nodes that accept only claims with `dedicated`."""
 SHARED = "vm"
-"""The workload that claims without a node of their own stand for: there need be no such object."""
+"""Workload name shared by all claims without a dedicated node. No such object needs to exist."""
 
 
 LABELS = {"mandor.vm": "claim"}
-"""What all claims have, so that they can be watched without the rest."""
+"""Labels of all claims, used to watch them separately from other instances."""
 
 
 class Claim(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """What an instance holds that no agent runs and no workload has: it is made, and deleted, with its task."""
+    """Resources held by an instance that no agent runs and no workload owns. It is created and deleted with its VM
+    request.
+    """
 
     task: str
-    """The task that it holds room for."""
+    """Name of the VM request that the resources are held for."""
     cpu_milli: int
     memory_bytes: int
     pool: str
     dedicated: bool = False
-    """Its node is its own alone."""
+    """Whether the node is reserved for this claim alone."""
     where: tuple[str, ...] = ()
-    """Only on nodes that keep all these rules: `zone == a`."""
+    """Node rules that must all hold, for example `zone == a`."""
 
     @property
     def name(self) -> str:
@@ -33,10 +35,12 @@ class Claim(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, for
 
     @property
     def owner(self) -> str:
-        """Whom it stands for beside others: one with a node of its own for itself, all others for one."""
+        """Workload name used for placement rules: the claim's own name if it has a dedicated node, else a name shared
+        by all claims.
+        """
         return self.name if self.dedicated else SHARED
 
     @property
     def size(self) -> str:
-        """The same for all claims that ask for the same."""
+        """Key that is equal for claims with equal requirements."""
         return f"vm.{self.cpu_milli}.{self.memory_bytes}.{self.pool}.{'+'.join(self.where)}"

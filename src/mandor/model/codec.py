@@ -1,7 +1,7 @@
-"""Objects to and from JSON and plain data; quantities are text outside and numbers inside.
+"""Conversion of objects to and from JSON and plain data. Quantities are text in JSON and numbers in memory.
 
-Every struct of an object refuses fields that it does not know, so reading one costs nothing extra; only an object that
-a newer version wrote is read a second time, with what is unknown set aside (`beyond`).
+Structs reject unknown fields, so decoding costs nothing extra. Only an object written by a newer version is decoded a
+second time, with its unknown fields separated (see `unknown_fields`).
 """
 
 import sys
@@ -13,8 +13,7 @@ from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Percent, Seconds, Size
 from mandor.model.audit import Audit
 from mandor.model.authority import Authority
-from mandor.model.beyond import Beyond, put_back, separate, widened
-from mandor.model.decision import KeptDecision
+from mandor.model.decision import DecisionRecord
 from mandor.model.instance import Instance
 from mandor.model.inventory import Inventory
 from mandor.model.limit_defaults import LimitDefaults
@@ -26,12 +25,13 @@ from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.rebalance import Rebalance
 from mandor.model.receiver import EventBus, Webhook
-from mandor.model.record import Cluster, Event, Hearing, Lease, Namespace, Server, Session, Token
+from mandor.model.record import Cluster, Event, HeartbeatSummary, Lease, Namespace, Server, Session, Token
 from mandor.model.reservation import Reservation
 from mandor.model.role import CustomRole, IdentityKey, Issuer, RoleBinding
 from mandor.model.secret import Secret
 from mandor.model.spare import Spare
-from mandor.model.usage import Tally
+from mandor.model.unknown_fields import UnknownFields, restore_unknown_fields, split_unknown_fields, with_unknown_fields
+from mandor.model.usage import UsageSummary
 from mandor.model.vm_request import VmRequest
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -44,15 +44,39 @@ KINDS: dict[str, type[Object]] = {
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
         *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmRequest, Inventory, Spare),
         *(CustomRole, RoleBinding, Issuer, IdentityKey),
-        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster, Server, Authority),
+        *(
+            DecisionRecord,
+            Event,
+            Audit,
+            Token,
+            Session,
+            Lease,
+            HeartbeatSummary,
+            UsageSummary,
+            Cluster,
+            Server,
+            Authority,
+        ),
     )
 }
-"""Every kind of object there is."""
+"""All kinds of objects, by kind."""
 
 _QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
 _APPLIED |= Secret | Webhook | EventBus | LogSink | CustomRole | RoleBinding | Issuer
-_RECORDS = IdentityKey | KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster | Server
+_RECORDS = (
+    IdentityKey
+    | DecisionRecord
+    | Event
+    | Audit
+    | Token
+    | Session
+    | Lease
+    | HeartbeatSummary
+    | UsageSummary
+    | Cluster
+    | Server
+)
 _RECORDS |= Authority
 _ANY = _APPLIED | Node | Release | Instance | VmRequest | Inventory | Spare | _RECORDS
 
@@ -66,13 +90,13 @@ def _decode_hook(wanted: type, value: Any) -> Any:
 
 
 class _Wide(Exception):
-    """Something says more than this version knows."""
+    """Raised while encoding a value that carries unknown fields."""
 
 
 def _encode_hook(value: Any) -> Any:
     if isinstance(value, _QUANTITIES):
         return str(value)
-    if isinstance(value, Beyond):
+    if isinstance(value, UnknownFields):
         raise _Wide
     raise NotImplementedError(type(value))
 
@@ -83,7 +107,7 @@ _encode_stable = msgspec.json.Encoder(enc_hook=_encode_hook, order="deterministi
 
 
 def encode(value: Any) -> bytes:
-    """Any model value as JSON bytes, defaults left out."""
+    """Encode any model value as JSON bytes; fields with default values are omitted."""
     try:
         return _encode(value)
     except _Wide:
@@ -91,7 +115,7 @@ def encode(value: Any) -> bytes:
 
 
 def encode_stable(value: Any) -> bytes:
-    """The same bytes for the same value, in whatever order its sets and mappings were made."""
+    """Encode a value as JSON bytes that do not depend on the order of its sets and mappings."""
     try:
         return _encode_stable(value)
     except _Wide:
@@ -99,7 +123,7 @@ def encode_stable(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Object:
-    """A stored object from its JSON; repeated strings are shared."""
+    """Decode a stored object from JSON; repeated strings are shared."""
     try:
         found: Object = _decoder.decode(data)
     except msgspec.ValidationError as error:
@@ -110,27 +134,27 @@ def decode(data: bytes) -> Object:
 
 
 def _decode_wide(data: bytes, refused: msgspec.ValidationError) -> Object:
-    """An object that a newer version wrote, with what it says beyond us."""
+    """Decode an object written by a newer version and keep its unknown fields."""
     plain = _any(data)
     kind = KINDS.get(str(plain.get("kind"))) if isinstance(plain, dict) else None
     if kind is None:
         raise _foreign(refused) from refused
-    known, beyond = separate(plain, kind)
+    known, unknown = split_unknown_fields(plain, kind)
     try:
         found: Object = from_plain(known, kind)
     except msgspec.ValidationError as error:
         schema = known["meta"].get("schema") if isinstance(known.get("meta"), dict) else None
         if isinstance(schema, int) and schema > kind.schema:
             raise Invalid(
-                f"it has the schema {schema}, of which this version of mandor reads up to {kind.schema}: {error}",
+                f"the object has schema {schema}; this version of mandor reads up to schema {kind.schema}: {error}",
                 hint="upgrade mandor",
             ) from error
         raise _foreign(error) from error
-    return found.changed(meta=widened(found.meta, beyond))
+    return found.changed(meta=with_unknown_fields(found.meta, unknown))
 
 
 def _any(data: bytes) -> Any:
-    """What was refused for what it says may also be no JSON, further on."""
+    """Decode any JSON; data that failed validation may also be malformed further on."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -138,11 +162,11 @@ def _any(data: bytes) -> Any:
 
 
 def _foreign(error: Exception) -> Invalid:
-    return Invalid(f"not an object mandor knows: {error}")
+    return Invalid(f"not a valid mandor object: {error}")
 
 
 def decode_as(data: bytes, wanted: type[T]) -> T:
-    """Any model type from JSON; `Invalid` names the place of the mistake."""
+    """Decode any model type from JSON; raises `Invalid`, which names the position of the error."""
     try:
         return msgspec.json.decode(data, type=wanted, dec_hook=_decode_hook)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -150,25 +174,25 @@ def decode_as(data: bytes, wanted: type[T]) -> T:
 
 
 def decode_known(data: bytes, wanted: type[T]) -> T:
-    """The same of what another version may have said: what is not known here is left out."""
+    """Decode data that another version may have written; unknown fields are dropped."""
     try:
         return decode_as(data, wanted)
     except Invalid as error:
         if not isinstance(error.__cause__, msgspec.ValidationError):
             raise
-        known, beyond = separate(_any(data), wanted)
-        if not beyond.parts:
+        known, unknown = split_unknown_fields(_any(data), wanted)
+        if not unknown.parts:
             raise
         return decode_as(msgspec.json.encode(known), wanted)
 
 
 def from_plain(plain: Any, wanted: type[T]) -> T:
-    """From dicts, lists and scalars; raises msgspec.ValidationError, whose text ends with the path."""
+    """Convert plain data to a model type; raises msgspec.ValidationError, whose text ends with the path."""
     return msgspec.convert(plain, wanted, dec_hook=_decode_hook)
 
 
 def to_plain(value: Any) -> Any:
-    """As dicts, lists and scalars, defaults left out."""
+    """Convert a value to dicts, lists and scalars; fields with default values are omitted."""
     try:
         return msgspec.to_builtins(value, enc_hook=_encode_hook)
     except _Wide:
@@ -176,10 +200,10 @@ def to_plain(value: Any) -> Any:
 
 
 def _wide_plain(value: Any) -> Any:
-    aside: list[Beyond] = []
+    aside: list[UnknownFields] = []
 
     def hook(part: Any) -> Any:
-        if isinstance(part, Beyond):
+        if isinstance(part, UnknownFields):
             aside.append(part)
             return len(aside) - 1
         return _encode_hook(part)
@@ -189,21 +213,21 @@ def _wide_plain(value: Any) -> Any:
     return plain
 
 
-def _put_all_back(plain: Any, aside: list[Beyond]) -> None:
-    """In every object there, wherever it stands in the data."""
+def _put_all_back(plain: Any, aside: list[UnknownFields]) -> None:
+    """Restore the unknown fields of every object within the data."""
     if isinstance(plain, dict):
         for part in plain.values():
             _put_all_back(part, aside)
         meta = plain.get("meta")
-        if isinstance(meta, dict) and "kind" in plain and type(meta.get("beyond")) is int:
-            put_back(plain, aside[meta.pop("beyond")])
+        if isinstance(meta, dict) and "kind" in plain and type(meta.get("unknown")) is int:
+            restore_unknown_fields(plain, aside[meta.pop("unknown")])
     elif isinstance(plain, list | tuple):
         for part in plain:
             _put_all_back(part, aside)
 
 
 def _shared(instance: Instance) -> Instance:
-    """Thousands of instances name the same few workloads, releases and nodes: keep each string once."""
+    """Intern the strings of an instance: thousands of instances repeat the same few workloads, releases and nodes."""
     spec, status = instance.spec, instance.status
     intern = sys.intern
     return Instance(

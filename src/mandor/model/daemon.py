@@ -1,52 +1,52 @@
-"""What a group of daemons cannot ask for: there is one on every node that matches, and never two."""
+"""Checks for daemons: settings that cannot work with exactly one instance on every matching node."""
 
 from typing import TYPE_CHECKING
 
-from mandor.model.meta import Misfit
+from mandor.model.meta import InvalidField
 
 if TYPE_CHECKING:
     from mandor.model.workload import Group
 
 
 def check_daemon(name: str, group: "Group") -> None:
-    def wrong(message: str, *at: str, hint: str) -> Misfit:
-        return Misfit(f"group {name}: {message}", "groups", name, *at, hint=hint)
+    def wrong(message: str, *at: str, hint: str) -> InvalidField:
+        return InvalidField(f"group {name}: {message}", "groups", name, *at, hint=hint)
 
     if group.replicas is not None:
         raise wrong(
-            "a daemon has no number of replicas: it is on every node that matches",
+            "a daemon cannot set `replicas`: it runs on every matching node",
             "replicas",
-            hint="leave `replicas` out, and say with `placement` which nodes match; or write `type: service`",
+            hint="remove `replicas` and select nodes with `placement`; or use `type: service`",
         )
     if group.gang is not None:
-        raise wrong("daemons are no gang: each belongs to its node", "gang", hint="leave `gang` out")
+        raise wrong("a daemon cannot be a gang: each instance belongs to its node", "gang", hint="remove `gang`")
     if group.placement.spread:
         raise wrong(
-            "daemons are not spread: there is one on every node that matches",
+            "a daemon cannot be spread: it runs once on every matching node",
             "placement",
             "spread",
-            hint="leave `spread` out, and choose nodes with `where`",
+            hint="remove `spread` and select nodes with `where`",
         )
     if group.disruption.max_unavailable is not None:
         raise wrong(
-            "a daemon leaves its node only with everything else",
+            "a daemon cannot limit disruptions: its instance leaves a node only when the node is drained",
             "disruption",
             "max_unavailable",
-            hint="`update: {max_unavailable: …}` says how many may be away during a roll-out",
+            hint="`update: {max_unavailable: …}` limits how many instances may be down during a rollout",
         )
-    beside = group.update.asks_for_beside
+    beside = group.update.surge_key
     if beside and group.update.kind != "canary":
         raise wrong(
-            "no daemon is started beside another one: the old one stops first",
+            "a daemon cannot run two instances on one node during a rollout: the old instance stops first",
             "update",
             beside,
-            hint="leave it out; `max_unavailable` says how many may be away at a time",
+            hint="remove it; `max_unavailable` limits how many instances may be down at a time",
         )
     for volume, each in group.volumes.items():
         if each.type == "local" and not each.per_instance:
             raise wrong(
-                f"the volume {volume!r} would be on one node, and the daemons are on many",
+                f"the local volume {volume!r} would be on one node, but a daemon runs on many",
                 "volumes",
                 volume,
-                hint="`per_instance: true` gives each its own; `type: host` is a folder of its node",
+                hint="`per_instance: true` gives each instance its own; `type: host` mounts a directory of the node",
             )

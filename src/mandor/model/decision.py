@@ -1,4 +1,4 @@
-"""KeptDecision: what the scheduler last decided about an instance, and by what scores; kept for a while."""
+"""KeptDecision: the scheduler's last decision about an instance and its scores, stored for a limited time."""
 
 from typing import Annotated, ClassVar
 
@@ -12,17 +12,17 @@ MESSAGE_MOST = 2048
 
 
 class Part(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """What one plugin gave one node."""
+    """Score of one node by one plugin."""
 
     plugin: str
     weight: int
     raw: int
     score: int
-    """`raw`, brought into 0..100."""
+    """`raw`, normalized to 0..100."""
 
 
 class NodeScore(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """The sum of what the plugins gave one node, each by its weight."""
+    """Weighted sum of the plugins' scores of one node."""
 
     node: str
     total: int
@@ -32,31 +32,32 @@ class NodeScore(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
 class DecisionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     at: float
     uid: str
-    """Of the instance it is about; its name is the decision's."""
+    """Uid of the instance; the instance's name is the decision's name."""
     workload: str
     profile: str
     node: str = ""
-    """Empty: there was none."""
+    """Chosen node; empty if no node was found."""
     message: Annotated[str, Bounds(max_length=MESSAGE_MOST)] = ""
-    """Who said no and on how many nodes: now, or at the last try before this one."""
+    """Plugins that rejected nodes, with the number of nodes each; from this attempt or the last one before it."""
     relaxed: tuple[str, ...] = ()
-    """The soft rules that were given up, in the order they were."""
+    """`should` rules that were relaxed, in order."""
     form: str = ""
-    """The alternative that was chosen, if it is not the main form; `message` tells why those before had no place."""
+    """The alternative that was chosen; empty for the main form. `message` explains why the forms before it did not fit.
+    """
     victims: tuple[str, ...] = ()
-    """The instances that make room for it."""
+    """Instances preempted to make room."""
     fault: str = ""
-    """The plugin that went wrong."""
+    """Name of the plugin that failed."""
     attempts: int = 1
-    """The how-manieth try of this scheduler it was."""
+    """Number of attempts by this scheduler, including this one."""
     best: tuple[NodeScore, ...] = ()
-    """The chosen node and the best others, as they stood."""
+    """Scores of the chosen node and the best other nodes."""
     versions: tuple[str, ...] = ()
-    """Of the plugins from outside that took part: `NAME@VERSION`."""
+    """External plugins that took part, as `NAME@VERSION`."""
 
 
-class KeptDecision(Object, frozen=True, tag="decision"):
-    """The last decision about the instance of its name."""
+class DecisionRecord(Object, frozen=True, tag="decision"):
+    """The last decision about the instance with the same name."""
 
     kind: ClassVar[str] = "decision"
     plural: ClassVar[str] = "decisions"

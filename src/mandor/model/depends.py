@@ -1,10 +1,10 @@
-"""Who waits for whom to begin: names that mean something, and no two that wait for each other."""
+"""Start order by `depends_on`: checks the names and finds cycles."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mandor.model.meta import Misfit, check_name
+from mandor.model.meta import InvalidField, check_name
 
 if TYPE_CHECKING:
     from mandor.model.workload import Group, Workload
@@ -15,49 +15,51 @@ WORDS: Mapping[Condition, str] = {"started": "to start", "healthy": "to be healt
 HINT = "leave one of these `depends_on` out"
 
 Place = tuple[str, str, str]
-"""Namespace, workload, group."""
+"""Namespace, workload and group."""
 
 
 def check_depends_on(groups: "Mapping[str, Group]", *, ends: bool) -> None:
-    """`ends`: it is a batch."""
+    """Check the `depends_on` of each group; `ends` is true for a batch."""
     for group, spec in groups.items():
         if len(spec.depends_on) > DEPENDENCIES_MOST:
-            raise ValueError(f"group {group} depends on {len(spec.depends_on)} others; at most {DEPENDENCIES_MOST}")
+            raise ValueError(
+                f"group {group}: {len(spec.depends_on)} dependencies; at most {DEPENDENCIES_MOST} are allowed"
+            )
         for name, condition in spec.depends_on.items():
             check_name(name, "name of a group or workload")
             if name in groups and condition == "completed" and not ends:
-                raise Misfit(
-                    f"group {group}: it waits for {name} to complete, and no group of a service or daemon ever does",
+                raise InvalidField(
+                    f"group {group} waits for {name} to complete, but a group of a service or daemon never completes",
                     "groups",
                     group,
                     "depends_on",
                     name,
-                    hint="`healthy`, or `started`; what runs to its end is a workload of its own, with `type: batch`",
+                    hint="use `healthy` or `started`; work that ends is a separate workload with `type: batch`",
                 )
 
 
 @dataclass(frozen=True, slots=True)
-class Circle:
-    """A group that could never begin."""
+class DependencyCycle:
+    """A cycle of dependencies: none of its groups can start."""
 
     workload: "Workload"
     group: str
     name: str
-    """What it names under `depends_on`."""
+    """The entry under `depends_on` that closes the cycle."""
     chain: tuple[str, ...]
-    """Who waits for whom: the last waits for the first."""
+    """Groups of the cycle: each waits for the next, the last for the first."""
 
     @property
     def message(self) -> str:
-        return f"a cycle of `depends_on`: {' → '.join((*self.chain, self.chain[0]))}; none of them could begin"
+        return f"`depends_on` has a cycle: {' → '.join((*self.chain, self.chain[0]))}; none of these groups could start"
 
 
 STEPS_MOST = 200_000
 """Steps from group to group in the search for cycles; after that the cycles found so far are returned."""
 
 
-def find_circles(workloads: "Iterable[Workload]") -> list[Circle]:
-    """Each once, where its first member stands."""
+def find_cycles(workloads: "Iterable[Workload]") -> list[DependencyCycle]:
+    """Find dependency cycles; each is reported once, for its first member."""
     known = {(each.meta.namespace, each.meta.name): each for each in workloads}
     waits = {place: edges for place, edges in _waits(known).items() if edges}
     waited_by: dict[Place, list[Place]] = {}
@@ -66,13 +68,13 @@ def find_circles(workloads: "Iterable[Workload]") -> list[Circle]:
             waited_by.setdefault(other, []).append(place)
     left = {place: sum(other in waits for other in edges) for place, edges in waits.items()}
     free = [place for place, count in left.items() if not count]
-    for place in free:  # whoever waits for nobody who waits can begin
+    for place in free:  # groups that depend on no waiting group can start
         del waits[place]
         for other in waited_by.get(place, ()):
             left[other] -= 1
             if not left[other]:
                 free.append(other)
-    found: dict[frozenset[Place], Circle] = {}
+    found: dict[frozenset[Place], DependencyCycle] = {}
     steps = 0
     for place in waits:
         if steps > STEPS_MOST:
@@ -80,12 +82,12 @@ def find_circles(workloads: "Iterable[Workload]") -> list[Circle]:
         path, more = _way_back(place, waits)
         steps += more
         if path:
-            found.setdefault(frozenset(path), _circle(path, known, waits))
+            found.setdefault(frozenset(path), _cycle(path, known, waits))
     return list(found.values())
 
 
 def _waits(known: "Mapping[tuple[str, str], Workload]") -> dict[Place, dict[Place, str]]:
-    """For each group those it waits for, with the name that it gives them."""
+    """Map each group to the groups that it waits for, with the names used under `depends_on`."""
     found: dict[Place, dict[Place, str]] = {}
     for (namespace, name), workload in known.items():
         for group, spec in workload.spec.groups.items():
@@ -101,7 +103,7 @@ def _waits(known: "Mapping[tuple[str, str], Workload]") -> dict[Place, dict[Plac
 
 
 def _way_back(start: Place, waits: dict[Place, dict[Place, str]]) -> tuple[list[Place], int]:
-    """The shortest way from a group back to itself (empty: there is none), and the steps it took to find it."""
+    """Return the shortest path from a group back to itself (empty if none) and the number of steps searched."""
     came: dict[Place, Place] = {}
     queue = [start]
     steps = 0
@@ -119,13 +121,13 @@ def _way_back(start: Place, waits: dict[Place, dict[Place, str]]) -> tuple[list[
     return [], steps
 
 
-def _circle(
+def _cycle(
     path: list[Place], known: "Mapping[tuple[str, str], Workload]", waits: dict[Place, dict[Place, str]]
-) -> Circle:
+) -> DependencyCycle:
     first, second = path[0], path[1 % len(path)]
     owners = [known[place[:2]] for place in path]
     names = tuple(
         place[1] if len(owner.spec.groups) == 1 else f"{place[1]}/{place[2]}"
         for place, owner in zip(path, owners, strict=True)
     )
-    return Circle(owners[0], first[2], waits[first][second], names)
+    return DependencyCycle(owners[0], first[2], waits[first][second], names)

@@ -1,10 +1,6 @@
-"""What versions can do, by name; and fields that are written only when every server knows them.
+"""Features of this version by name, and stored fields that are written only when every server supports them.
 
-A field that a version adds to stored objects names its feature where it is defined:
-
-    nice: Annotated[int, needs("nice")] = 0
-
-The feature stands in `FEATURES`, servers announce it, and until all of them do the field stays at its default.
+A field added to a stored object names its feature where it is defined:
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -50,23 +46,23 @@ FEATURES = (
     "watch",
     "workload-identity",
 )
-"""What this version can do, so that clients and servers of other versions need not guess."""
+"""Features of this version; announced so that clients and servers of other versions can check for them."""
 
 
 def needs(feature: str) -> msgspec.Meta:
-    """Marks a field, in `Annotated`."""
+    """Mark a field, in `Annotated`, as requiring a feature."""
     return msgspec.Meta(extra={"feature": feature})
 
 
 class Gated(NamedTuple):
-    """A field that needs a feature, and has a value."""
+    """A field that requires a feature and has a value."""
 
     path: str
     feature: str
 
 
 def gated(value: Object) -> list[Gated]:
-    """The fields of an object that only some versions know."""
+    """List the fields of an object that require a feature and are set."""
     return list(_found(value, "")) if features_of(type(value)) else []
 
 
@@ -87,7 +83,7 @@ def _found(value: Any, path: str) -> Iterator[Gated]:
 
 
 def without(value: Any, known: Set[str]) -> Any:
-    """The same value with the fields at their defaults whose features are not known."""
+    """Return the value with fields of unsupported features reset to their defaults."""
     if isinstance(value, Struct):
         marks = _marks(type(value))
         changed = {}
@@ -112,7 +108,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 @cache
 def _marks(kind: type[Struct]) -> Mapping[str, str]:
-    """The features of a struct's own fields."""
+    """Return the features required by the fields of one struct."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     marked = {
@@ -125,20 +121,20 @@ def _marks(kind: type[Struct]) -> Mapping[str, str]:
 
 @cache
 def features_of(kind: type[Object]) -> frozenset[str]:
-    """What any of its fields needs: for most kinds nothing, and then nobody has to look."""
+    """Return all features required by fields of a kind; empty for most kinds."""
     seen: set[type] = set()
     found: set[str] = set()
 
-    def look(info: inspect.Type) -> None:
+    def visit(info: inspect.Type) -> None:
         if isinstance(info, inspect.StructType) and info.cls not in seen:
             seen.add(info.cls)
             found.update(_marks(info.cls).values())
             for field in info.fields:
-                look(field.type)
+                visit(field.type)
         parts = [getattr(info, name, None) for name in ("type", "item_type", "value_type")]
         for each in (*getattr(info, "types", ()), *parts):
             if each is not None:
-                look(each)
+                visit(each)
 
-    look(inspect.type_info(kind))
+    visit(inspect.type_info(kind))
     return frozenset(found)

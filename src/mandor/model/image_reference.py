@@ -1,4 +1,4 @@
-"""References to images, written out as Docker does: `nginx` is `docker.io/library/nginx`."""
+"""Normalization of image references as in Docker: `nginx` is `docker.io/library/nginx`."""
 
 from collections.abc import Collection
 
@@ -7,7 +7,7 @@ _HUB_NAMES = frozenset({"index.docker.io", "registry-1.docker.io", "registry.hub
 
 
 def repository_of(image: str) -> str:
-    """The full repository of an image: registry host, path, without tag and digest."""
+    """Return the full repository of an image: registry host and path, without tag and digest."""
     name = image.partition("@")[0]
     if ":" in name.rpartition("/")[2]:
         name = name.rpartition(":")[0]
@@ -21,10 +21,10 @@ def repository_of(image: str) -> str:
 
 
 def registry_allowed(image: str, allowed: Collection[str]) -> bool:
-    """Whether the image is below one of the allowed registries or repositories.
+    """Return whether the image is in one of the allowed registries or repositories.
 
-    An entry is a registry (`ghcr.io`), a path in it (`ghcr.io/acme`), a repository (`docker.io/library/nginx`), or a
-    remote of Incus with its colon (`images:`).
+    An entry is a registry (`ghcr.io`), a path in it (`ghcr.io/acme`), a repository (`docker.io/library/nginx`), or an
+    Incus remote with its colon (`images:`).
     """
     if ".." in image.split("/") or "//" in image:
         return False
@@ -43,7 +43,7 @@ def registry_allowed(image: str, allowed: Collection[str]) -> bool:
 
 
 def pinned(image: str, digest: str) -> str:
-    """The image by its digest (`sha256:…`) instead of its tag."""
+    """Return the image reference with its tag replaced by the digest (`sha256:…`)."""
     name = image.partition("@")[0]
     if ":" in name.rpartition("/")[2]:
         name = name.rpartition(":")[0]

@@ -17,30 +17,32 @@ from mandor.model.workload import FLAT, Release, Workload
 
 
 class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Set once by its controller; the agent stops the instance and reports it over."""
+    """An order to stop an instance, set once by its controller. The agent stops the instance and reports its end."""
 
     reason: str
     grace_seconds: float | None = None
-    """Absent: as its tasks say."""
+    """Seconds between the stop signal and the kill; absent: the tasks' own grace periods."""
     at: float = 0.0
 
 
 class Move(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Another one is started where it is sent, and takes its place when it serves."""
+    """A request to move an instance: a replacement starts on another node and takes over when it is ready."""
 
     reason: str
     to: str = ""
-    """The node; empty: any other, for it has to leave the one it is on."""
+    """Target node; empty means any node other than the current one."""
     at: float = 0.0
     first: Literal["start", "stop"] = "start"
-    """`stop`: another one can only begin when this one has ended."""
+    """Order of the move. `start`: the replacement starts before this instance stops; `stop`: this instance stops first.
+    """
     by: str = ""
-    """The rebalance that sends it; empty: another reason."""
+    """Name of the rebalance that requested the move; empty for other reasons."""
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """`node`, `variant`, `volumes`, `ports` and `relaxed` are written by the scheduler, once; `secrets` by the
-    secret signal controller, `stop` and the rest by the workload's controller."""
+    """Specification of an instance. The scheduler writes `node`, `variant`, `volumes`, `ports` and `relaxed`, once; the
+    secret signal controller writes `secrets`; the workload's controller writes the other fields.
+    """
 
     workload: str
     group: str = FLAT
@@ -49,41 +51,46 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     node: str = ""
     stop: StopOrder | None = None
     attempt: int = 0
-    """How many earlier copies of this index failed."""
+    """Number of earlier instances with this index that failed."""
     move: Move | None = None
-    """It is to go elsewhere; set by whoever knows a better place, called off by its controller."""
+    """Request to move to another node; set by the drain, restore or rebalance controller and cleared by the workload
+    controller.
+    """
     instead_of: str = ""
-    """The uid of the one whose place it is to take."""
+    """Uid of the instance that this one replaces."""
     pin: str = ""
-    """The only node it may go to; empty: any."""
+    """The only node on which the instance may be placed; empty for any node."""
     waits: tuple[str, ...] = ()
-    """What it waits for before it may be placed: what its group depends on."""
+    """Dependencies that must be met before the instance is placed."""
     avoid: tuple[str, ...] = ()
-    """Nodes where earlier copies failed: elsewhere first."""
+    """Nodes on which earlier instances failed; the scheduler tries other nodes first."""
     volumes: tuple[str, ...] = ()
-    """The volume objects it uses, all on its node; written with it."""
+    """Names of the volume objects in use, all on the instance's node; written together with `node`."""
     ports: dict[str, int] | None = None
-    """The node's ports that were chosen for it, by the names its group gives them; written with it. None: it asks for
-    none, and takes no room for them here."""
+    """Host ports chosen for the instance, by port name; written together with `node`. None if the group requests no
+    host ports.
+    """
     relaxed: tuple[str, ...] = ()
-    """The `should` rules that were given up to place it, in the order they were."""
+    """`should` rules that were relaxed to place the instance, in order."""
     variant: int = 0
-    """The form of its group that it was placed in: 0 is the main one, 1 the first of its `alternatives`."""
+    """Form of the group that was placed: 0 is the main form, 1 the first of `alternatives`."""
     claim: Claim | None = None
-    """It only holds room, for a virtual machine that somebody else makes: no agent runs it, no workload counts it, and
-    nobody but its task ends it. None: it is run."""
+    """Set if the instance only holds resources for a virtual machine that another system creates: no agent runs it, no
+    workload counts it, and only its VM request deletes it.
+    """
     secrets: Annotated[dict[str, str] | None, needs("secret-changes")] = None
-    """Content ids of secrets that its files are to have (`on_change: signal`), by name, written after a change; None:
-    none has changed since its release was made."""
+    """Content ids of the secrets in live files (`on_change: signal`), by name, written after a change; None if no
+    secret has changed since the release was made.
+    """
 
     @property
     def home(self) -> str:
-        """The node it belongs to, and ends with: a daemon's. Empty: it is no daemon."""
-        return "" if self.instead_of else self.pin  # whoever is sent to a certain node takes somebody's place there
+        """The node of a daemon's instance, which is deleted together with the node; empty for other types."""
+        return "" if self.instead_of else self.pin  # a pinned replacement is not a daemon: it was sent there by a move
 
 
 class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """One task of a group of several."""
+    """Status of one task in a group of several tasks."""
 
     name: str
     phase: Phase
@@ -93,56 +100,59 @@ class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
 
 
 class PortStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """One port of an instance, as it is on its node."""
+    """One port of an instance on its node."""
 
     name: str
     port: int
-    """Where the task listens, on its own address."""
+    """Port on which the task listens, on the instance's own address."""
     host: int | None = None
-    """The node's port that leads to it; None: none does."""
+    """Host port that forwards to the task; None if there is none."""
     protocol: Literal["tcp", "udp"] = "tcp"
 
 
 class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Written by the node's agent; before there is one, by the scheduler; Lost by the node controller."""
+    """Status of an instance: written by the scheduler before placement, then by the node's agent; `Lost` is set by the
+    node controller.
+    """
 
     phase: Phase
     reason: str = ""
-    """One word for programs: OOMKilled, Error, Completed, Unschedulable, NodeLost, CrashLoop …"""
+    """Machine-readable reason, one word: OOMKilled, Error, Completed, Unschedulable, NodeLost, CrashLoop …"""
     message: str = ""
-    """A sentence for people."""
+    """Human-readable description."""
     ready: bool = False
     restarts: int = 0
     exit_code: int | None = None
     engine: str = ""
     address: str = ""
-    """Its own; empty: it has none, or shares its node's."""
+    """IP address of the instance; empty if it has none or shares the node's."""
     host: str = ""
-    """The address of its node, where its ports are; only with `ports`."""
+    """Address of the node, where the host ports are; set only together with `ports`."""
     ports: tuple[PortStatus, ...] = ()
     nominated: str = ""
-    """The node where there will be room for it; while it is Pending."""
+    """Node on which room is being made by preemption, while the instance is Pending."""
     since: float = 0.0
-    """When this phase began."""
+    """Unix time at which the current phase started."""
     started_at: float = 0.0
     tasks: tuple[TaskStatus, ...] = ()
-    """Only for groups of several tasks."""
+    """Status of each task; only for groups of several tasks."""
     images: Annotated[dict[str, Digest] | None, needs("image-digests")] = None
-    """Digests of the images that its node pulled for it, by the references in its template; None: it pulled none, or
-    they were pinned already."""
+    """Digests of the images that the node pulled, by image reference in the template; None if it pulled none or all
+    were pinned.
+    """
 
 
 REFUSED, PORT_TAKEN = "Refused", "PortTaken"
-"""Reasons of a node that did not take an instance, which then never began: it is placed again."""
+"""Reasons of an instance that its node rejected before starting it; the instance is placed again."""
 
 UNSCHEDULABLE = "Unschedulable"
-"""Reason of an instance that no node can take now."""
+"""Reason of an instance that fits on no node at present."""
 
 EVICTED = "Evicted"
-"""Reason of a node that was short of something and ended an instance for it: it is placed again, elsewhere."""
+"""Reason of an instance that its node stopped because of a resource shortage; it is placed again on another node."""
 
 PENDING = InstanceStatus(phase=Phase.PENDING)
-_RESERVED = Phase.RESERVED  # Python 3.11 looks a member of an enum up in a function of its own each time.
+_RESERVED = Phase.RESERVED  # Python 3.11 resolves enum members with a function call each time.
 
 
 class Instance(Object, frozen=True, tag="instance"):
@@ -163,8 +173,10 @@ class Instance(Object, frozen=True, tag="instance"):
         return self.status.phase
 
     @property
-    def supplies(self) -> tuple[Key, ...]:
-        """What its node has to read to begin it; none once it has begun, or if it never will."""
+    def start_keys(self) -> tuple[Key, ...]:
+        """Keys of the objects that the node needs to start the instance; empty once it has started or if it will never
+        start.
+        """
         if self.status.phase is not Phase.RESERVED or self.spec.stop is not None or self.spec.claim is not None:
             return ()
         namespace = self.meta.namespace
@@ -175,7 +187,7 @@ class Instance(Object, frozen=True, tag="instance"):
         )
 
     def stopping(self, reason: str, *, at: float = 0.0, grace_seconds: float | None = None) -> "Instance":
-        """The same instance, told to stop; a second order changes nothing."""
+        """Return the instance with a stop order; an existing order is kept."""
         if self.spec.stop is not None:
             return self
         order = StopOrder(reason=reason, grace_seconds=grace_seconds, at=at)
@@ -197,9 +209,9 @@ class Instance(Object, frozen=True, tag="instance"):
         return Instance(meta=self.meta, spec=spec, status=InstanceStatus(phase=_RESERVED, since=at))
 
     def reported(self, status: InstanceStatus) -> "Instance":
-        """The same instance with another status; a `ValueError` for a move that does not exist."""
+        """Return the instance with a new status; raises `ValueError` if the phase change is not allowed."""
         if not may_move(self.status.phase, status.phase):
-            raise ValueError(f"{self.meta.name} cannot go from {self.status.phase} to {status.phase}")
+            raise ValueError(f"{self.meta.name} cannot change its phase from {self.status.phase} to {status.phase}")
         return self.changed(status=status)
 
 
@@ -216,6 +228,6 @@ def daemon_name(workload: str, group: str, node: str) -> str:
 
 
 def volume_names(volumes: Mapping[str, GroupVolume], workload: str, group: str, instance: str) -> dict[str, str]:
-    """The volume objects of an instance, by the names its group gives them: of `local` ones, for others have none."""
+    """Map the group's names of `local` volumes to the names of the instance's volume objects."""
     common = instance_prefix(workload, group)
     return {name: each.object_name(name, common, instance) for name, each in volumes.items() if each.type == "local"}

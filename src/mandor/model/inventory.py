@@ -1,4 +1,4 @@
-"""Inventory: the machines that another system knows, and how fresh what we know of them is."""
+"""Inventory: machines listed by another system, and the age of that list."""
 
 from typing import ClassVar
 
@@ -9,19 +9,19 @@ from mandor.model.meta import Object
 
 class InventorySpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     source: str
-    """Where the list comes from: a URL, or a file."""
+    """URL or file that the list is read from."""
 
 
 class InventoryStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Written after each look at the source."""
+    """Result of the last read of the source."""
 
     refreshed_at: float = 0.0
-    """When the list that is used was asked for; 0: there has been none yet."""
+    """Unix time at which the list in use was requested; 0 if no list has been read yet."""
     machines: int = 0
     failures: int = 0
-    """So many looks in a row have failed since; the last good list is used on."""
+    """Number of consecutive failed reads since then; the last good list stays in use."""
     error: str = ""
-    """Why the last one failed."""
+    """Error of the last failed read."""
 
 
 class Inventory(Object, frozen=True, tag="inventory"):

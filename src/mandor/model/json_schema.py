@@ -1,4 +1,4 @@
-"""JSON Schemas (2020-12) of model types: what the codec accepts, in words that editors and clients read."""
+"""JSON Schemas (2020-12) of model types, with descriptions for editors and clients."""
 
 import ast
 import inspect
@@ -20,10 +20,10 @@ Schema = dict[str, Any]
 
 _DURATION = r"\s*(\d+(\.\d+)?|(\d+(\.\d+)?(ms|s|m|h|d))+)\s*"
 QUANTITIES: dict[type, tuple[str, str]] = {
-    Cpu: (r"^\s*\d+(\.\d+)?\s*m?\s*$", "Processor time: cores (`0.5`, `2`) or thousandths of one (`500m`)."),
-    Size: (r"^\s*\d+(\.\d+)?\s*([kKMGTP]i?B?|B)?\s*$", "Bytes, with a unit: `256Mi`, `2GB`."),
+    Cpu: (r"^\s*\d+(\.\d+)?\s*m?\s*$", "CPU in cores (`0.5`, `2`) or thousandths of a core (`500m`)."),
+    Size: (r"^\s*\d+(\.\d+)?\s*([kKMGTP]i?B?|B)?\s*$", "Size in bytes, with an optional unit: `256Mi`, `2GB`."),
     Seconds: (f"^{_DURATION}$", "A duration: `250ms`, `30s`, `1h30m`."),
-    Percent: (r"^\s*\d+(\.\d+)?\s*%?\s*$", "A share in percent: `70%`."),
+    Percent: (r"^\s*\d+(\.\d+)?\s*%?\s*$", "Percentage: `70%`."),
     SecondsOrNever: (f"^(never|{_DURATION})$", "A duration (`30s`, `1h30m`), or `never`."),
 }
 _SCALARS: dict[Any, Schema] = {
@@ -39,7 +39,9 @@ _BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "ex
 
 
 class SchemaMaker:
-    """Collects the definitions of the structs it meets in `defs`; `ref` is where they will stand."""
+    """Makes schemas and collects the definitions of the structs in use in `defs`; `ref` is the pattern of references to
+    them.
+    """
 
     def __init__(self, ref: str = "#/$defs/{name}") -> None:
         self.ref = ref
@@ -111,7 +113,7 @@ class SchemaMaker:
                 schema["description"] = docs[each.name]
             if each.default is not NODEFAULT and each.default is not None and not isinstance(each.default, Struct):
                 default = to_plain(each.default)
-                # An empty list or mapping says nothing that its absence does not.
+                # An empty list or mapping is the same as an absent one.
                 schema |= {"default": default} if default or not isinstance(default, list | tuple | dict) else {}
             found[each.encode_name] = schema
         return found
@@ -131,7 +133,7 @@ def _quantity(kind: type) -> Schema:
 
 @cache
 def field_docs(kind: type[Struct]) -> dict[str, str]:
-    """What the source says below each field; empty where there is no source."""
+    """Map each field to the docstring below it in the source; empty if the source is not available."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not isinstance(base, type(Struct)) or base is Struct:
@@ -154,7 +156,7 @@ def _doc(name: str, after: ast.stmt) -> dict[str, str]:
 
 
 def schemas(kinds: Iterable[Any], ref: str = "#/$defs/{name}") -> dict[str, Schema]:
-    """The definitions of these structs and of everything they are made of."""
+    """Return the definitions of these structs and of all types that they use."""
     maker = SchemaMaker(ref)
     for kind in kinds:
         maker.schema(kind)

@@ -1,4 +1,4 @@
-"""What each level of a namespace allows, as one table: used by admission, by the agent and by the documentation."""
+"""Rules of each security level in one table, used by admission, the agent and the documentation."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,13 +8,15 @@ from typing import Any
 from mandor.model.level import Level
 
 LEVELS: tuple[Level, ...] = ("restricted", "baseline", "privileged")
-"""The strictest first: each level allows everything that the levels before it allow."""
+"""Levels from strictest to least strict: each allows everything that the levels before it allow."""
 
 BY_NAME = frozenset({"process"})
-"""Engines that run tasks on the node itself: `restricted` and `baseline` allow them only where `engines` names them."""
+"""Engines that run tasks directly on the node: `restricted` and `baseline` allow them only if the namespace lists them
+in `engines`.
+"""
 
 LOW_PORTS = 1024
-"""Ports of the node below this number are for the system."""
+"""Host ports below this number are reserved for the system."""
 
 CONTROL_PLANE_TAINTS = frozenset(
     {"control-plane", "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}
@@ -26,7 +28,7 @@ DEFAULT_CAPABILITIES = frozenset(
         *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
     }
 )
-"""What container engines give by default, as in Kubernetes' `baseline`."""
+"""Capabilities that container engines grant by default, as in Kubernetes' `baseline`."""
 
 SAFE_SYSCTLS = frozenset(
     {
@@ -36,27 +38,27 @@ SAFE_SYSCTLS = frozenset(
         *("net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"),
     }
 )
-"""Kernel settings that reach one container only, as in Kubernetes' `baseline`."""
+"""Kernel parameters that affect one container only, as in Kubernetes' `baseline`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelRules:
-    """The rules of one level where the namespace itself names nothing else."""
+    """Rules of one level, for topics without a list in the namespace."""
 
     root: bool
-    """A task may run as user 0 of its container."""
+    """Whether a task may run as user 0 of its container."""
     host_paths: bool
-    """Volumes of type `host` are allowed without `host_paths`."""
+    """Whether volumes of type `host` are allowed without `host_paths`."""
     low_ports: bool
-    """Ports of the node below 1024 are allowed."""
+    """Whether host ports below 1024 are allowed."""
     control_plane: bool
-    """Taints of the control plane may be tolerated."""
+    """Whether tasks may tolerate control plane taints."""
     capabilities: frozenset[str] | None
-    """What `cap_add` may name; None: anything."""
+    """Capabilities that `cap_add` may list; None for all."""
     privileged: bool
-    """`security.privileged` is allowed."""
+    """Whether `security.privileged` is allowed."""
     by_name: frozenset[str]
-    """Engines that `engines` of the namespace must name."""
+    """Engines that are allowed only if the namespace lists them in `engines`."""
 
 
 RULES: Mapping[Level, LevelRules] = {
@@ -124,8 +126,9 @@ _CONTAINER: Mapping[str, Level] = {
     "stdin": "restricted",
 }
 IMAGE_SERVER: tuple[str, ...] = ("server", "protocol", "server_certificate")
-"""Options of the engine incus that choose the host of the image, which the node calls: `registries` of a namespace
-judge them where there is such a list, and otherwise their level does."""
+"""Options of the Incus engine that choose the image server. `registries` of the namespace decides about them if set,
+otherwise the level.
+"""
 OPTIONS: Mapping[str, Mapping[str, Level]] = {
     "docker": _CONTAINER,
     "podman": _CONTAINER,
@@ -153,16 +156,17 @@ OPTIONS: Mapping[str, Mapping[str, Level]] = {
     },
     "process": _COMMON,
 }
-"""By engine and option: the strictest level that allows it, as far as `VALUES` allows its value. An option that is not
-in this table, and all options of other engines, need the level `privileged`."""
+"""Strictest level that allows each option, by engine. `VALUES` may restrict the value further. Options missing from
+this table, and all options of other engines, require the level `privileged`.
+"""
 
 UNCHECKED = frozenset({"fake"})
-"""Engines that run nothing, so that none of their options can do harm."""
+"""Engines that start nothing, so that all their options are harmless."""
 
-Judge = Callable[[Any, Level], bool]
+ValueCheck = Callable[[Any, Level], bool]
 
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-"""The name of a network; not `container:…`, `ns:…` or `pod:…`, which are networks of others."""
+"""Pattern of a network name; excludes `container:…`, `ns:…` and `pod:…`, which join other namespaces."""
 
 
 def _capabilities(value: Any, level: Level) -> bool:
@@ -174,9 +178,7 @@ def _capabilities(value: Any, level: Level) -> bool:
 def _network(value: Any, level: Level) -> bool:
     if value in ("none", "bridge"):
         return True
-    return (
-        level == "baseline" and value != "host" and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(value)) is not None
-    )
+    return level == "baseline" and value != "host" and _NETWORK.fullmatch(str(value)) is not None
 
 
 def _sysctls(value: Any, level: Level) -> bool:
@@ -201,7 +203,7 @@ def _default_profile(value: Any, level: Level) -> bool:
 
 
 def _incus_config(value: Any, level: Level) -> bool:
-    """Keys that Incus hands to the guest; at `baseline` also limits, but not the kernel's own."""
+    """Allow keys passed to the guest; at `baseline` also resource limits, but no kernel limits."""
     if not isinstance(value, Mapping):
         return False
     guest = ("cloud-init.", "user.", "environment.")
@@ -209,7 +211,7 @@ def _incus_config(value: Any, level: Level) -> bool:
     return all(str(key).startswith(guest) or (level == "baseline" and str(key).startswith(limits)) for key in value)
 
 
-_CONTAINER_VALUES: Mapping[str, Judge] = {
+_CONTAINER_VALUES: Mapping[str, ValueCheck] = {
     "cap_add": _capabilities,
     "network": _network,
     "sysctls": _sysctls,
@@ -218,7 +220,7 @@ _CONTAINER_VALUES: Mapping[str, Judge] = {
     "security_opt": _security_opt,
     "oom_score_adj": _at_least_zero,
 }
-VALUES: Mapping[str, Mapping[str, Judge]] = {
+VALUES: Mapping[str, Mapping[str, ValueCheck]] = {
     "docker": _CONTAINER_VALUES,
     "podman": _CONTAINER_VALUES,
     "cri": {"cap_add": _capabilities},
@@ -228,11 +230,13 @@ VALUES: Mapping[str, Mapping[str, Judge]] = {
 
 
 def option_allowed(level: Level, engine: str, option: str, value: Any) -> bool:
-    """Whether a level allows an engine's option with this value. A value that turns an option off is always allowed."""
+    """Return whether a level allows an engine's option with this value. A value that turns an option off is always
+    allowed.
+    """
     if level == "privileged" or engine in UNCHECKED or value in (None, False, "", (), [], {}):
         return True
     strictest = OPTIONS.get(engine, {}).get(option, "privileged")
     if LEVELS.index(strictest) > LEVELS.index(level):
         return False
-    judge = VALUES.get(engine, {}).get(option)
-    return judge is None or judge(value, level)
+    check = VALUES.get(engine, {}).get(option)
+    return check is None or check(value, level)

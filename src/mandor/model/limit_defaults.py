@@ -1,4 +1,4 @@
-"""LimitDefaults: what tasks of a namespace ask for that say nothing about it, and the most that one may."""
+"""LimitDefaults: default and maximum resources of the tasks in a namespace."""
 
 from typing import ClassVar, TypeVar
 
@@ -18,23 +18,23 @@ T = TypeVar("T", Task, TaskVariant)
 
 
 class LimitDefaultsSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """A task that says nothing of an amount gets it from here, when its workload is applied."""
+    """Default and maximum resources, applied to tasks when their workload is applied."""
 
     resources: TaskResources = TaskResources()
-    """What such a task asks for, and the most it may use."""
+    """Requests and limits of tasks that set none."""
     most: Limits = Limits()
-    """No task asks for more, or has a higher limit; one without a limit gets this."""
+    """Maximum request and limit of a task; also the limit of tasks that set none."""
 
     def __post_init__(self) -> None:
         if self.resources == TaskResources() and self.most == Limits():
-            raise ValueError("give `resources`, `most` or both")
+            raise ValueError("set `resources`, `most` or both")
         if self.resources.devices:
-            raise ValueError("devices are asked for by the tasks that need them: they have no default")
+            raise ValueError("`resources.devices` cannot have a default; set devices on the tasks that need them")
         for name in ("cpu", "memory", "processes"):
             most = getattr(self.most, name)
             usual = (getattr(self.resources, name, None), getattr(self.resources.limits, name))
             if most is not None and any(each is not None and each > most for each in usual):
-                raise ValueError(f"the default of {name} is above most.{name} {most}")
+                raise ValueError(f"the default of {name} is above `most.{name}`, which is {most}")
 
 
 class LimitDefaults(Object, frozen=True, tag="limit-defaults"):
@@ -47,7 +47,7 @@ class LimitDefaults(Object, frozen=True, tag="limit-defaults"):
 
 
 def filled(workload: Workload, defaults: LimitDefaultsSpec) -> Workload:
-    """The same workload, with a number wherever its tasks gave none."""
+    """Return the workload with the defaults set wherever a task sets no value."""
     replace = msgspec.structs.replace
     groups = {
         name: replace(
@@ -71,7 +71,7 @@ def _filled(tasks: dict[str, T], defaults: LimitDefaultsSpec) -> dict[str, T]:
 
 
 def _resources(given: TaskResources | None, defaults: LimitDefaultsSpec) -> TaskResources | None:
-    """None: as in the main form, which has its numbers already."""
+    """Fill in unset values; None (same as the main form) stays None."""
     if given is None:
         return given
     usual, most = defaults.resources, defaults.most
@@ -86,18 +86,18 @@ def _resources(given: TaskResources | None, defaults: LimitDefaultsSpec) -> Task
 
 
 def _request(given: Amount, usual: Amount, limit: Amount | None) -> Amount:
-    """What it gave, else the default; but not above its own limit."""
+    """Return the task's own request, else the default, but at most the task's own limit."""
     return given or (usual if limit is None else min(usual, limit))
 
 
 def _limit(given: Amount | None, request: Amount, usual: Amount | None, most: Amount | None) -> Amount | None:
-    """What it gave, else the default; but not below its own request."""
+    """Return the task's own limit, else the default, but at least the task's own request."""
     found = given if given is not None else usual if usual is not None else most
     return max(found, request) if found is not None else None
 
 
 def over(task: Task, most: Limits) -> tuple[str, str, str] | None:
-    """The path of the first amount that is above `most`, that amount, and the most."""
+    """Find the first amount above `most`: its path, the amount and the maximum; None if there is none."""
     asked = {
         "cpu": task.resources.cpu,
         "memory": task.resources.memory,

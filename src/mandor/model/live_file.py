@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from posixpath import dirname, join, normpath, relpath
 from typing import TYPE_CHECKING, NamedTuple
 
-from mandor.model.meta import Misfit
+from mandor.model.meta import InvalidField
 
 if TYPE_CHECKING:
     from mandor.model.task import File, Task
@@ -74,28 +74,30 @@ def check_live_files(task: "Task") -> None:
     files = signal_files(task)
     if task.on_change == "signal":
         if names := _secret_variables(task):
-            raise Misfit(
+            raise InvalidField(
                 f"`signal` cannot change environment variables of a running process: {names[0]} has a secret",
                 "on_change",
                 hint="put the secret into a file of `files`, or write `on_change: restart` for the task and "
                 "`on_change: signal` for its files",
             )
         if not files:
-            raise Misfit(
+            raise InvalidField(
                 "`signal` needs a file with a secret, and the task has none",
                 "on_change",
                 hint="`files: [{path: /run/app/password, secret: db/password}]`, or leave `on_change` out",
             )
     if not files:
         if task.change_signal != "SIGHUP":
-            raise Misfit(
+            raise InvalidField(
                 "`change_signal` is sent only with `on_change: signal`",
                 "change_signal",
                 hint="write `on_change: signal` for the task or for one of its files",
             )
         return
     if task.role == "init":
-        raise Misfit("an init task gets no signals: it runs to its end", "on_change", hint="leave `on_change` out")
+        raise InvalidField(
+            "an init task gets no signals: it runs to its end", "on_change", hint="leave `on_change` out"
+        )
     taken = [mount.path for mount in task.mounts]
     if task.identity is not None and task.identity.file:
         taken.append(task.identity.file)
@@ -105,7 +107,7 @@ def check_live_files(task: "Task") -> None:
 
 def _check_folder(task: "Task", file: "File", taken: Iterable[str]) -> None:
     if task.image and not file.path.startswith("/") and not (task.working_dir or "").startswith("/"):
-        raise Misfit(
+        raise InvalidField(
             f"the file {file.path} has `on_change: signal` and needs an absolute path, because the task has an `image`",
             "files",
             hint=f"`path: /run/app/{file.path}`, or an absolute `working_dir`",
@@ -114,7 +116,7 @@ def _check_folder(task: "Task", file: "File", taken: Iterable[str]) -> None:
     folder = dirname(path)
     shared = folder in _SYSTEM or any(_within(folder, each) for each in _KERNEL)
     if not folder or shared or (task.working_dir and folder == normpath(task.working_dir)):
-        raise Misfit(
+        raise InvalidField(
             f"the file {file.path} has `on_change: signal` and needs a folder of its own: the folder is mounted, and "
             "hides what the image has there",
             "files",
@@ -122,7 +124,7 @@ def _check_folder(task: "Task", file: "File", taken: Iterable[str]) -> None:
         )
     for each in taken:
         if _within(normpath(each), folder):
-            raise Misfit(
+            raise InvalidField(
                 f"{each} is in the folder of the file {file.path}, which has `on_change: signal`: nothing else is "
                 "mounted there",
                 "files",

@@ -1,4 +1,4 @@
-"""Machines on demand: which kinds a pool may get, and what became of those that were ordered."""
+"""Machines on demand: the kinds that a pool may order, and the state of ordered machines."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,40 +6,40 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Cpu, Percent, Seconds, Size
-from mandor.model.meta import Misfit, check_labels, check_name
+from mandor.model.meta import InvalidField, check_labels, check_name
 from mandor.model.node import Taint
 from mandor.model.resources import Resources
 
 KINDS_MOST = 16
 MACHINES_MOST = 1000
-"""Of one pool: they are kept in one object."""
+"""Maximum number of machines of one pool; all are stored in one object."""
 NAME_MOST = 40
-"""Of a pool that gets machines: their names begin with it."""
+"""Maximum length of the name of a pool with autoscaling: machine names start with it."""
 
 
 class MachineKind(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """What a machine of this kind will be as a node, so that it can be said beforehand whom it would help."""
+    """Properties of the nodes of this kind, used to predict which instances they could run."""
 
     cpu: Cpu
-    """What its node will have for work."""
+    """Allocatable CPU of the node."""
     memory: Size
-    """What its node will have for work."""
+    """Allocatable memory of the node."""
     disk: Size = Size(0)
-    """What its node will have for work; absent: whatever it is."""
+    """Allocatable disk space of the node; 0 (the default) if unknown."""
     devices: dict[str, Annotated[int, Bounds(ge=1, le=1024)]] = {}
-    """By kind or by vendor: `{gpu: 4}`, `{nvidia/gpu: 4}`."""
+    """Devices by kind or by vendor and kind: `{gpu: 4}`, `{nvidia/gpu: 4}`."""
     engines: tuple[str, ...] = ("process",)
-    """The engines its agent will offer."""
+    """Engines that the node's agent offers. Defaults to `process`."""
     labels: dict[str, str] = {}
     """The labels of its node."""
     taints: tuple[str, ...] = ()
     """The taints of its node, as `KEY=VALUE:EFFECT`."""
     options: dict[str, Any] = {}
-    """What the provisioner has to know about it: an image, a profile …"""
+    """Options passed to the provisioner, such as an image or a profile."""
 
     def __post_init__(self) -> None:
         if not self.cpu or not self.memory:
-            raise Misfit("a machine has some cpu and some memory", "cpu" if not self.cpu else "memory")
+            raise InvalidField("`cpu` and `memory` must be above 0", "cpu" if not self.cpu else "memory")
         for engine in self.engines:
             check_name(engine, "engine name")
         check_labels(self.labels)
@@ -47,7 +47,7 @@ class MachineKind(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
             try:
                 Taint.parse(taint)
             except ValueError as error:
-                raise Misfit(str(error), "taints") from None
+                raise InvalidField(str(error), "taints") from None
 
     @property
     def capacity(self) -> Resources:
@@ -55,68 +55,77 @@ class MachineKind(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
 
 
 class NodeAutoscale(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """The pool gets machines while work waits for room, and gives back those that stand idle."""
+    """Orders machines for the pool while instances wait for room, and returns idle ones."""
 
     provisioner: str
-    """Who makes them: `incus`, `pipeline`, or one that was plugged in."""
+    """Provisioner that creates the machines: `incus`, `pipeline`, or the name of a provisioner plugin."""
     kinds: dict[str, MachineKind]
-    """What can be had; of two that would help alike, the first."""
+    """Kinds of machines that can be ordered. Of kinds that help equally, the first is ordered."""
     max: Annotated[int, Bounds(ge=0, le=MACHINES_MOST)]
-    """So many machines at most; nodes that joined by themselves are not counted. 0: all are given back."""
+    """Maximum number of ordered machines; nodes that joined by themselves do not count. 0 returns all machines."""
     min: Annotated[int, Bounds(ge=0, le=MACHINES_MOST)] = 0
-    """So many are kept, whatever waits."""
+    """Minimum number of ordered machines. Defaults to 0."""
     pending_for: Seconds = Seconds(10)
-    """Work has to wait so long before a machine is ordered for it."""
+    """Time that an instance must be pending before a machine is ordered for it. Defaults to 10s."""
     join_within: Seconds = Seconds(600)
-    """A machine whose node has not joined by then has failed: it is given back, and another is tried later."""
+    """Time within which the node of an ordered machine must join, 1s to 24h. After that the order has failed: the
+    machine is returned and another one is ordered later. Defaults to 10m.
+    """
     idle_after: Seconds = Seconds(600)
-    """A machine that was not needed for so long is drained and given back."""
+    """Time after which an unneeded machine is drained and returned. Defaults to 10m."""
     busy_above: Percent = Percent(50)
-    """One of whose cpu or memory more is asked for is needed, even if its work had a place elsewhere."""
+    """A machine with more than this share of its CPU or memory requested is needed, even if its instances would fit
+    elsewhere. Defaults to 50%.
+    """
     drain_within: Seconds = Seconds(600)
-    """A drain that is not through by then is called off."""
+    """Time after which an unfinished drain of an idle machine is cancelled, 1s to 24h. Defaults to 10m."""
     at_once: Annotated[int, Bounds(ge=1, le=100)] = 5
-    """So many are on their way, or being given back, at the same time."""
+    """Maximum number of machines being ordered or returned at the same time. Defaults to 5."""
     settings: dict[str, str] = {}
-    """How the provisioner is reached: `{url: https://…}`; secrets stand in files of the server."""
+    """Connection settings of the provisioner, such as `{url: https://…}`. Credentials are files of the server."""
 
     def __post_init__(self) -> None:
         check_name(self.provisioner, "name of a provisioner")
         if self.min > self.max:
-            raise Misfit(f"`min` is {self.min} and `max` is {self.max}", "min", hint=f"at most {self.max}")
+            raise InvalidField(
+                f"`min` is {self.min}, more than `max`, which is {self.max}", "min", hint=f"at most {self.max}"
+            )
         if not self.kinds:
-            raise Misfit("there is no kind of machine to be had", "kinds", hint="{small: {cpu: 2, memory: 4Gi}}")
+            raise InvalidField("`kinds` is empty", "kinds", hint="{small: {cpu: 2, memory: 4Gi}}")
         if len(self.kinds) > KINDS_MOST:
-            raise Misfit(f"{len(self.kinds)} kinds of machines; at most {KINDS_MOST} are allowed", "kinds")
+            raise InvalidField(f"{len(self.kinds)} kinds of machines; at most {KINDS_MOST} are allowed", "kinds")
         for name in self.kinds:
             check_name(name, "kind of machine")
         for name in ("join_within", "drain_within"):
             if not 1 <= getattr(self, name) <= 86_400:
-                raise Misfit(f"`{name}` is 1s to 24h", name)
+                raise InvalidField(f"{getattr(self, name)} is out of range", name, hint="1s to 24h")
 
 
 MachinePhase = Literal["Ordered", "Joined", "Draining", "Leaving"]
 
 
 class Machine(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """One machine of a pool. It is written down before it is ordered: whoever controls next orders it again, by the
-    same id, and gets the same one."""
+    """One machine of a pool. It is recorded before it is ordered, so that after a crash the controller repeats the
+    order with the same id and gets the same machine.
+    """
 
     id: str
-    """Also the name of its node."""
+    """Id of the machine, and name of its node."""
     kind: str
     phase: MachinePhase = "Ordered"
-    """Ordered: its node has not joined; Draining: it is being emptied; Leaving: it is being given back."""
+    """`Ordered`: its node has not joined yet. `Draining`: its instances are being moved. `Leaving`: it is being
+    returned.
+    """
     at: float
-    """When this phase began."""
+    """Unix time at which the phase started."""
     why: str = ""
-    """What it was ordered, or is given back, for."""
+    """Reason for which the machine was ordered or is returned."""
     idle_since: float = 0.0
-    """0: it is needed."""
+    """Unix time since which the machine is not needed; 0 while it is needed."""
 
 
-class Trouble(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """A kind that could not be had: it is not tried before `until`."""
+class OrderFailures(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """Failures to order a kind of machine; the kind is not ordered again before `until`."""
 
     failures: int
     until: float
@@ -124,10 +133,10 @@ class Trouble(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, f
 
 
 class PoolScaling(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Written by the node autoscaler."""
+    """Status of the pool's node autoscaler."""
 
     machines: tuple[Machine, ...] = ()
-    trouble: dict[str, Trouble] = {}
-    """By kind of machine."""
+    trouble: dict[str, OrderFailures] = {}
+    """Failed orders by kind of machine."""
     message: str = ""
-    """What it does, and why not more."""
+    """The autoscaler's last action or the limit that prevents one."""

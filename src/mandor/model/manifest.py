@@ -1,7 +1,7 @@
-"""Manifests: what people write, read into objects, with file and line for every mistake.
+"""Reads manifests into objects and reports every error with its file and line.
 
-Forms: a flat workload (one task), a workload with `groups`, other kinds with `kind:`, and objects as
-`mandor get -o yaml` shows them (`kind, meta, spec`; what the cluster keeps about them is ignored).
+Forms: a flat workload (one task), a workload with `groups`, other kinds with `kind:`, and objects as printed by `mandor
+get -o yaml` (`kind, meta, spec`; fields set by the cluster are ignored).
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -14,8 +14,8 @@ from mandor.errors import Invalid, TooLarge
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, Parsed, load_all
 from mandor.model.codec import KINDS
-from mandor.model.depends import HINT as UNTIE
-from mandor.model.depends import find_circles
+from mandor.model.depends import HINT as CYCLE_HINT
+from mandor.model.depends import find_cycles
 from mandor.model.limit_defaults import LimitDefaults, LimitDefaultsSpec
 from mandor.model.log_sink import LogSink, LogSinkSpec
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
@@ -83,29 +83,29 @@ _MADE: dict[str, Callable[..., Object]] = {
 
 _META = ("kind", "name", "namespace", "labels")
 _ORDERS = frozenset({"restarted", "rollout", "run_of"})
-"""What commands and controllers write, and manifests leave alone."""
+"""Fields written by commands and controllers, not by manifests."""
 _WORKLOAD = tuple(
     name for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec)) if name not in _ORDERS
 )
 _TASK = frozenset(each.encode_name for each in msgspec.structs.fields(Task)) - {"role"}
 _GROUP = (frozenset(each.encode_name for each in msgspec.structs.fields(Group)) | {"count"}) - {"tasks"}
-_IMPORT = "`mandor import` makes manifests of it, and `mandor apply -f` takes it as it is"
+_IMPORT = "convert it with `mandor import`, or apply it unchanged with `mandor apply -f`"
 _NOT_IN_META = frozenset({"uid", "version", "created_at"})
 _FLAT_PATHS = (f"groups.{FLAT}.tasks.{FLAT}", f"groups.{FLAT}")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object of a manifest, and where it stands."""
+    """One object of a manifest and its position."""
 
     object: Object
     file: str
     line: int
     source: Any = field(default=None, repr=False, compare=False)
-    """As it was written, with its lines."""
+    """The parsed source, with line numbers."""
 
     def line_of(self, path: str) -> int:
-        """Where `spec.priority` stands, or as close to it as is known."""
+        """Return the line of a path such as `spec.priority`, or of its closest known parent."""
         line, here = self.line, self.source
         path = _unfolded(path) if _is_flat(here) else path
         steps = path.replace("[", ".").replace("]", "").split(".")
@@ -128,7 +128,7 @@ def load_manifests(
     namespace: str = DEFAULT_NAMESPACE,
     engines: Collection[str] | None = None,
 ) -> list[Document]:
-    """Every object of one text; see `load_files`."""
+    """Read all objects of one text; see `load_files`."""
     return load_files([(filename, text)], namespace=namespace, engines=engines)
 
 
@@ -138,11 +138,11 @@ def load_files(
     namespace: str = DEFAULT_NAMESPACE,
     engines: Collection[str] | None = None,
 ) -> list[Document]:
-    """Every object of several (name, text) files, in order; nothing if anything is wrong. A mapping is a manifest that
-    stands in another file, with its lines there.
+    """Read all objects of several (name, text) files, in order. A mapping is a manifest inside another file, with its
+    line numbers.
 
-    `Invalid` tells the first mistake (facts `file`, `line`, `path`) and lists all of them (`errors`).
-    `namespace` is for objects that name none; `engines`: the only engine names there are.
+    Raises `Invalid` if anything is wrong: with the first error (facts `file`, `line`, `path`) and a list of all of them
+    (`errors`). `namespace` applies to objects that set none; `engines` are the only valid engine names.
     """
     documents: list[Document] = []
     mistakes: list[tuple[str, Mistake]] = []
@@ -152,9 +152,9 @@ def load_files(
         mistakes += [(name, each) for each in sorted(wrong, key=lambda each: each.line)]
         if len(mistakes) >= MISTAKES_MOST:
             break
-    mistakes += _twice(documents)
-    mistakes += _deadlocked(documents)
-    mistakes += _circular(documents)
+    mistakes += _duplicates(documents)
+    mistakes += _near_cycles(documents)
+    mistakes += _dependency_cycles(documents)
     if engines is not None:
         mistakes += [wrong for each in documents for wrong in _no_such_engine(each, engines)]
     if mistakes:
@@ -182,7 +182,7 @@ def _read_file(name: str, text: str | bytes | Map, namespace: str) -> tuple[list
     mistakes: list[Mistake] = []
     sources = [each for document in parsed for each in _items(document.value, document.line)]
     if not sources:
-        mistakes.append(Mistake(1, "", "there is no object in it", "a manifest begins with `name:`"))
+        mistakes.append(Mistake(1, "", "the manifest contains no object", "a manifest starts with `name:`"))
     if len(sources) > OBJECTS_MOST:
         raise TooLarge(f"{len(sources)} objects; at most {OBJECTS_MOST} are allowed", file=name, line=1)
     for source, line in sources:
@@ -197,7 +197,7 @@ def _read_file(name: str, text: str | bytes | Map, namespace: str) -> tuple[list
 
 
 def _items(value: Any, line: int) -> list[tuple[Any, int]]:
-    """A list of objects, as `mandor get -o yaml` shows it, counts as its items."""
+    """Return the items of a list as printed by `mandor get -o yaml`, or the value itself."""
     if isinstance(value, Map) and isinstance(value.get("items"), List) and value.keys() <= {"items", "revision"}:
         items = value["items"]
         return [(each, at) for each, at in zip(items, items.lines, strict=True)]
@@ -213,7 +213,7 @@ def _flat(mistake: Mistake) -> Mistake:
 
 
 def _unfolded(path: str) -> str:
-    """A flat manifest knows no groups, so neither does the path of its mistakes."""
+    """Return the path without the implicit group and task of a flat manifest."""
     bare = path.removeprefix("spec.")
     for prefix in _FLAT_PATHS:
         if bare == prefix or bare.startswith(f"{prefix}."):
@@ -223,7 +223,7 @@ def _unfolded(path: str) -> str:
 
 def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | None:
     if not isinstance(source, Map):
-        reader.wrong(line, "", "an object is a mapping", "a manifest begins with `name:`")
+        reader.wrong(line, "", "an object must be a mapping", "a manifest starts with `name:`")
         return None
     kind = source.get("kind", "workload")
     if not _check_kind(reader, source, kind, line):
@@ -238,7 +238,7 @@ def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | No
         return None
     try:
         return _MADE[kind](meta=meta, spec=spec)
-    except ValueError as error:  # a name that does not go with what it says
+    except ValueError as error:  # the name does not fit the spec
         reader.wrong(meta_source.lines.get("name", line), "name", str(error))
         return None
 
@@ -252,18 +252,18 @@ def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
     elif isinstance(kind, str) and kind in LATER_KINDS:
         reader.wrong(at, "kind", f"`{kind}` is not supported yet")
     elif isinstance(kind, str) and kind in KINDS and kind not in _SPECS:
-        change = "`mandor cordon`, `drain`, `taint` and `label` change a node"
+        change = "change a node with `mandor cordon`, `drain`, `taint` or `label`"
         hint = change if kind == "node" else None
-        reader.wrong(at, "kind", f"the cluster makes its {KINDS[kind].plural} itself; they cannot be applied", hint)
+        reader.wrong(at, "kind", f"{KINDS[kind].plural} are created by the cluster and cannot be applied", hint)
     elif not isinstance(kind, str) or kind not in _SPECS:
-        reader.wrong(at, "kind", f"there is no kind {str(kind)[:40]!r}", did_you_mean(str(kind), _SPECS))
+        reader.wrong(at, "kind", f"unknown kind {str(kind)[:40]!r}", did_you_mean(str(kind), _SPECS))
     else:
         return True
     return False
 
 
 def _split_object(reader: Reader, source: Map, line: int) -> tuple[Map, Map]:
-    """(meta, spec) of the form `kind, meta, spec`, without what the cluster keeps about it."""
+    """Return (meta, spec) of the form `kind, meta, spec`, without fields set by the cluster."""
     for key in source:
         if key not in {"kind", "meta", "spec", "status"}:
             reader.unknown(key, {"kind", "meta", "spec"}, frozenset(), "", source.lines[key])
@@ -273,7 +273,7 @@ def _split_object(reader: Reader, source: Map, line: int) -> tuple[Map, Map]:
         if part is None and name == "spec" and source.get("kind") in {"namespace", "volume", "node-pool", "rebalance"}:
             part = Map(line)
         if not isinstance(part, Map):
-            reader.wrong(source.lines.get(name, line), "", f"`{name}` is missing, or not a mapping")
+            reader.wrong(source.lines.get(name, line), "", f"`{name}` is missing or not a mapping")
             part = Map(line)
         parts.append(part)
     return parts[0], parts[1]
@@ -303,7 +303,7 @@ def _read_meta(reader: Reader, source: Map, kind: str, line: int, namespace: str
             reader.wrong(at, dot + key, str(error))
     if not KINDS[kind].namespaced:
         if source.get("namespace"):
-            reader.wrong(source.lines["namespace"], dot + "namespace", f"a {kind} belongs to no namespace")
+            reader.wrong(source.lines["namespace"], dot + "namespace", f"a {kind} is cluster-wide and has no namespace")
         found["namespace"] = ""
     return Meta(**found) if len(reader.mistakes) == before else None
 
@@ -320,7 +320,7 @@ _META_CHECKS: dict[str, tuple[Any, Callable[[Any], None]]] = {
 
 
 def _spec_of(reader: Reader, source: Map, kind: str, line: int) -> Map:
-    """The spec inside a manifest that is written without `meta` and `spec`."""
+    """Return the spec of a manifest that is written without `meta` and `spec`."""
     spec = Map(source.line or line)
     if kind != "workload":
         for key in source:
@@ -354,7 +354,7 @@ def _spec_of(reader: Reader, source: Map, kind: str, line: int) -> Map:
 
 def _unknown_in_flat(reader: Reader, key: str, line: int) -> None:
     if key == "tasks":
-        hint = "with several tasks, put them under `groups`: {NAME: {tasks: …}}"
+        hint = "put several tasks under `groups: {NAME: {tasks: …}}`"
         reader.wrong(line, "", "`tasks` belongs to a group", hint)
         return
     later = LATER[WorkloadSpec] | LATER[Group] | LATER[Task]
@@ -365,27 +365,31 @@ def _check_outside_groups(reader: Reader, source: Map, keys: list[str]) -> None:
     for key in keys:
         line = source.lines[key]
         if key in _TASK or key in LATER[Task]:
-            reader.wrong(line, "", f"`{key}` belongs to a task when there are `groups`", "move it under `groups`")
+            reader.wrong(
+                line, "", f"`{key}` belongs to a task when there are `groups`", "move it to the task, under `groups`"
+            )
         elif key in _GROUP or key in LATER[Group]:
-            reader.wrong(line, "", f"`{key}` belongs to a group when there are `groups`", "move it under `groups`")
+            reader.wrong(
+                line, "", f"`{key}` belongs to a group when there are `groups`", "move it to the group, under `groups`"
+            )
         else:
             reader.unknown(key, {*_META, *_WORKLOAD}, LATER[WorkloadSpec], "", line)
 
 
-def _twice(documents: list[Document]) -> list[tuple[str, Mistake]]:
+def _duplicates(documents: list[Document]) -> list[tuple[str, Mistake]]:
     first: dict[Key, Document] = {}
     found = []
     for each in documents:
         other = first.setdefault(each.object.key, each)
         if other is not each:
             where = f"line {other.line}" if other.file == each.file else f"{other.file}:{other.line}"
-            text = f"{each.object.key} stands here a second time, first in {where}"
-            found.append((each.file, Mistake(each.line, "name", text, "give one of them another name")))
+            text = f"{each.object.key} is defined twice, first in {where}"
+            found.append((each.file, Mistake(each.line, "name", text, "rename one of them")))
     return found
 
 
-def _deadlocked(documents: list[Document]) -> list[tuple[str, Mistake]]:
-    """Groups of these manifests that wait for each other; each cycle is told where its first rule stands."""
+def _near_cycles(documents: list[Document]) -> list[tuple[str, Mistake]]:
+    """Report groups whose near-rules wait for each other, at the first rule of each cycle."""
     workloads = {each.object.key: each for each in documents if isinstance(each.object, Workload)}
     found: dict[frozenset[str], tuple[str, Mistake]] = {}
     known = [each.object for each in workloads.values() if isinstance(each.object, Workload)]
@@ -398,20 +402,20 @@ def _deadlocked(documents: list[Document]) -> list[tuple[str, Mistake]]:
     return list(found.values())
 
 
-def _circular(documents: list[Document]) -> list[tuple[str, Mistake]]:
-    """Groups of these manifests that depend on each other; each cycle is told where its first `depends_on` stands."""
+def _dependency_cycles(documents: list[Document]) -> list[tuple[str, Mistake]]:
+    """Report groups that depend on each other, at the first `depends_on` of each cycle."""
     workloads = {each.object.key: each for each in documents if isinstance(each.object, Workload)}
     found = []
-    for each in find_circles(each.object for each in workloads.values() if isinstance(each.object, Workload)):
+    for each in find_cycles(each.object for each in workloads.values() if isinstance(each.object, Workload)):
         document = workloads[each.workload.key]
         path = f"groups.{each.group}.depends_on.{each.name}"
-        mistake = Mistake(_line_of(document, each.group, "depends_on", each.name), path, each.message, UNTIE)
+        mistake = Mistake(_line_of(document, each.group, "depends_on", each.name), path, each.message, CYCLE_HINT)
         found.append((document.file, _flat(mistake) if _is_flat(document.source) else mistake))
     return found
 
 
 def _line_of(document: Document, group: str, *path: str | int) -> int:
-    """Where something of a group stands, or as close to it as is known."""
+    """Return the line of a path within a group, or of its closest known parent."""
     line, here = document.line, document.source
     inside: tuple[str | int, ...] = path if _is_flat(here) else ("groups", group, *path)
     for step in ("spec", *inside) if isinstance(here, dict) and "spec" in here else inside:
@@ -436,6 +440,6 @@ def _no_such_engine(document: Document, engines: Collection[str]) -> list[tuple[
         for name, place in named:
             if name not in engines:
                 line, path = document.line_of(f"spec.groups.{group}.{place}"), inside + place.rpartition("[")[0]
-                wrong = Mistake(line, path, f"there is no engine {name!r}", did_you_mean(name, engines))
+                wrong = Mistake(line, path, f"unknown engine {name!r}", did_you_mean(name, engines))
                 found.append((document.file, wrong))
     return found

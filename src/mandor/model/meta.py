@@ -1,4 +1,4 @@
-"""What every object has: a key, and the facts the store keeps about it."""
+"""Key and metadata of objects, and checks of names and labels."""
 
 import re
 from functools import lru_cache
@@ -14,7 +14,7 @@ _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?")
 
 
 class Key(NamedTuple):
-    """Where an object lives. Objects of the whole cluster have the namespace `""`."""
+    """Identifies an object. Cluster-wide objects have the namespace `""`."""
 
     kind: str
     namespace: str
@@ -27,8 +27,8 @@ class Key(NamedTuple):
 _new_tuple = tuple.__new__
 
 
-class Misfit(ValueError):
-    """Values that do not go together: which key is to blame, within the value that was read, and a way out."""
+class InvalidField(ValueError):
+    """A validation error with the path of the field, relative to the value that was read, and a hint."""
 
     def __init__(self, message: str, *at: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ def check_name(name: str, what: str = "name", most: int = NAME_MOST) -> None:
 
 @lru_cache(maxsize=1024)
 def _check_namespace(name: str) -> None:
-    """Of a few, thousands of objects are made; what is wrong is not remembered."""
+    """Check a namespace's name; successes are cached, because thousands of objects share a few namespaces."""
     check_name(name, "namespace")
 
 
@@ -62,32 +62,33 @@ def check_labels(labels: dict[str, str]) -> None:
 
 
 class TraceMark(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """The trace that whoever wrote it was in: those who act on it go on with that."""
+    """Trace context of the request that wrote an object; components that act on the object continue the trace."""
 
     parent: str
-    """The span, as `traceparent` of the W3C's trace context says it."""
+    """Parent span in the format of the W3C `traceparent` header."""
     at: float = 0.0
-    """When the trace began; what is done much later is a story of its own."""
+    """Unix time at which the trace started; much later actions start a new trace."""
 
     def __post_init__(self) -> None:
         if len(self.parent) != TRACE_PARENT_LENGTH:
-            raise ValueError(f"a trace's parent has {TRACE_PARENT_LENGTH} characters, as `traceparent` has")
+            raise ValueError(f"`trace.parent` must have {TRACE_PARENT_LENGTH} characters, as in a `traceparent` header")
 
 
 class Meta(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     name: str
     namespace: str = ""
     uid: str = ""
-    """Given by the store when the object is new; never used again."""
+    """Unique id, set by the store when the object is created and never reused."""
     version: int = 0
-    """The store's revision that last wrote the object; 0: not stored yet."""
+    """Store revision of the last write of the object; 0 if it is not stored yet."""
     labels: dict[str, str] = {}
     created_at: float = 0.0
     trace: TraceMark | None = None
-    """Only while traces are recorded, on workloads and their instances; the server writes it."""
+    """Trace context, on workloads and instances while tracing is enabled; set by the server."""
     schema: int = 1
-    """The number of its kind's shape when it was written: it grows when what was there means something else, not when
-    fields are added."""
+    """Schema version of the kind when the object was written. It increases when a field changes its meaning, not when
+    fields are added.
+    """
 
     def __post_init__(self) -> None:
         check_name(self.name, most=253)
@@ -100,13 +101,13 @@ class Meta(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, forb
 class Object(
     Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag_field="kind", forbid_unknown_fields=True
 ):
-    """A stored thing: meta, spec (what is wanted), status (what is so)."""
+    """A stored object: meta, spec (desired state), status (observed state)."""
 
     kind: ClassVar[str]
     plural: ClassVar[str]
     namespaced: ClassVar[bool] = True
     schema: ClassVar[int] = 1
-    """The latest shape of this kind that this version knows, and the one it writes."""
+    """Latest schema version that this version of Mandor reads, and the one that it writes."""
 
     meta: Meta
     spec: Any
@@ -115,7 +116,9 @@ class Object(
     @property
     def key(self) -> Key:
         meta = self.meta
-        return _new_tuple(Key, (self.kind, meta.namespace, meta.name))  # half the time of Key(…), and asked for a lot
+        return _new_tuple(
+            Key, (self.kind, meta.namespace, meta.name)
+        )  # takes half the time of Key(…), which matters: keys are read often
 
     @property
     def labels(self) -> dict[str, str]:
@@ -123,11 +126,11 @@ class Object(
 
     @property
     def node(self) -> str:
-        """The node this object belongs to, for watches by node; empty: none."""
+        """Name of the node that the object belongs to, for watches by node; empty if none."""
         return ""
 
     def stamped(self, *, version: int, uid: str = "", created_at: float = 0.0) -> Self:
-        """The same object as the store keeps it; only a store calls this."""
+        """Return the object with the metadata set by a store on commit."""
         meta = msgspec.structs.replace(
             self.meta,
             version=version,
@@ -137,5 +140,5 @@ class Object(
         return msgspec.structs.replace(self, meta=meta)
 
     def changed(self, **fields: Any) -> Self:
-        """The same object with other `meta`, `spec` or `status`."""
+        """Return the object with other `meta`, `spec` or `status`."""
         return msgspec.structs.replace(self, **fields)

@@ -1,4 +1,4 @@
-"""Finds groups that wait for each other: `must` near-rules that no first instance could keep."""
+"""Finds groups that wait for each other: cycles of `must` near-rules that no first instance can satisfy."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,37 +10,42 @@ from mandor.model.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Deadlock:
-    """A group that could never be placed, and the rule that it would wait for."""
+    """A group that can never be placed, and the rule that blocks it."""
 
     workload: Workload
     group: str
     rule: int
-    """Its place under `near`."""
+    """Index of the rule under `near`."""
     chain: tuple[str, ...]
-    """Who waits for whom: the last waits for the first."""
+    """Groups of the cycle: each waits for the next, the last for the first."""
 
     @property
     def message(self) -> str:
         pairs = pairwise((*self.chain, self.chain[0]))
         waits = ", ".join(f"{one} waits for {other}" for one, other in pairs)
-        return f"a cycle of `must` near-rules: {waits}; none of them can be the first"
+        return f"`must` near-rules form a cycle: {waits}; none of these groups can be placed first"
 
 
 PAIRS_MOST = 200_000
-"""Pairs of a rule and a group that are compared; rules beyond that are not examined."""
+"""Maximum number of comparisons of a rule with a group; rules beyond that are not examined."""
 STEPS_MOST = 200_000
-"""Steps from group to group in the search for cycles; after that the cycles found so far are returned."""
-HINT = "make one of these rules `strength: should`"
+"""Maximum number of steps from group to group in the search for cycles; after that the cycles found so far are
+returned.
+"""
+HINT = "set `strength: should` on one of these rules"
 
 _Place = tuple[str, str, str]
-"""Namespace, workload, group."""
+"""Namespace, workload and group."""
 _Waits = dict[_Place, list[tuple[int, set[_Place]]]]
-"""For each group, by rule: those of whom one must be there."""
+"""For each group and rule, the groups of which one must be placed first."""
 
 
 def find_deadlocks(workloads: Iterable[Workload]) -> list[Deadlock]:
-    """A group can be placed when for each of its `must` near-rules it names itself, or somebody it names can be
-    placed, or nobody it names is known. Those for whom this never becomes so wait for each other for ever."""
+    """Find groups that can never be placed because of `must` near-rules.
+
+    A group can be placed when each of these rules selects the group itself, selects a group that can be placed, or
+    selects no known group. All other groups are deadlocked.
+    """
     known = {(each.meta.namespace, each.meta.name, group): each for each in workloads for group in each.spec.groups}
     by_name: dict[str, list[_Place]] = {}
     for place in known:
@@ -60,7 +65,7 @@ def find_deadlocks(workloads: Iterable[Workload]) -> list[Deadlock]:
 
 
 def _paths(waits: _Waits, free: set[_Place]) -> list[list[_Place]]:
-    """For each group that lies on a cycle, the shortest one, as far as `STEPS_MOST` allows."""
+    """Return the shortest cycle of each group that lies on one, limited by `STEPS_MOST`."""
     found, left = list[list[_Place]](), STEPS_MOST
     for place in waits:
         if place not in free and left > 0:
@@ -72,7 +77,7 @@ def _paths(waits: _Waits, free: set[_Place]) -> list[list[_Place]]:
 
 
 def _free(waits: _Waits) -> set[_Place]:
-    """Those for whom each rule is kept by somebody who can be placed."""
+    """Return the groups that can be placed: each of their rules is satisfied by a group that can be placed."""
     named_by: dict[_Place, list[tuple[_Place, int]]] = {}
     for place, rules in waits.items():
         for index, named in rules:
@@ -109,7 +114,9 @@ def _blocking(place: _Place, waits: _Waits, free: set[_Place]) -> list[tuple[int
 
 
 def _path(start: _Place, waits: _Waits, free: set[_Place]) -> tuple[list[_Place], int]:
-    """The shortest way from a group back to itself (empty: it only waits for those who do), and the steps it took."""
+    """Return the shortest path from a group back to itself (empty if it is not part of a cycle) and the number of steps
+    searched.
+    """
     came: dict[_Place, _Place] = {}
     queue = [start]
     steps = 0

@@ -16,31 +16,33 @@ from mandor.model.resources import Resources
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 TAINTS_MOST = 32
 CLOCK_AHEAD = "clock.ahead"
-"""The fact that says how many seconds a node's clock is ahead of the servers'; absent: less than a few."""
+"""Fact with the number of seconds by which the node's clock is ahead of the servers'; absent if it is only a few."""
 RENEWS = "credential.renews"
-"""The fact that says `yes` where the agent can renew its credential; absent: it is too old for that."""
+"""Fact that is `yes` if the agent can renew its credential; absent for agents that cannot."""
 
 
 class NodePhase(StrEnum):
-    """What the node controller makes of a node's heartbeats."""
+    """Health of a node according to its heartbeats."""
 
     UNKNOWN = "Unknown"
     READY = "Ready"
     SUSPECT = "Suspect"
-    """Silent for a while: nothing new goes there."""
+    """No heartbeats for a short time: no new instances are placed on the node."""
     DOWN = "Down"
-    """Silent for too long: its instances are Lost."""
+    """No heartbeats for too long: the node's instances are Lost."""
 
 
 class Taint(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Keeps away from a node what does not tolerate it; text: `KEY=VALUE:EFFECT`, `KEY:EFFECT`."""
+    """Repels instances that do not tolerate it; written as `KEY=VALUE:EFFECT` or `KEY:EFFECT`."""
 
     key: str
     value: str = ""
     effect: Effect = "NoSchedule"
-    """`PreferNoSchedule`: elsewhere rather than there; `NoExecute`: what is there has to leave, too."""
+    """`NoSchedule`: no new instances. `PreferNoSchedule`: other nodes are preferred. `NoExecute`: running instances are
+    evicted, too. Defaults to `NoSchedule`.
+    """
     since: float = 0.0
-    """When it was set, with NoExecute; the API writes it."""
+    """Unix time at which a NoExecute taint was set; written by the API."""
 
     def __post_init__(self) -> None:
         check_labels({self.key: self.value})
@@ -53,46 +55,50 @@ class Taint(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
         named, colon, effect = text.rpartition(":")
         key, _, value = named.partition("=")
         if not colon or effect not in get_args(Effect):
-            raise ValueError(f"{text!r} is no taint; write KEY=VALUE:EFFECT, with one of {', '.join(get_args(Effect))}")
+            raise ValueError(
+                f"{text!r} is not a taint; write KEY=VALUE:EFFECT, with the effect {', '.join(get_args(Effect))}"
+            )
         return cls(key, value, cast(Effect, effect))
 
 
 class Drain(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Nothing new goes to the node, and everything that is there goes elsewhere, within its budgets."""
+    """Moves all instances off the node, within their disruption budgets, and places no new ones."""
 
     deadline: Seconds | None = None
-    """So long batches may run on to their end; absent: as long as they like."""
+    """Time that batches may continue to run; absent: until they end."""
     force: bool = False
-    """At the deadline (at once, if there is none) whatever is left is stopped, and no budget is asked."""
+    """Whether the remaining instances are stopped at the deadline, or at once if there is none, without regard to
+    disruption budgets.
+    """
     since: float = 0.0
-    """When it was ordered; the API writes it."""
+    """Unix time at which the drain was requested; written by the API."""
 
 
 class Renewal(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """An order to the agent: the node is to have another credential."""
+    """A request to the agent to renew the node's credential."""
 
     since: float
     overlap_seconds: float = 3600.0
-    """So long the one it has now is good beside the new one."""
+    """Seconds during which the old credential stays valid beside the new one."""
 
 
 class NodeSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Written by users."""
+    """Settings of a node, written by users."""
 
     pool: str = "default"
     cordoned: bool = False
-    """Nothing new goes there."""
+    """Whether the node is closed for new instances."""
     drain: Drain | None = None
-    """It is to be emptied, and kept empty; absent: it is not."""
+    """The node is being drained and kept empty; absent if not."""
     taints: tuple[Taint, ...] = ()
     reserved: Resources = Resources()
-    """Kept free for the machine itself."""
+    """Resources reserved for the system."""
     forget_before_epoch: int = 0
-    """Work that was ordered before this epoch of the cluster and that nobody knows any more may be stopped."""
+    """Instances ordered before this cluster epoch that the cluster no longer knows may be stopped."""
     maintained: float = 0.0
-    """It needs no turn (any more) in the maintenance window of its pool that opened at this time."""
+    """Opening time of the pool's last maintenance window in which this node was handled or skipped."""
     renewal: Annotated[Renewal | None, needs("credential-renewal")] = None
-    """Its agent is to renew its credential; absent: it has."""
+    """Pending request to renew the agent's credential; absent if none is pending."""
 
     def __post_init__(self) -> None:
         check_name(self.pool, "pool")
@@ -103,10 +109,10 @@ class NodeSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
 
 
 def stamped(before: NodeSpec, after: NodeSpec, now: float) -> NodeSpec:
-    """With the times of what is new in it: nobody else says when something was ordered."""
+    """Return the spec with `since` set on new taints and drains; only the API sets these times."""
     known = {str(each): each.since for each in before.taints}
-    drives = {each: known.get(str(each), now) for each in after.taints if each.effect == "NoExecute"}
-    taints = tuple(msgspec.structs.replace(each, since=drives.get(each, 0.0)) for each in after.taints)
+    times = {each: known.get(str(each), now) for each in after.taints if each.effect == "NoExecute"}
+    taints = tuple(msgspec.structs.replace(each, since=times.get(each, 0.0)) for each in after.taints)
     drain = after.drain
     if drain is not None:
         drain = msgspec.structs.replace(drain, since=before.drain.since if before.drain is not None else now)
@@ -114,38 +120,40 @@ def stamped(before: NodeSpec, after: NodeSpec, now: float) -> NodeSpec:
 
 
 MAPPED_USERS = "mapped-users"
-"""Extra of an engine whose containers know 65,536 users: a namespace's user has another number in them."""
+"""Extra of an engine whose containers map 65,536 user ids, so that a namespace's user has another id inside them."""
 
 
 class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """What an engine on a node says it can do (data, not code)."""
+    """Capabilities of an engine on a node."""
 
     version: str = ""
     up: bool = True
     images: bool = False
-    """Runs images; without it, commands of the node itself."""
+    """Whether the engine runs images; otherwise it runs commands of the node."""
     limits: frozenset[str] = frozenset()
-    """Which limits it enforces: cpu, memory, processes."""
+    """Limits that the engine enforces: cpu, memory, processes."""
     extras: frozenset[str] = frozenset()
-    """Optional verbs: logs, exec, stats, events, pull, sandbox …"""
+    """Optional operations: logs, exec, stats, events, pull, sandbox …"""
     loads: frozenset[str] = frozenset()
-    """The kinds of image files it takes: archive, incus."""
+    """Formats of image files that the engine can load: archive, incus."""
     message: str = ""
 
     def runs(self, images: Iterable[bool], needs: Set[str]) -> bool:
-        """Tasks of these kinds (True: an image, False: a command of the node itself), with all that they need: images
-        want an engine that runs images, commands one that runs the node's own programs; some do both."""
+        """Return whether the engine can run tasks of these kinds (True: an image, False: a command of the node) and
+        offers all extras in `needs`.
+        """
         both = not self.images or "commands" in self.extras
         return needs <= self.extras and all(self.images if image else both for image in images)
 
 
 ENGINE_FACT = "engine."
-"""So begin the facts about engines."""
+"""Prefix of facts about engines."""
 
 
 def engine_facts(engines: Mapping[str, Capabilities]) -> dict[str, str]:
-    """What rules can say of the engines of a node: `engine.docker.version version >= 24`,
-    `engine.incus.machines == true`."""
+    """Return the facts about a node's engines that node rules can use: `engine.docker.version version >= 24`,
+    `engine.incus.machines == true`.
+    """
     found: dict[str, str] = {}
     for name, each in engines.items():
         known = {"up": each.up, "images": each.images}
@@ -157,22 +165,22 @@ def engine_facts(engines: Mapping[str, Capabilities]) -> dict[str, str]:
 
 
 class PortRange(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """The node's ports from which one is chosen for an instance that asks for any."""
+    """Host ports from which one is chosen for an instance that requests `auto`."""
 
     first: int = 20_000
     last: int = 32_000
     taken: tuple[int, ...] = ()
-    """Ports that programs which are not Mandor's were found to hold, wherever they are; the agent looks again."""
+    """Ports in use by programs that Mandor did not start; updated by the agent."""
 
     def __str__(self) -> str:
         return f"{self.first}-{self.last}"
 
     @classmethod
     def parse(cls, text: str) -> "PortRange":
-        """`20000-32000`; a `ValueError` for anything else."""
+        """Parse `20000-32000`; raises `ValueError` for other text."""
         first, dash, last = text.partition("-")
         if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65_535):
-            raise ValueError(f"{text!r} is not a range of ports; write FIRST-LAST, as 20000-32000")
+            raise ValueError(f"{text!r} is not a port range; write FIRST-LAST, for example 20000-32000")
         return cls(int(first), int(last))
 
 
@@ -183,46 +191,50 @@ DrainPhase = Literal["Draining", "Waiting", "Late", "Drained"]
 
 
 class DrainStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a drain is."""
+    """Progress of a drain."""
 
     phase: DrainPhase
-    """Waiting: nothing can leave just now; Late: its deadline has passed and something is left."""
+    """`Draining`; `Waiting`: no instance can leave at present; `Late`: the deadline has passed and instances are left;
+    `Drained`.
+    """
     since: float
-    """When it began."""
+    """Unix time at which the drain started."""
     total: int = 0
-    """So many instances were there to leave."""
+    """Number of instances when the drain started."""
     left: int = 0
-    """So many of them are still there."""
+    """Number of instances still on the node."""
     moving: int = 0
-    """So many of those are on their way."""
+    """Number of instances being moved."""
     waiting: tuple[str, ...] = ()
-    """What the others wait for."""
+    """Reasons why the other instances cannot leave yet."""
 
 
 class Maintenance(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """The maintenance window of its pool has come to it: it is emptied, kept empty for a while, and given back."""
+    """The node's turn in its pool's maintenance window: it is drained, kept empty for a while, and reopened."""
 
     window: float
-    """When that opened."""
+    """Unix time at which the window opened."""
     drain: Drain
-    """How it is emptied."""
+    """Settings of the drain."""
     empty_since: float = 0.0
-    """0: it is not empty yet."""
+    """Unix time since which the node is empty; 0 if it is not."""
     until: float = 0.0
-    """When it takes work again, at the latest."""
+    """Unix time at which the node is reopened at the latest."""
 
 
 class Occupied(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """What is in use on a machine of an inventory, by virtual machines that are not Mandor's."""
+    """Resources of an inventory's machine in use by virtual machines that Mandor does not manage."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
     machines: int = 0
-    """How many virtual machines."""
+    """Number of such virtual machines."""
 
 
 class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Written by the node's agent, except `phase`, `reason`, `since`, `drain` and `maintenance`: the controllers'."""
+    """Status of a node. The agent writes it, except `phase`, `reason`, `since`, `drain` and `maintenance`, which
+    controllers write.
+    """
 
     phase: NodePhase
     reason: str = ""
@@ -231,26 +243,28 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     capacity: Resources = Resources()
     engines: dict[str, Capabilities] = {}
     facts: dict[str, str] = {}
-    """What the agent found: os, arch, kernel.version, hostname, cpu.model, boot."""
+    """Facts detected by the agent: os, arch, kernel.version, hostname, cpu.model, boot."""
     agent_version: str = ""
     images: dict[str, int] = {}
-    """Images that are there already, with their sizes in bytes."""
+    """Images present on the node, with their sizes in bytes."""
     ports: PortRange = USUAL_PORTS
-    """What it has for instances that ask for any port of their node."""
+    """Host ports for instances that request `auto`."""
     pressure: tuple[str, ...] = ()
-    """What it is short of: memory, disk, inodes. It takes nothing new that is not important then."""
+    """Resources that the node is short of: memory, disk, inodes. Meanwhile it accepts only critical instances."""
     usage: Resources | None = None
-    """What is really used, as the agent last measured it; absent: not measured."""
+    """Resources in use, as last measured by the agent; absent if not measured."""
     drain: DrainStatus | None = None
-    """How far its drain is; absent: it is not drained."""
+    """Progress of the drain; absent if the node is not being drained."""
     maintenance: Maintenance | None = None
-    """Its turn in the maintenance window of its pool; absent: it is not its turn."""
+    """The node's turn in its pool's maintenance window; absent if it is not its turn."""
     log_sinks: dict[str, SinkHealth] = {}
-    """How log sinks do there, by name; those that are not active are absent."""
+    """Health of the active log sinks on this node, by name."""
     inventory: str = ""
-    """The inventory that it comes from: it has no agent, and is Ready while that lists it; empty: it has one."""
+    """Inventory that lists the node. Such a node has no agent and is Ready while the inventory lists it; empty for
+    nodes with an agent.
+    """
     occupied: Occupied | None = None
-    """What the inventory says is in use there; only with `inventory`."""
+    """Resources in use according to the inventory; only with `inventory`."""
 
 
 UNKNOWN = NodeStatus(phase=NodePhase.UNKNOWN)
@@ -272,18 +286,18 @@ class Node(Object, frozen=True, tag="node"):
 
     @property
     def drain(self) -> Drain | None:
-        """How it is to be emptied, as somebody ordered or for its maintenance; None: it is not."""
+        """The drain in effect, requested by a user or by maintenance; None if there is none."""
         turn = self.status.maintenance
         return self.spec.drain or (turn.drain if turn is not None else None)
 
     @property
     def closed(self) -> bool:
-        """Nothing new goes there, because somebody said so."""
+        """Whether the node is cordoned or drained, so that no new instances are placed on it."""
         return self.spec.cordoned or self.drain is not None
 
     @property
     def opened(self) -> "Node":
-        """The same node as it would be if nobody had."""
+        """The same node without cordon, drain and maintenance."""
         spec = msgspec.structs.replace(self.spec, cordoned=False, drain=None)
         return self.changed(spec=spec, status=msgspec.structs.replace(self.status, maintenance=None))
 

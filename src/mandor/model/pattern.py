@@ -1,4 +1,4 @@
-"""Regular expressions in rules: bounded, and matched in linear time."""
+"""Regular expressions in rules: limited in length and matched in linear time."""
 
 from functools import lru_cache
 
@@ -6,17 +6,17 @@ from mandor.lib.regex import Unfit, compiled
 
 PATTERN_MOST = 128
 TEXT_MOST = 256
-"""Characters of a fact that are matched."""
+"""Number of characters of a fact that are matched."""
 
 
 def check_pattern(text: str) -> None:
-    """Raise a `ValueError` that says what is wrong with the pattern."""
+    """Raise a `ValueError` that describes what is wrong with the pattern."""
     if len(text) > PATTERN_MOST:
         raise ValueError(f"a regular expression has at most {PATTERN_MOST} characters; this one has {len(text)}")
     try:
         compiled(text)
     except Unfit as error:
-        raise ValueError(f"{error}; write it more simply, or several rules with `any:`") from None
+        raise ValueError(f"{error}; simplify it, or use several rules with `any:`") from None
 
 
 def found(pattern: str, text: str) -> bool:

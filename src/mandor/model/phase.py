@@ -1,4 +1,4 @@
-"""The phases of an instance, and the only moves between them."""
+"""The phases of an instance and the allowed transitions between them."""
 
 from enum import StrEnum
 
@@ -14,26 +14,26 @@ class Phase(StrEnum):
     STOPPED = "Stopped"
     LOST = "Lost"
 
-    __hash__ = str.__hash__  # an enum's own is written in Python, and phases are looked up a lot
+    __hash__ = str.__hash__  # the hash of an enum is computed in Python, which is slow for a frequent dict key
 
     @property
     def over(self) -> bool:
-        """It holds no resources any more and never runs again."""
+        """Whether the instance has ended: it holds no resources and never runs again."""
         return self in OVER
 
     @property
     def placed(self) -> bool:
-        """It holds room on a node."""
+        """Whether the instance holds resources on a node."""
         return self in {Phase.RESERVED, Phase.STARTING, Phase.RUNNING, Phase.STOPPING}
 
 
 OVER = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
 
 MOVES: dict[Phase, frozenset[Phase]] = {
-    # Pending → Stopped: told to stop before it had a node.
+    # Pending → Stopped: stopped before it was placed.
     Phase.PENDING: frozenset({Phase.RESERVED, Phase.STOPPED}),
-    # Reserved, Starting → Failed: it cannot be started (no such program, no such image).
-    # Reserved → Running: it began so soon that nobody was told of it before.
+    # Reserved, Starting → Failed: it cannot be started (program or image not found).
+    # Reserved → Running: it started before Starting was reported.
     Phase.RESERVED: frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING, Phase.STOPPED, Phase.FAILED, Phase.LOST}),
     Phase.STARTING: frozenset(
         {Phase.RUNNING, Phase.STOPPING, Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED, Phase.LOST}
@@ -43,7 +43,7 @@ MOVES: dict[Phase, frozenset[Phase]] = {
         {Phase.STARTING, Phase.STOPPING, Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.LOST}
     ),
     Phase.STOPPING: frozenset({Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED, Phase.LOST}),
-    # Lost → back, when the node returns before it was replaced.
+    # Lost → back: the node returned before the instance was replaced.
     Phase.LOST: frozenset(
         {Phase.STARTING, Phase.RUNNING, Phase.STOPPING, Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED}
     ),

@@ -1,4 +1,4 @@
-"""Digests of a release's images: which images it has, and its templates with digests in the place of tags."""
+"""Digests of a release's images: lists its images and replaces tags by digests in its templates."""
 
 import msgspec
 
@@ -7,13 +7,13 @@ from mandor.model.workload import GroupTemplate, Release
 
 
 def images_of(release: Release) -> frozenset[str]:
-    """The references of all images of all forms of a release."""
+    """Return the references of all images in all forms of a release."""
     forms = (form for group in release.spec.groups.values() for form in group.forms)
     return frozenset(task.image for form in forms for task in form.tasks.values() if task.image)
 
 
 def with_digests(release: Release, form: GroupTemplate) -> GroupTemplate:
-    """A form of one of its groups, with each image by its digest where that is known."""
+    """Return a form of one of the release's groups with known digests in place of tags."""
     if not release.status.images:
         return form
     tasks = {

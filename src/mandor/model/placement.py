@@ -1,4 +1,4 @@
-"""Placement: where a group may go, in the author's words."""
+"""Placement: rules about the nodes on which a group's instances may run."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Seconds
-from mandor.model.meta import Misfit, check_name
+from mandor.model.meta import InvalidField, check_name
 from mandor.model.node import Effect, Taint
 from mandor.model.rule import Rule, parse_rule
 
@@ -18,7 +18,7 @@ SELF = "self"
 EVERYWHERE = "*"
 DEFAULT_POOL = "default"
 KINDS = ("pool", "where", "near", "apart", "spread")
-"""Kinds of rules, in the order in which they count when nobody says otherwise."""
+"""Kinds of rules in their default order of importance."""
 RuleKind = Literal["pool", "where", "near", "apart", "spread"]
 
 
@@ -26,14 +26,17 @@ class Where(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
     """A rule on nodes: one `rule`, or `any` of several."""
 
     rule: str | None = None
-    """`FACT == VALUE`, `FACT in [A, B]`, `FACT exists`, `FACT >= 4`, `FACT version >= 5.4`, `FACT =~ /REGEX/`;
-    against it `!=`, `not in`, `not exists`."""
+    """The condition: `FACT == VALUE`, `FACT in [A, B]`, `FACT exists`, `FACT >= 4`, `FACT version >= 5.4` or `FACT =~
+    /REGEX/`; negated with `!=`, `not in` or `not exists`.
+    """
     any: tuple[str, ...] = ()
-    """One of these rules is enough."""
+    """Conditions of which at least one must hold."""
     strength: Strength = "must"
-    """`must`: never elsewhere; `should`: elsewhere rather than not at all; `prefer`: better there."""
+    """`must`: never violated. `should`: violated only if the instance would otherwise stay pending. `prefer`: matching
+    nodes score higher. Defaults to `must`.
+    """
     weight: Weight | None = None
-    """How much better, with `prefer`."""
+    """Weight of a `prefer` rule, 1 to 100."""
 
     def __post_init__(self) -> None:
         if (self.rule is None) == (not self.any):
@@ -48,42 +51,48 @@ class Where(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Any of these is enough."""
+        """The parsed conditions, of which one must hold."""
         return tuple(parse_rule(text) for text in self.texts)
 
 
 class Pool(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """A pool that is not a must; `pool: NAME` alone is one."""
+    """A pool with a strength; `pool: NAME` alone means `must`."""
 
     name: str
-    """The pool's name."""
+    """Name of the pool."""
     strength: Strength = "must"
-    """`must`: only there; `should`: elsewhere rather than not at all; `prefer`: better there."""
+    """`must`: only nodes of the pool. `should`: other nodes only if the instance would otherwise stay pending.
+    `prefer`: nodes of the pool score higher. Defaults to `must`.
+    """
     weight: Weight | None = None
-    """How much better, with `prefer`."""
+    """Weight of a `prefer` rule, 1 to 100."""
 
     def __post_init__(self) -> None:
         check_name(self.name, "pool")
         _check_weight(self.strength, self.weight)
 
 
-class Neighbours(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Certain instances, and what counts as standing where they stand."""
+class InstanceSelector(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """Selects instances, and the topology domain in which they are counted."""
 
     workload: str | None = None
-    """Instances of this workload; `self`: the other instances of this group."""
+    """Workload whose instances are selected; `self` selects the other instances of this group."""
     group: str | None = None
-    """Only this group of it."""
+    """Group of that workload. Defaults to all its groups."""
     match: dict[str, str] = {}
-    """Instances of workloads that have all these labels."""
+    """Labels that the workloads of selected instances must all have."""
     namespaces: tuple[str, ...] = ()
-    """Where those live; absent: in the own namespace, `*`: anywhere."""
+    """Namespaces of the selected instances. Defaults to the workload's own namespace; `*` means all."""
     over: str = "node"
-    """The fact that makes two nodes one place: `node`, `zone`, `rack` …"""
+    """Fact that defines the domains: nodes with the same value are in one domain, for example `node`, `zone` or `rack`.
+    Defaults to `node`.
+    """
     strength: Strength = "must"
-    """`must`: never otherwise; `should`: otherwise rather than not at all; `prefer`: better so."""
+    """`must`: never violated. `should`: violated only if the instance would otherwise stay pending. `prefer`: matching
+    nodes score higher. Defaults to `must`.
+    """
     weight: Weight | None = None
-    """How much better, with `prefer`."""
+    """Weight of a `prefer` rule, 1 to 100."""
 
     def __post_init__(self) -> None:
         self._check_subject()
@@ -92,30 +101,30 @@ class Neighbours(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
 
     def _check_subject(self) -> None:
         if (self.workload is None) == (not self.match):
-            raise ValueError("write either `workload: NAME` (or `self`) or `match: {LABEL: VALUE}`")
+            raise ValueError("set either `workload: NAME` (or `self`) or `match: {LABEL: VALUE}`")
         if self.group is not None and self.workload in {None, SELF}:
-            raise ValueError("`group` belongs to `workload: NAME`")
+            raise ValueError("`group` requires `workload: NAME`")
         if self.namespaces and self.workload == SELF:
-            raise ValueError("`namespaces` does not belong to `workload: self`")
+            raise ValueError("`namespaces` cannot be combined with `workload: self`")
 
     @property
     def subject(self) -> str:
-        """Who they are, in short."""
+        """Short text that names the selected instances."""
         if self.workload is None:
             return ",".join(f"{key}={value}" for key, value in sorted(self.match.items()))
         return f"{self.workload}/{self.group}" if self.group else self.workload
 
 
-class Near(Neighbours, frozen=True):
-    """To stand where certain instances stand: in the same domain of `over`."""
+class Near(InstanceSelector, frozen=True):
+    """Places instances in a domain of `over` that contains one of the selected instances."""
 
     @property
     def texts(self) -> tuple[str, ...]:
         return (f"near {self.subject} over {self.over}",)
 
 
-class Apart(Neighbours, frozen=True):
-    """To stand where certain instances do not stand: in another domain of `over`."""
+class Apart(InstanceSelector, frozen=True):
+    """Places instances in a domain of `over` that contains none of the selected instances."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -123,16 +132,19 @@ class Apart(Neighbours, frozen=True):
 
 
 class Spread(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """To stand in equal numbers in all domains of `over`."""
+    """Distributes instances evenly over the domains of `over`."""
 
     over: str
-    """The fact that makes two nodes one place: `node`, `zone`, `rack` …"""
+    """Fact that defines the domains: nodes with the same value are in one domain, for example `node`, `zone` or `rack`.
+    """
     max_skew: Skew = 1
-    """One domain may have so many more than the one with fewest."""
+    """Maximum difference between the instance counts of a domain and of the emptiest domain. Defaults to 1."""
     match: dict[str, str] = {}
-    """Whom to count: instances of the namespace's workloads that have all these labels; absent: of this group."""
+    """Labels of the workloads in the namespace whose instances are counted. Defaults to the instances of this group."""
     strength: Strength = "must"
-    """`must`: never otherwise; `should`: otherwise rather than not at all; `prefer`: better so."""
+    """`must`: never violated. `should`: violated only if the instance would otherwise stay pending. `prefer`: more even
+    nodes score higher. Defaults to `must`.
+    """
 
     def __post_init__(self) -> None:
         _check_over(self.over)
@@ -146,23 +158,23 @@ PlacementRule = Where | Near | Apart | Spread
 
 
 class Toleration(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Lets a group onto nodes with such a taint; no `key`: all, no `value`: any, no `effect`: every."""
+    """Allows instances on nodes with a matching taint. Unset fields match every key, value or effect."""
 
     key: str = ""
-    """The taint's key; absent: any."""
+    """Key of the taint. Defaults to any key."""
     value: str | None = None
-    """The taint's value; absent: any."""
+    """Value of the taint. Defaults to any value."""
     effect: Effect | None = None
-    """`NoSchedule`, `PreferNoSchedule` or `NoExecute`; absent: every."""
+    """`NoSchedule`, `PreferNoSchedule` or `NoExecute`. Defaults to any effect."""
     seconds: Seconds | None = None
-    """So long it may stay when a `NoExecute` taint comes; absent: for good."""
+    """Time that an instance stays on its node after a `NoExecute` taint is added. Defaults to no limit."""
 
     def __post_init__(self) -> None:
         if self.seconds is not None and self.effect not in {None, "NoExecute"}:
-            raise Misfit(
-                f"`seconds` belongs to `effect: NoExecute`: {self.effect} drives nobody off",
+            raise InvalidField(
+                f"`seconds` requires `effect: NoExecute`, because {self.effect} evicts no instances",
                 "seconds",
-                hint="leave `seconds` out, or `effect`",
+                hint="remove `seconds` or `effect`",
             )
 
     def covers(self, taint: Taint) -> bool:
@@ -171,37 +183,43 @@ class Toleration(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
 
 class Placement(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     pool: str | Pool | None = None
-    """Only nodes of this pool; `{name: …, strength: should}`: if that can be."""
+    """Pool whose nodes are allowed, as `NAME` or `{name: NAME, strength: should}`."""
     where: tuple[Where, ...] = ()
-    """Rules on nodes; all of them count."""
+    """Rules on nodes; all of them apply."""
     tolerate: tuple[Toleration, ...] = ()
-    """Taints that do not keep it away."""
+    """Taints that the instances tolerate."""
     dedicated: bool = False
-    """Its node is its workload's alone: it goes where nobody else is, and nobody else goes there."""
+    """Whether nodes are used exclusively: instances are placed on nodes without other workloads, and no other workload
+    is placed there.
+    """
     near: tuple[Near, ...] = ()
-    """Instances to be close to."""
+    """Instances to be placed close to."""
     apart: tuple[Apart, ...] = ()
-    """Instances to keep away from."""
+    """Instances to be kept apart from."""
     spread: tuple[Spread, ...] = ()
-    """Domains to fill evenly."""
+    """Domains to distribute instances over."""
     order: tuple[RuleKind, ...] = ()
-    """The kinds of rules, the dearest first: `should` rules are given up from the end. Absent: as they are written."""
+    """Kinds of rules from most to least important. `should` rules are relaxed starting with the least important.
+    Defaults to the order in the manifest.
+    """
 
     patience: Seconds = Seconds(30)
-    """So long it waits for room that others are about to free, before it gives a `should` rule up."""
+    """Time to wait for room that stopping instances will free before a `should` rule is relaxed. Defaults to 30s."""
     relax: Literal["before-preemption", "after-preemption"] = "before-preemption"
-    """What comes first when nothing fits: giving up `should` rules, or taking the place of lower priorities."""
+    """Order of the scheduler's steps if no node fits: relaxing `should` rules before or after preempting instances of
+    lower priority. Defaults to `before-preemption`.
+    """
 
     def __post_init__(self) -> None:
         if len(set(self.order)) != len(self.order):
-            raise ValueError("`order` names a kind of rules twice")
+            raise ValueError("`order` lists a kind of rules twice")
         for name in ("where", "near", "apart", "spread"):
             if len(getattr(self, name)) > 32:
-                raise ValueError(f"at most 32 rules are allowed under `{name}`")
+                raise ValueError(f"{len(getattr(self, name))} rules under `{name}`; at most 32 are allowed")
 
     @property
     def rules(self) -> tuple[PlacementRule, ...]:
-        """All rules as declared, the first declared first; a pool is a rule on the node's `pool`."""
+        """All rules, the most important first; a pool that is not a must is a rule on the fact `pool`."""
         found: list[PlacementRule] = []
         for kind in (*self.order, *(each for each in KINDS if each not in self.order)):
             found += self._pool_rule if kind == "pool" else getattr(self, kind)
@@ -209,12 +227,12 @@ class Placement(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
 
     @property
     def home(self) -> str:
-        """The pool it names, with whatever strength, or the default one."""
+        """The pool in the manifest, of any strength, or the default pool."""
         return (self.pool.name if isinstance(self.pool, Pool) else self.pool) or DEFAULT_POOL
 
     @property
     def only_pool(self) -> str | None:
-        """The pool it must be in."""
+        """The only pool whose nodes are allowed; None if there is no such restriction."""
         if isinstance(self.pool, Pool):
             return self.pool.name if self.pool.strength == "must" else None
         return self.pool
@@ -229,9 +247,9 @@ class Placement(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
 
 def _check_weight(strength: Strength, weight: int | None) -> None:
     if weight is not None and strength != "prefer":
-        raise ValueError("`weight` belongs to `strength: prefer`")
+        raise ValueError("`weight` requires `strength: prefer`")
 
 
 def _check_over(over: str) -> None:
     if not over or len(over) > 128 or any(each.isspace() for each in over):
-        raise ValueError(f"{over[:40]!r} is not a fact; `over` is `node`, `zone`, `rack` …")
+        raise ValueError(f"{over[:40]!r} is not a fact; set `over` to `node`, `zone`, `rack` or another fact")

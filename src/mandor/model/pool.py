@@ -1,4 +1,4 @@
-"""NodePool: what holds for all nodes of a pool: when they are maintained, and how many there are."""
+"""NodePool: maintenance windows and autoscaling of the nodes in a pool."""
 
 from typing import Annotated, ClassVar
 
@@ -8,41 +8,44 @@ from msgspec import Struct, field
 from mandor.lib.cron import Cron
 from mandor.lib.quantity import Seconds
 from mandor.model.machine import NAME_MOST, Machine, NodeAutoscale, PoolScaling
-from mandor.model.meta import Misfit, Object, check_name
+from mandor.model.meta import InvalidField, Object, check_name
 
 WINDOW_SECONDS_MOST = 7 * 86_400
 
 
 class Window(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """At these times the nodes of the pool are emptied one after another, kept empty for a while, and given back."""
+    """A maintenance window: the pool's nodes are drained one after another, kept empty for a while, and reopened."""
 
     cron: str
-    """When it opens: five fields, `minute hour day month weekday`, or @daily, @weekly …"""
+    """Cron expression of the opening times: `minute hour day month weekday`, or @daily, @weekly …"""
     timezone: str = "UTC"
-    """As in `Asia/Jakarta`."""
+    """Time zone of `cron`, for example `Asia/Jakarta`. Defaults to UTC."""
     duration: Seconds = Seconds(3600)
-    """So long it is open; then every node takes work again."""
+    """Length of the window, 1m to 7d; afterwards all nodes are reopened. Defaults to 1h."""
     drain: Seconds = Seconds(600)
-    """So long emptying a node may take, batches included; one that is not empty then is left out this time."""
+    """Time limit for draining a node, including batches. A node that is not empty by then is skipped in this window.
+    Defaults to 10m.
+    """
     each: Seconds = Seconds(600)
-    """So long a node is kept empty, for whoever works on it."""
+    """Time that each node is kept empty for maintenance work. Defaults to 10m."""
     at_once: Annotated[int, Bounds(ge=1, le=1000)] = 1
-    """So many nodes at the same time."""
+    """Number of nodes maintained at the same time. Defaults to 1."""
     force: bool = False
-    """What is still there after `drain` is stopped, and no budget is asked."""
+    """Whether instances that remain after `drain` are stopped without regard to disruption budgets. Defaults to false.
+    """
 
     def __post_init__(self) -> None:
         try:
             self.times()
         except ValueError as error:
-            raise Misfit(str(error), "timezone" if "time zone" in str(error) else "cron") from None
+            raise InvalidField(str(error), "timezone" if "time zone" in str(error) else "cron") from None
         if not 60 <= self.duration <= WINDOW_SECONDS_MOST:
-            raise Misfit(f"{self.duration} is no length for a window", "duration", hint="1m to 7d")
+            raise InvalidField(f"the duration {self.duration} is out of range", "duration", hint="1m to 7d")
         if self.each > self.duration:
-            raise Misfit(
-                f"each node is kept empty for {self.each}, and the window is over after {self.duration}",
+            raise InvalidField(
+                f"each node is kept empty for {self.each}, but the window lasts only {self.duration}",
                 "each",
-                hint="a longer `duration`, or a shorter `each`",
+                hint="increase `duration` or decrease `each`",
             )
 
     def times(self) -> Cron:
@@ -51,34 +54,36 @@ class Window(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
 
 class NodePoolSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     maintenance: tuple[Window, ...] = ()
-    """When its nodes are maintained; absent: never by themselves."""
+    """Maintenance windows, at most 16. Defaults to none."""
     autoscale: NodeAutoscale | None = None
-    """Machines on demand; absent: nodes come and go by others."""
+    """Orders machines on demand. Absent: the number of nodes is managed outside Mandor."""
 
     def __post_init__(self) -> None:
         if len(self.maintenance) > 16:
-            raise ValueError("a pool has at most 16 maintenance windows")
+            raise ValueError(f"{len(self.maintenance)} maintenance windows; at most 16 are allowed")
 
 
 class NodePoolStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Written by the maintenance controller; `scaling` by the node autoscaler."""
+    """Status of a pool, written by the maintenance controller; `scaling` is written by the node autoscaler."""
 
     opened_at: float = 0.0
-    """When the window opened that is open; 0: none is."""
+    """Unix time at which the open window opened; 0 if none is open."""
     until: float = 0.0
-    """When it closes."""
+    """Unix time at which the open window closes."""
     done: tuple[str, ...] = ()
-    """Nodes that had their turn in the window that is open, or was last."""
+    """Nodes that had their turn in the open window, or in the last one."""
     left_out: tuple[str, ...] = ()
-    """Those of them that could not be emptied."""
+    """Nodes of `done` that could not be drained in time."""
     next_at: float = 0.0
-    """When the next window opens."""
+    """Unix time at which the next window opens."""
     scaling: PoolScaling | None = None
-    """The machines that were ordered; absent: none ever was."""
+    """State of ordered machines; absent if none was ever ordered."""
 
 
 class NodePool(Object, frozen=True, tag="node-pool"):
-    """Nodes belong to it by its name (`spec.pool`); it needs no object of its own unless there is something to say."""
+    """Settings of a node pool. Nodes belong to a pool by its name (`spec.pool`); the object is needed only for
+    settings.
+    """
 
     kind: ClassVar[str] = "node-pool"
     plural: ClassVar[str] = "node-pools"
@@ -88,7 +93,7 @@ class NodePool(Object, frozen=True, tag="node-pool"):
 
     def __post_init__(self) -> None:
         if self.spec.autoscale is not None:
-            check_name(self.meta.name, "name of a pool that gets machines", NAME_MOST)
+            check_name(self.meta.name, "name of a pool with `autoscale`", NAME_MOST)
 
     @property
     def machines(self) -> tuple[Machine, ...]:

@@ -1,4 +1,4 @@
-"""PriorityClass: a name for a priority, so that its number stands in one place."""
+"""PriorityClass: a named priority."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -11,18 +11,20 @@ from mandor.model.record import Empty
 
 PriorityNumber = Annotated[int, Bounds(ge=-1_000_000, le=1_000_000)]
 Priority = PriorityNumber | str | None
-"""As a workload gives it: a number, a class by name, or nothing."""
+"""Priority of a workload: a number, the name of a priority class, or None."""
 
 
 class PriorityClassSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     value: PriorityNumber
-    """The priority of its workloads; higher is placed first, and may take the place of lower."""
+    """Priority of the class's workloads. Instances of higher priority are placed first and may preempt those of lower
+    priority.
+    """
     preempt: Literal["lower", "never"] = "lower"
-    """`never`: its instances wait for room, and take nobody's place."""
+    """`lower`: instances may preempt others of lower priority. `never`: they wait for room. Defaults to `lower`."""
     default: bool = False
-    """Workloads that name no priority have this one."""
+    """Whether workloads without a priority get this class."""
     description: Annotated[str, Bounds(max_length=1024)] = ""
-    """What it is for."""
+    """Purpose of the class."""
 
 
 class PriorityClass(Object, frozen=True, tag="priority-class"):
@@ -36,17 +38,17 @@ class PriorityClass(Object, frozen=True, tag="priority-class"):
 
 
 NO_CLASS = PriorityClassSpec(value=0)
-"""Of workloads that name no priority while no class is the default."""
+"""Priority of workloads that set none, if no class is the default."""
 
 
 def class_of(priority: Priority, classes: Mapping[str, PriorityClass]) -> PriorityClassSpec:
-    """What a priority means while these classes exist; a class that does not exist is none."""
+    """Resolve a priority with these classes; a class that does not exist counts as no class."""
     if isinstance(priority, int):
         return PriorityClassSpec(value=priority)
     if priority is not None:
         found = classes.get(priority)
         return found.spec if found is not None else NO_CLASS
-    # There is one at most, unless two admins make one at the same time.
+    # At most one class is the default, unless two admins create one at the same time.
     return min((each.spec for each in classes.values() if each.spec.default), key=_value, default=NO_CLASS)
 
 

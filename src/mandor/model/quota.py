@@ -1,4 +1,4 @@
-"""Quota: how much of the cluster the instances of a namespace may take."""
+"""Quota: limits on the resources used by the instances of a namespace."""
 
 from typing import Annotated, ClassVar
 
@@ -14,15 +14,15 @@ Many = Annotated[int, Bounds(ge=0, le=1_000_000_000)]
 
 class QuotaAmounts(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     cpu: Cpu | None = None
-    """Cores, as requested."""
+    """Requested CPU."""
     memory: Size | None = None
-    """Memory, as requested."""
+    """Requested memory."""
     disk: Size | None = None
-    """Disk, as requested."""
+    """Requested disk space."""
     devices: dict[str, Many] = {}
-    """By kind: `gpu`, or `nvidia/gpu` for those of one vendor."""
+    """Requested devices by kind, `gpu`, or by vendor and kind, `nvidia/gpu`."""
     instances: Many | None = None
-    """How many instances."""
+    """Number of instances."""
 
     def __post_init__(self) -> None:
         for kind in self.devices:
@@ -30,30 +30,30 @@ class QuotaAmounts(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
     @property
     def amounts(self) -> dict[str, int]:
-        """By resource; what is absent is not limited."""
+        """Limits by resource; resources without a limit are absent."""
         named = {"cpu": self.cpu, "memory": self.memory, "disk": self.disk, "instances": self.instances}
         return {name: int(each) for name, each in {**named, **self.devices}.items() if each is not None}
 
 
 class QuotaSpec(QuotaAmounts, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """What all instances together may take that have a node; more of them wait."""
+    """Limits on the sum of all placed instances; further instances stay pending."""
 
     priority_class: str | None = None
-    """Only workloads that name this class count, and are held to it; absent: all of the namespace."""
+    """Priority class whose workloads are counted and limited. Defaults to all workloads of the namespace."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.amounts:
-            raise ValueError("a quota limits at least one of cpu, memory, disk, devices and instances")
+            raise ValueError("a quota must limit at least one of cpu, memory, disk, devices and instances")
         if self.priority_class is not None:
             check_name(self.priority_class, "priority class")
 
 
 class QuotaStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Written by the quota controller, a moment after it is so."""
+    """Usage of a quota, written by the quota controller with a short delay."""
 
     used: QuotaAmounts = QuotaAmounts()
-    """Of what is limited."""
+    """Current usage of the limited resources."""
 
 
 class Quota(Object, frozen=True, tag="quota"):
@@ -66,7 +66,7 @@ class Quota(Object, frozen=True, tag="quota"):
 
 
 def used_of(limits: QuotaAmounts, used: Resources, instances: int) -> QuotaAmounts:
-    """What is used of everything that is limited."""
+    """Return the usage of the limited resources."""
     return QuotaAmounts(
         cpu=Cpu(used.cpu_milli) if limits.cpu is not None else None,
         memory=Size(used.memory_bytes) if limits.memory is not None else None,

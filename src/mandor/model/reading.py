@@ -1,7 +1,7 @@
-"""Turns plain data into model values and finds every mistake on the way, each with its line and path.
+"""Converts plain data into model values and collects all errors with their lines and paths.
 
-It follows the types of the model. Where people may write less than the type says (`http: 80` for a port, a
-rule as bare text), the short form is made long here; a number where text belongs is taken as it was typed.
+The reader follows the types of the model. Short forms (`http: 80` for a port, a rule as plain text) are expanded first;
+a number where text is expected is read as it was typed.
 """
 
 import re
@@ -17,12 +17,13 @@ from msgspec import NODEFAULT, Struct
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Map
 from mandor.model.codec import from_plain
-from mandor.model.meta import Misfit
+from mandor.model.lifecycle import Disruption, Reschedule
+from mandor.model.meta import InvalidField
 from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.schedule import Schedule
 from mandor.model.task import Task
 from mandor.model.variant import TaskVariant
-from mandor.model.workload import AUTO, Alternative, Disruption, Group, Port, Reschedule, WorkloadSpec
+from mandor.model.workload import AUTO, Alternative, Group, Port, WorkloadSpec
 
 MISTAKES_MOST = 50
 
@@ -37,7 +38,7 @@ LATER: dict[type, frozenset[str]] = {
     Reschedule: frozenset({"unlimited"}),
     Disruption: frozenset({"min_run", "move"}),
 }
-"""Keys of the full manifest that this version does not know what to do with."""
+"""Keys of the manifest format that this version does not support yet."""
 
 SYNONYMS = {
     "cmd": "command",
@@ -60,7 +61,7 @@ SYNONYMS = {
     "user": "security: {user: …}",
     "workdir": "working_dir",
 }
-"""What other tools call it."""
+"""Names of keys in other tools, with the corresponding keys of manifests."""
 
 _COMMANDS = frozenset({"command", "args"})
 _EXPECTED = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`")
@@ -89,7 +90,7 @@ class Mistake(NamedTuple):
 
 
 class _Failed:
-    """Stands for a value that has mistakes."""
+    """Marks a value that has errors."""
 
 
 FAILED = _Failed()
@@ -99,7 +100,7 @@ FAILED = _Failed()
 class Reader:
     mistakes: list[Mistake] = field(default_factory=list)
     partial: bool = False
-    """Some keys were refused before: what is only wrong without them is not worth telling."""
+    """Set when keys were rejected earlier: errors that only follow from their absence are not reported."""
 
     def wrong(self, line: int, path: str, text: str, hint: str | None = None) -> _Failed:
         if len(self.mistakes) < MISTAKES_MOST:
@@ -107,7 +108,9 @@ class Reader:
         return FAILED
 
     def read(self, value: Any, wanted: Any, path: str, line: int, text: str | None = None) -> Any:
-        """The value as the wanted type, or `FAILED` after noting what is wrong; `text`: as it was typed."""
+        """Return the value as the wanted type, or `FAILED` after recording the errors. `text` is the value as it was
+        typed.
+        """
         origin = get_origin(wanted)
         if origin in {Union, UnionType}:
             wanted = _choose(value, get_args(wanted))
@@ -117,7 +120,7 @@ class Reader:
         if isinstance(wanted, type) and issubclass(wanted, Struct):
             return self._struct(_SHORT.get(wanted, _as_it_is)(value, line, text), wanted, path, line)
         if value is None and wanted is not Any:
-            return self.wrong(line, path, "has no value", "leave the key out, or write a value")
+            return self.wrong(line, path, "has no value", "remove the key, or set a value")
         if origin is dict:
             return self._mapping(value, get_args(wanted)[1], path, line)
         if origin is tuple:
@@ -132,7 +135,7 @@ class Reader:
 
     def _struct(self, value: Any, wanted: type[Struct], path: str, line: int) -> Any:
         if not isinstance(value, dict):
-            return self.wrong(line, path, f"{_what(value)} stands where a mapping belongs")
+            return self.wrong(line, path, f"expected a mapping, got {_what(value)}")
         before = len(self.mistakes)
         entries = _as_map(value, line)
         fields = _fields(wanted)
@@ -148,7 +151,7 @@ class Reader:
             return FAILED
         try:
             return wanted(**{_names(wanted)[name]: each for name, each in kept.items()})
-        except Misfit as error:
+        except InvalidField as error:
             at, where = _at(entries, error.at, line)
             return self.wrong(at, _join(path, where) if where else path, str(error), error.hint)
         except ValueError as error:
@@ -164,7 +167,7 @@ class Reader:
 
     def unknown(self, key: str, known: set[str], later: frozenset[str], path: str, line: int) -> None:
         if key in later:
-            self.wrong(line, path, f"`{key}` is not supported yet", "this version of mandor cannot do it; leave it out")
+            self.wrong(line, path, f"`{key}` is not supported yet", "remove it, or upgrade mandor")
             return
         if len(self.mistakes) >= MISTAKES_MOST:
             return
@@ -176,7 +179,7 @@ class Reader:
 
     def _mapping(self, value: Any, wanted: Any, path: str, line: int) -> Any:
         if not isinstance(value, dict):
-            return self.wrong(line, path, f"{_what(value)} stands where a mapping belongs")
+            return self.wrong(line, path, f"expected a mapping, got {_what(value)}")
         entries = _as_map(value, line)
         before = len(self.mistakes)
         kept = {
@@ -190,7 +193,7 @@ class Reader:
             hint = None
             if path.rpartition(".")[2] in _COMMANDS and isinstance(value, str):
                 hint = f"write it as a list: [{', '.join(value.split()[:3])}{', …' if len(value.split()) > 3 else ''}]"
-            return self.wrong(line, path, f"{_what(value)} stands where a list belongs", hint)
+            return self.wrong(line, path, f"expected a list, got {_what(value)}", hint)
         lines = value.lines if isinstance(value, List) else [line] * len(value)
         texts = value.texts if isinstance(value, List) else {}
         before = len(self.mistakes)
@@ -205,7 +208,7 @@ class Reader:
             return choices[choices.index(value)]
         shown = f"`{_cut(value)}`" if isinstance(value, str) else _what(value)
         hint = did_you_mean(str(value), choices)
-        text = f"{shown} is none of {', '.join(choices)}"
+        text = f"{shown} is not one of {', '.join(choices)}"
         return self.wrong(line, path, text, hint if hint.startswith("did") else None)
 
     def _leaf(self, value: Any, wanted: Any, path: str, line: int) -> Any:
@@ -231,7 +234,7 @@ def _long_where(value: Any, line: int, text: str | None) -> Any:
 
 
 def _long_placement(value: Any, line: int, text: str | None) -> Any:
-    """The order in which kinds of rules are written counts, and an object does not keep it by itself."""
+    """Record the order in which the kinds of rules are written, because it is significant."""
     if not isinstance(value, dict) or "order" in value:
         return value
     source = _as_map(value, line)
@@ -248,7 +251,7 @@ def _long_placement(value: Any, line: int, text: str | None) -> Any:
 
 
 def _long_group(value: Any, line: int, text: str | None) -> Any:
-    """`count` is `replicas`; one engine need not be a list."""
+    """Accept `count` for `replicas`, and a single engine without a list."""
     if not isinstance(value, dict):
         return value
     source = _as_map(value, line)
@@ -262,18 +265,18 @@ def _long_group(value: Any, line: int, text: str | None) -> Any:
 
 
 def _long_engine(value: Any, line: int, text: str | None) -> Any:
-    """One engine need not be a list."""
+    """Accept a single engine without a list."""
     return _listed("engine", _as_map(value, line), line) if isinstance(value, dict) else value
 
 
 def _long_schedule(value: Any, line: int, text: str | None) -> Any:
-    """`schedule: "*/5 * * * *"`; one expression need not be a list."""
+    """Accept `schedule: "*/5 * * * *"`, and a single expression without a list."""
     source = _as_map(value, line) if isinstance(value, dict) else _pair("cron", value, line, text)
     return _listed("cron", source, line)
 
 
 def _listed(name: str, source: Map, line: int) -> Map:
-    """With the text under this key in a list, if it is by itself there."""
+    """Return the mapping with a single text under this key put into a list."""
     if not isinstance(source.get(name), str):
         return source
     made = Map(source.line)
@@ -307,7 +310,7 @@ def _pair(key: str, value: Any, line: int, text: str | None) -> Map:
     return made
 
 
-# What a type asks for.
+# Types.
 
 
 @cache
@@ -317,7 +320,7 @@ def _fields(wanted: type[Struct]) -> dict[str, tuple[Any, bool]]:
 
 @cache
 def _names(wanted: type[Struct]) -> dict[str, str]:
-    """A field may be written otherwise than it is called: `scoringStrategy` for `scoring_strategy`."""
+    """Map names in manifests to field names: `scoringStrategy` is `scoring_strategy`."""
     return {each.encode_name: each.name for each in msgspec.structs.fields(wanted)}
 
 
@@ -326,7 +329,7 @@ def _required(each: msgspec.structs.FieldInfo) -> bool:
 
 
 def _choose(value: Any, options: tuple[Any, ...]) -> Any:
-    """The option of a union that a value of this shape can only mean; else the whole union."""
+    """Return the only option of a union that fits the shape of the value, else the whole union."""
     if value is None and NoneType in options:
         return NoneType
     rest = tuple(option for option in options if option is not NoneType)
@@ -352,7 +355,7 @@ def _as_map(value: dict[str, Any], line: int) -> Map:
 
 
 def _at(source: Map, keys: tuple[str, ...], line: int) -> tuple[int, str]:
-    """The line of a key within others, as far as they were written, and the path that leads there."""
+    """Return the line of a nested key, or of its closest written parent, and the path to it."""
     walked: list[str] = []
     value: Any = source
     for key in keys:
@@ -373,7 +376,7 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
-# Words for people.
+# Messages.
 
 
 def _join(path: str, key: str) -> str:
@@ -397,12 +400,13 @@ def _what(value: Any) -> str:
 
 
 def _in_words(message: str, value: Any) -> str:
-    """msgspec's sentence in ours; those of our own validators stay as they are."""
+    """Reword an error of msgspec; errors of the model's own checks stay unchanged."""
     if found := _EXPECTED.fullmatch(message):
         wanted = " or ".join(_WORDS.get(word, word) for word in found["wanted"].split(" | ") if word != "null")
-        return f"{_what(value)} stands where {wanted} belongs"
+        return f"expected {wanted}, got {_what(value)}"
     if found := _BOUND.fullmatch(message):
-        return f"{value} is {'more' if found['side'] == '<=' else 'less'} than {found['bound']}"
+        above = found["side"] == "<="
+        return f"{_cut(str(value))} is {'above the maximum' if above else 'below the minimum'} of {found['bound']}"
     if found := _LENGTH.fullmatch(message):
         return f"{len(value):,} characters; at most {int(found['most']):,} are allowed"
     return message

@@ -1,4 +1,4 @@
-"""Rebalance: an order to move the few instances that would stand best elsewhere; once, or every so often."""
+"""Rebalance: moves the instances that would gain most on other nodes, once or periodically."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -7,53 +7,53 @@ from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds
 from mandor.model.instance import Instance
-from mandor.model.meta import Key, Misfit, Object
+from mandor.model.meta import InvalidField, Key, Object
 
 EVERY_LEAST = 60
 NOW = "now"
-"""The name of the order that `mandor rebalance` gives."""
+"""Name of the object that `mandor rebalance` creates."""
 
 
 class RebalanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """How much may move, and for how much."""
+    """Limits of a rebalance, and the gain that a move must have."""
 
     moves: Annotated[int, Bounds(ge=1, le=100)] = 10
-    """So many instances move at most; with `every`, each time."""
+    """Maximum number of instances to move; with `every`, per run. Defaults to 10."""
     min_gain: Annotated[int, Bounds(ge=1, le=100_000)] = 20
-    """A move is worth its while from so many points of the scheduler's scores on, as `mandor explain` shows them."""
+    """Minimum gain of a move, in points of the scheduler's scores as shown by `mandor explain`. Defaults to 20."""
     at_once: Annotated[int, Bounds(ge=1, le=10)] = 1
-    """So many are on their way at the same time; of one workload never more than one."""
+    """Maximum number of moves in progress, at most one per workload. Defaults to 1."""
     every: Seconds | None = None
-    """Look again so often, as long as this order stands; absent: once."""
+    """Interval between runs, at least 1m. Defaults to a single run."""
     rest: Seconds = Seconds(3600)
-    """Whoever was moved stays where it is for so long, at least."""
+    """Minimum time between two moves of the same instance. Defaults to 1h."""
 
     def __post_init__(self) -> None:
         if self.every is not None and self.every < EVERY_LEAST:
-            raise Misfit(f"{self.every} is too often to rebalance", "every", hint="1m or more")
+            raise InvalidField(f"the interval {self.every} is too short", "every", hint="at least 1m")
 
 
 MoveState = Literal["Waiting", "Moving", "Moved", "CalledOff"]
 
 
 class PlannedMove(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """One move of a rebalance, and how far it is."""
+    """One move of a rebalance and its progress."""
 
     instance: str
     namespace: str
     uid: str
     workload: str
     source: str
-    """The node it leaves."""
+    """Node that the instance leaves."""
     to: str
     gain: int
-    """In points: its own, and what those gain or lose by it who stay on the two nodes."""
+    """Gain in points: that of the instance itself, and those of the instances staying on both nodes."""
     own: int = 0
     because: str = ""
-    """Whose scores make most of it: `NodeResourcesFit +48, ImageLocality -5`."""
+    """Plugins that contribute most to the gain: `NodeResourcesFit +48, ImageLocality -5`."""
     state: MoveState = "Waiting"
     why: str = ""
-    """Of one that was called off."""
+    """Reason why the move was cancelled."""
 
     @property
     def key(self) -> Key:
@@ -64,23 +64,23 @@ RebalancePhase = Literal["Planning", "Moving", "Resting", "Done"]
 
 
 class RebalanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Written by the rebalance controller."""
+    """Progress of a rebalance, written by the rebalance controller."""
 
     phase: RebalancePhase = "Planning"
-    """Resting: nothing moves until it looks again."""
+    """`Resting`: nothing moves until the next run."""
     planned_at: float = 0.0
-    """When it last looked; 0: not yet."""
+    """Unix time of the last run; 0 if there was none."""
     next_at: float = 0.0
-    """When it looks again; 0: never."""
+    """Unix time of the next run; 0 if there is none."""
     moves: tuple[PlannedMove, ...] = ()
-    """What was found then, in the order in which it is carried out."""
+    """Moves of the last run, in order."""
     moved: int = 0
-    """So many have moved since the order was given."""
+    """Number of instances moved since the object was created."""
     message: str = ""
 
 
 class Rebalance(Object, frozen=True, tag="rebalance"):
-    """Deleting it cancels what has not happened yet."""
+    """A request to rebalance the cluster. Deleting it cancels the remaining moves."""
 
     kind: ClassVar[str] = "rebalance"
     plural: ClassVar[str] = "rebalances"

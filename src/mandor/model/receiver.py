@@ -1,4 +1,4 @@
-"""Receivers: who is told what happens in the cluster, by signed webhook or over an event bus, and how that goes."""
+"""Receivers of cluster events: signed webhooks and event buses, and their delivery status."""
 
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds
 from mandor.lib.secret_files import plain_name
-from mandor.model.meta import Misfit, Object, check_name
+from mandor.model.meta import InvalidField, Object, check_name
 from mandor.model.secret import check_reference
 
 FILE = "file:"
@@ -16,7 +16,7 @@ PATTERNS_MOST = 50
 PATTERN_MOST = 128
 URL_MOST = 2048
 LOG_MOST = 30
-"""So many deliveries are remembered."""
+"""Number of deliveries kept in the status."""
 HERE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 Patterns = tuple[Annotated[str, Bounds(min_length=1, max_length=PATTERN_MOST)], ...]
@@ -24,26 +24,30 @@ EVERYTHING: Patterns = ("*",)
 Attempts = Annotated[int, Bounds(ge=1, le=100)]
 
 
-FILE_HINT = "file:hook.secret, in the folder that the setting `secret_files` names"
+FILE_HINT = "file:hook.secret, in the directory of the setting `secret_files`"
 
 
 def check_ca(text: str) -> None:
-    """The name of a file in the folder `secret_files`, or its path."""
+    """Check the name of a file in the directory `secret_files`, or its path."""
     if text and not _is_file(text):
-        raise Misfit(f"{text[:80]!r} is no file", "ca", hint="receivers.pem, in the folder `secret_files`")
+        raise InvalidField(
+            f"{text[:80]!r} is not the name of a file", "ca", hint="receivers.pem, in the directory `secret_files`"
+        )
 
 
 def check_secret(text: str, path: str) -> None:
-    """`NAME` or `NAME/KEY` of a secret, or `file:NAME` in the folder `secret_files`. Paths were possible before there
-    was such a folder: they can still be read, and only those of that folder are used."""
+    """Check a reference to a secret: `NAME` or `NAME/KEY` of a secret, or `file:NAME` in the directory `secret_files`.
+
+    Older versions accepted paths. These can still be read, but only files of that directory are used.
+    """
     if text.startswith(FILE):
         if not _is_file(text.removeprefix(FILE)):
-            raise Misfit(f"{text[:80]!r} names no file", path, hint=FILE_HINT)
+            raise InvalidField(f"{text[:80]!r} is not the name of a file", path, hint=FILE_HINT)
         return
     try:
         check_reference(text)
     except ValueError as error:
-        raise Misfit(str(error), path, hint="NAME or NAME/KEY of a `kind: secret`, or file:NAME") from None
+        raise InvalidField(str(error), path, hint="NAME or NAME/KEY of a `kind: secret`, or file:NAME") from None
 
 
 def _is_file(text: str) -> bool:
@@ -51,49 +55,62 @@ def _is_file(text: str) -> bool:
 
 
 class WebhookSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Where events are sent, which, and what they are signed with."""
+    """Target of a webhook, the selection of events and the signing secret."""
 
     url: Annotated[str, Bounds(max_length=URL_MOST)]
-    """`https://HOST/PATH`; plain http only to this machine. The server's setting `egress_allow` says which hosts are
-    called."""
+    """`https://HOST/PATH`; unencrypted HTTP is allowed only to the server itself. The server's setting `egress_allow`
+    limits the hosts.
+    """
     secret: str
-    """What messages are signed with: `NAME` or `NAME/KEY` of a secret, or `file:NAME` in the folder that the server's
-    setting `secret_files` names."""
+    """Signing secret: `NAME` or `NAME/KEY` of a secret, or `file:NAME` in the server's `secret_files` directory."""
     old_secret: str | None = None
-    """While the secret is changed: messages carry a signature by this one, too."""
-    secret_namespace: str = "default"  # noqa: S105 - where it lives, not what it is
-    """Where the secrets live."""
+    """Previous signing secret, while it is being replaced: messages carry signatures of both."""
+    secret_namespace: str = "default"  # noqa: S105 - the namespace, not a secret
+    """Namespace of the secrets. Defaults to `default`."""
     ca: str = ""
-    """A file in the server's folder `secret_files` with certificates to trust; absent: those of the machine."""
+    """File with CA certificates in the server's `secret_files` directory. Defaults to the system's CA certificates."""
     events: Patterns = EVERYTHING
-    """Which, as `KIND.REASON` with `*` and `?`: `instance.*`, `*.Failed`, `task.*`."""
+    """Events to send, as `KIND.REASON` with `*` and `?` as wildcards: `instance.*`, `*.Failed`, `task.*`. Defaults to
+    all.
+    """
     namespaces: Patterns = EVERYTHING
-    """Only what happens in these; what is in no namespace (nodes) is there for `*` alone."""
+    """Namespaces of the events, with wildcards. Events of cluster-wide objects such as nodes match only `*`. Defaults
+    to all.
+    """
     severity: Literal["normal", "warning"] = "normal"
-    """`warning`: warnings alone."""
+    """`normal` sends all events, `warning` only warnings. Defaults to `normal`."""
     active: bool = True
-    """False: nothing is sent; what happens meanwhile is sent when it is true again, if it is still kept."""
+    """Whether events are sent. Events that occur while it is false are sent afterwards if they are still stored.
+    Defaults to true.
+    """
     timeout: Seconds = Seconds(10)
-    """How long an answer may take."""
+    """Time to wait for a response, 100ms to 2m. Defaults to 10s."""
     attempts: Attempts = 10
-    """So often a message is sent that the receiver answers with something else than 2xx; then it is given up."""
+    """Number of attempts to send a message that the receiver answers with a status other than 2xx; then the message is
+    dropped. Defaults to 10.
+    """
     patience: Seconds = Seconds(86_400)
-    """So old a message may get while the receiver does not answer at all (or 429, 502, 503, 504); then it is given
-    up."""
+    """Maximum age of a message while the receiver is unreachable or answers 429, 502, 503 or 504, 1s to 7d; then the
+    message is dropped. Defaults to 24h.
+    """
 
     def __post_init__(self) -> None:
         try:
             split = urlsplit(self.url)
             host = split.hostname
-            split.port  # noqa: B018 - it raises for what is no port
+            split.port  # noqa: B018 - raises ValueError for an invalid port
         except ValueError as error:
-            raise Misfit(f"{self.url[:100]!r} is no address: {error}", "url") from None
+            raise InvalidField(f"{self.url[:100]!r} is not a valid URL: {error}", "url") from None
         if split.scheme not in {"http", "https"} or not host:
-            raise Misfit(f"{self.url[:100]!r} is no address of a receiver", "url", hint="https://HOST/PATH")
+            raise InvalidField(f"{self.url[:100]!r} is not the URL of a receiver", "url", hint="https://HOST/PATH")
         if split.scheme == "http" and host not in HERE:
-            raise Misfit("events go over https, except to this machine", "url", hint=f"https://{split.netloc}…")
+            raise InvalidField(
+                "events must be sent over https, except to the server itself", "url", hint=f"https://{split.netloc}…"
+            )
         if split.username is not None or split.fragment:
-            raise Misfit("an address has no user and no fragment: messages are signed", "url")
+            raise InvalidField(
+                "the URL must not have a user or a fragment; messages are authenticated by signature", "url"
+            )
         check_secret(self.secret, "secret")
         if self.old_secret is not None:
             check_secret(self.old_secret, "old_secret")
@@ -101,51 +118,62 @@ class WebhookSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
 
 
 class EventBusSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Where events are published, and which."""
+    """Target of published events and their selection."""
 
     url: Annotated[str, Bounds(max_length=URL_MOST)]
-    """`nats://HOST:4222` (JetStream) or `kafka://HOST:9092`, several hosts with commas; `tls://`, `kafkas://` with
-    TLS."""
+    """`nats://HOST:4222` (JetStream) or `kafka://HOST:9092`; several hosts are separated by commas. `tls://` and
+    `kafkas://` use TLS.
+    """
     topic: Annotated[str, Bounds(max_length=200)] = "mandor.events"
-    """Of Kafka the topic; of NATS what subjects begin with: `mandor.events.instance.Started`."""
+    """Kafka topic, or prefix of NATS subjects: `mandor.events.instance.Started`. Defaults to `mandor.events`."""
     stream: Annotated[str, Bounds(max_length=200)] = "MANDOR"
-    """Of NATS: the stream that keeps them; it is made if it is not there."""
+    """NATS stream; created if it does not exist. Defaults to `MANDOR`."""
     user: str = ""
-    """Whom the bus knows us as; absent: nobody in particular."""
+    """User name; requires `password`. Defaults to no authentication."""
     password: str | None = None
-    """`NAME` or `NAME/KEY` of a secret, or `file:NAME` in the server's folder `secret_files`."""
-    secret_namespace: str = "default"  # noqa: S105 - where it lives, not what it is
-    """Where the secret lives."""
+    """Password: `NAME` or `NAME/KEY` of a secret, or `file:NAME` in the server's `secret_files` directory."""
+    secret_namespace: str = "default"  # noqa: S105 - the namespace, not a secret
+    """Namespace of the secret. Defaults to `default`."""
     ca: str = ""
-    """A file in the server's folder `secret_files` with certificates to trust; absent: those of the machine."""
+    """File with CA certificates in the server's `secret_files` directory. Defaults to the system's CA certificates."""
     events: Patterns = EVERYTHING
-    """Which, as `KIND.REASON` with `*` and `?`: `instance.*`, `*.Failed`, `task.*`."""
+    """Events to publish, as `KIND.REASON` with `*` and `?` as wildcards: `instance.*`, `*.Failed`, `task.*`. Defaults
+    to all.
+    """
     namespaces: Patterns = EVERYTHING
-    """Only what happens in these; what is in no namespace (nodes) is there for `*` alone."""
+    """Namespaces of the events, with wildcards. Events of cluster-wide objects such as nodes match only `*`. Defaults
+    to all.
+    """
     severity: Literal["normal", "warning"] = "normal"
-    """`warning`: warnings alone."""
+    """`normal` publishes all events, `warning` only warnings. Defaults to `normal`."""
     active: bool = True
-    """False: nothing is published; what happens meanwhile is when it is true again, if it is still kept."""
+    """Whether events are published. Events that occur while it is false are published afterwards if they are still
+    stored. Defaults to true.
+    """
     timeout: Seconds = Seconds(10)
-    """How long the bus may take to keep a message."""
+    """Time to wait for the bus to acknowledge a message, 100ms to 2m. Defaults to 10s."""
     attempts: Attempts = 10
-    """So often a message is sent that the bus refuses; then it is given up."""
+    """Number of attempts to publish a message that the bus rejects; then the message is dropped. Defaults to 10."""
     patience: Seconds = Seconds(86_400)
-    """So old a message may get while the bus does not answer; then it is given up."""
+    """Maximum age of a message while the bus is unreachable, 1s to 7d; then the message is dropped. Defaults to 24h."""
 
     def __post_init__(self) -> None:
         scheme, sep, rest = self.url.partition("://")
         if scheme not in {"nats", "tls", "kafka", "kafkas"} or not sep or not all(map(_host, rest.split(","))):
-            raise Misfit(
-                f"{self.url[:100]!r} is no address of a bus", "url", hint="nats://HOST:4222, or kafka://HOST:9092"
+            raise InvalidField(
+                f"{self.url[:100]!r} is not the URL of an event bus",
+                "url",
+                hint="nats://HOST:4222, or kafka://HOST:9092",
             )
         for value, what in ((self.topic, "topic"), (self.stream, "stream")):
             if not value or not all(letter.isalnum() or letter in "._-" for letter in value) or not value.isascii():
-                raise Misfit(f"{value[:40]!r} is no {what}; letters, digits, `.`, `_` and `-`", what)
+                raise InvalidField(
+                    f"{value[:40]!r} is not a valid {what}", what, hint="use letters, digits, `.`, `_` and `-`"
+                )
         if "." in self.stream:
-            raise Misfit("a stream's name has no dot", "stream")
+            raise InvalidField("the name of a stream must not contain a dot", "stream")
         if bool(self.user) != (self.password is not None):
-            raise Misfit("a user has a password, and the other way round", "user")
+            raise InvalidField("`user` and `password` must be set together", "user")
         if self.password is not None:
             check_secret(self.password, "password")
         _check_common(self)
@@ -163,11 +191,11 @@ def _host(text: str) -> bool:
 def _check_common(spec: WebhookSpec | EventBusSpec) -> None:
     for patterns, path in ((spec.events, "events"), (spec.namespaces, "namespaces")):
         if not 1 <= len(patterns) <= PATTERNS_MOST:
-            raise Misfit(f"{len(patterns)} patterns; 1 to {PATTERNS_MOST} are allowed", path)
+            raise InvalidField(f"{len(patterns)} patterns; 1 to {PATTERNS_MOST} are allowed", path)
     if not 0.1 <= spec.timeout <= 120:
-        raise Misfit(f"{spec.timeout} is no time for an answer", "timeout", hint="100ms to 2m")
+        raise InvalidField(f"the timeout {spec.timeout} is out of range", "timeout", hint="100ms to 2m")
     if not 1 <= spec.patience <= 7 * 86_400:
-        raise Misfit(f"{spec.patience} is no patience", "patience", hint="1s to 7d")
+        raise InvalidField(f"the patience {spec.patience} is out of range", "patience", hint="1s to 7d")
     check_ca(spec.ca)
     check_name(spec.secret_namespace, "namespace")
 
@@ -176,7 +204,7 @@ Outcome = Literal["delivered", "failed", "given up"]
 
 
 class Delivery(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """One try, or what became of a message in the end."""
+    """One attempt to deliver a message, or the final outcome of a message."""
 
     at: float
     id: str
@@ -186,28 +214,28 @@ class Delivery(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, 
     attempt: int = 1
     milliseconds: int = 0
     says: str = ""
-    """What the receiver answered, or why it did not."""
+    """Response of the receiver, or the error."""
 
 
 class ReceiverStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Written by the server that sends."""
+    """Delivery status, written by the sending server."""
 
     revision: int = 0
-    """Everything up to this revision of the store is told, or given up."""
+    """Store revision up to which all events are delivered or dropped."""
     at: float = 0.0
-    """When that was so."""
+    """Unix time at which that revision was reached."""
     delivered: int = 0
     given_up: int = 0
     failures: int = 0
-    """So many tries in a row have failed."""
+    """Number of consecutive failed attempts."""
     message: str = ""
-    """What is wrong just now."""
+    """The current problem."""
     log: tuple[Delivery, ...] = ()
-    """The last ones, the newest first."""
+    """Most recent deliveries, newest first."""
 
 
 class Webhook(Object, frozen=True, tag="webhook"):
-    """Of the whole cluster, and an admin's: the server calls the address it names."""
+    """A cluster-wide receiver of events, called over HTTP by the server. Managed by admins."""
 
     kind: ClassVar[str] = "webhook"
     plural: ClassVar[str] = "webhooks"

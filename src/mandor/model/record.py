@@ -1,4 +1,4 @@
-"""The small objects the cluster keeps about itself: who it is, who leads, who may do what, what happened."""
+"""Internal objects of the cluster: identity, leases, servers, namespaces, tokens, sessions and events."""
 
 import math
 from typing import Annotated, ClassVar, Literal
@@ -15,7 +15,8 @@ Role = Literal["admin", "operator", "viewer", "node", "join", "component", "cust
 ALL_NAMESPACES = "*"
 USERS_PER_NAMESPACE = 10_000
 FIRST_NAMESPACE_USER = 1_900_000_000
-"""User ids from here to 2**31 belong to namespaces: above what systemd, login.defs and /etc/subuid give out."""
+"""First user id assigned to namespaces; they end below 2**31, above the ranges of systemd, login.defs and /etc/subuid.
+"""
 
 
 class Empty(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -25,11 +26,11 @@ class Empty(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 class ClusterSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     id: str
     epoch: int = 1
-    """Raised by every restore: work that an older epoch knew is held, not killed."""
+    """Increased by every restore. Instances started under an older epoch are kept running and reported, not killed."""
 
 
 class SealingKey(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """A data key: secrets are sealed with it, and it is sealed itself under a master key of the servers."""
+    """A data key that encrypts secrets; it is encrypted itself with a master key of the servers."""
 
     id: str
     sealed: str = ""
@@ -38,13 +39,13 @@ class SealingKey(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
 
 class ClusterStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     next_user: Annotated[int, needs("namespace-levels")] = 0
-    """Where the search for user ids of the next namespace starts; 0: none was assigned yet."""
+    """User id from which the range of the next namespace is searched; 0 if none was assigned yet."""
     keys: Annotated[tuple[SealingKey, ...], needs("sealing-keys")] = ()
-    """Data keys of secrets; the newest, which seals, is last."""
+    """Data keys of secrets; the last one is the newest and encrypts."""
 
 
 class Cluster(Object, frozen=True, tag="cluster"):
-    """The one object called `cluster`: who this store belongs to."""
+    """Identity of the cluster that the store belongs to; a single object named `cluster`."""
 
     kind: ClassVar[str] = "cluster"
     plural: ClassVar[str] = "clusters"
@@ -56,13 +57,13 @@ class Cluster(Object, frozen=True, tag="cluster"):
 class LeaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     holder: str
     seconds: float
-    """Unchanged for so long, on the observer's own clock: free to take."""
+    """Validity of the lease: it is free if it has not changed for this time on the observer's clock."""
     renewals: int = 0
     address: str = ""
 
 
 class Lease(Object, frozen=True, tag="lease"):
-    """Who is alive (`server-<id>`), who leads (`leader-<role>`)."""
+    """Shows which servers are alive (`server-<id>`) and which one leads (`leader-<role>`)."""
 
     kind: ClassVar[str] = "lease"
     plural: ClassVar[str] = "leases"
@@ -71,36 +72,38 @@ class Lease(Object, frozen=True, tag="lease"):
     status: Empty = field(default_factory=Empty)
 
 
-class HearingSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+class HeartbeatSummarySpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     nodes: tuple[str, ...] = ()
-    """Sorted; written when it changes, at most once a second."""
+    """Sorted node names; written when they change, at most once a second."""
 
 
-class Hearing(Object, frozen=True, tag="hearing"):
-    """The nodes one server hears; its name is the server's id, its lease says whether that server lives."""
+class HeartbeatSummary(Object, frozen=True, tag="hearing"):
+    """Nodes whose heartbeats one server receives. Its name is the server's id; the server's lease shows whether the
+    server is alive.
+    """
 
     kind: ClassVar[str] = "hearing"
     plural: ClassVar[str] = "hearings"
     namespaced: ClassVar[bool] = False
-    spec: HearingSpec
+    spec: HeartbeatSummarySpec
     status: Empty = field(default_factory=Empty)
 
 
 class ServerSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     version: str
     features: tuple[str, ...] = ()
-    """What it can do, by name; a field that is new is written once every server that lives names its feature."""
+    """Supported features. A new stored field is written only once every live server supports its feature."""
     roles: tuple[str, ...] = ()
     keys: Annotated[tuple[str, ...], needs("sealing-keys")] = ()
-    """Ids of its master keys."""
+    """Ids of the server's master keys."""
     address: str = ""
     seconds: float = 10.0
-    """Unchanged for so long, on the observer's own clock: it lives no more."""
+    """Validity of the record: the server is dead if it has not changed for this time on the observer's clock."""
     renewals: int = 0
 
 
 class Server(Object, frozen=True, tag="server"):
-    """A process of the control plane, as it tells of itself while it lives; its name is its id."""
+    """A live control plane process, written by itself; its name is its id."""
 
     kind: ClassVar[str] = "server"
     plural: ClassVar[str] = "servers"
@@ -111,30 +114,34 @@ class Server(Object, frozen=True, tag="server"):
 
 class NamespaceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     level: Annotated[Level, needs("namespace-levels")] = "restricted"
-    """How far its tasks are confined, and what is allowed where the lists below are absent."""
+    """Security level of the namespace's tasks: `restricted`, `baseline` or `privileged`. It applies to every topic
+    whose list below is absent. Defaults to `restricted`.
+    """
     engines: tuple[str, ...] | None = None
-    """The engines its workloads may use; absent: all, but `process` only at the level `privileged`."""
+    """Engines that workloads may use. Defaults to all; `process` only at the level `privileged`."""
     pools: Annotated[tuple[str, ...] | None, needs("namespace-levels")] = None
-    """The node pools its workloads may use; absent: all."""
+    """Node pools that workloads may use. Defaults to all."""
     registries: Annotated[tuple[str, ...] | None, needs("namespace-levels")] = None
-    """Where its images may come from: registries, paths or repositories, such as `ghcr.io/acme`; absent: anywhere."""
+    """Registries, paths or repositories that images may come from, such as `ghcr.io/acme`. Defaults to all."""
     users: tuple[str, ...] | None = None
-    """The users its tasks may run as; absent: as the level allows."""
+    """Users that tasks may run as. Defaults to what the level allows."""
     host_paths: tuple[str, ...] | None = None
-    """The host paths its workloads may mount, with all below; absent: none, and at the level `privileged` whatever a
-    node's agent allows."""
+    """Host paths that workloads may mount, including everything below. Defaults to none; at the level `privileged` to
+    what the node's agent allows.
+    """
     options: tuple[str, ...] | None = None
-    """The engine options its tasks may use: `docker.shm_size`, or `incus.*` for all of an engine; `security.privileged`
-    and `security.cap_add` are such, too; absent: as the level allows."""
+    """Engine options that tasks may use: `docker.shm_size`, or `incus.*` for all options of an engine; also
+    `security.privileged` and `security.cap_add`. Defaults to what the level allows.
+    """
     pull_secret: Annotated[str, needs("pull-secrets")] = ""
-    """The secret with the login for images of tasks that name none; empty: the nodes' own logins."""
+    """Secret with the registry credentials for tasks that set none. Defaults to the nodes' own credentials."""
     priority_most: int | None = None
-    """The highest priority its workloads may have; absent: any."""
+    """Highest priority that workloads may have. Defaults to no limit."""
 
 
 class NamespaceStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     first_user: Annotated[int, needs("namespace-levels")] = 0
-    """First of the `USERS_PER_NAMESPACE` user ids that belong to this namespace alone; 0: none assigned yet."""
+    """First of the `USERS_PER_NAMESPACE` user ids assigned to this namespace; 0 if none were assigned yet."""
 
 
 class Namespace(Object, frozen=True, tag="namespace"):
@@ -147,50 +154,50 @@ class Namespace(Object, frozen=True, tag="namespace"):
     status: NamespaceStatus = field(default_factory=NamespaceStatus)
 
 
-class Former(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """The secret that a token had before, which is good for a while yet."""
+class PreviousSecret(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """The previous secret of a token, which stays valid for a while."""
 
     hash: str
     until: float
     key: Annotated[str, needs("certificates")] = ""
-    """The id of the node's key before."""
+    """Id of the node's previous key."""
 
 
 class JoinTerms(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of a join token: how many nodes it admits, and what those nodes are."""
+    """Limits of a join token: the number, pool, labels and name of the nodes that it admits."""
 
     uses: int | None = None
-    """Nodes that can still join with the token; absent: any number until the token ends."""
+    """Number of nodes that can still join with the token; absent: unlimited until it expires."""
     pool: str = ""
-    """The pool of every node that joins with the token; empty: the agent chooses."""
+    """Pool of every node that joins with the token; empty: chosen by the agent."""
     labels: dict[str, str] = {}
-    """The labels of every node that joins with the token; empty: the agent chooses."""
+    """Labels of every node that joins with the token; empty: chosen by the agent."""
     node: str = ""
     """The only node name that the token admits; empty: any."""
 
 
 class TokenSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     role: Role
-    """`custom`: see `custom`."""
+    """Role of the bearer; `custom` refers to the field `custom`."""
     custom: Annotated[str, needs("custom-roles")] = ""
-    """The name of the `kind: role` whose rules its bearer has."""
+    """Name of the `kind: role` whose rules apply to the bearer."""
     identity: str
-    """`user:ani`, `node:n1`, `component:scheduler`: who its bearer is."""
+    """Identity of the bearer: `user:ani`, `node:n1`, `component:scheduler`."""
     hash: str
-    """SHA-256 of the secret; the secret itself is shown once and kept nowhere."""
+    """SHA-256 of the secret. The secret itself is shown once and not stored."""
     namespaces: tuple[str, ...] = (ALL_NAMESPACES,)
     expires_at: float = 0.0
-    """0: never."""
-    former: Annotated[Former | None, needs("credential-renewal")] = None
-    """Of a node that has renewed its credential."""
+    """Unix time at which the token expires; 0 if it does not."""
+    former: Annotated[PreviousSecret | None, needs("credential-renewal")] = None
+    """Previous secret of a node's token after the credential was renewed."""
     join: Annotated[JoinTerms | None, needs("join-terms")] = None
-    """Limits of a join token; absent: none besides its end."""
+    """Limits of a join token; absent if only its expiry limits it."""
     key: Annotated[str, needs("certificates")] = ""
-    """SHA-256 of the public key that a node's certificates are for; empty: the node shows its secret only."""
+    """SHA-256 of the public key in the node's certificates; empty if the node authenticates with its secret only."""
 
 
 class Token(Object, frozen=True, tag="token"):
-    """A key to the API; its name is the public half."""
+    """A credential for the API; its name is the public part."""
 
     kind: ClassVar[str] = "token"
     plural: ClassVar[str] = "tokens"
@@ -204,26 +211,30 @@ class Token(Object, frozen=True, tag="token"):
 
     @property
     def lasts_seconds(self) -> float:
-        """For how long it was made."""
+        """Seconds between creation and expiry."""
         return self.ends_at - self.meta.created_at
 
-    def followed(self, now: float, overlap_seconds: float) -> Former:
-        """What stays of it beside its successor, for a while and not longer than it would have been good."""
-        return Former(self.spec.hash, min(now + overlap_seconds, self.ends_at), self.spec.key)
+    def followed(self, now: float, overlap_seconds: float) -> PreviousSecret:
+        """Return the record of this token's secret that stays valid beside its successor, at most until the token
+        expires.
+        """
+        return PreviousSecret(self.spec.hash, min(now + overlap_seconds, self.ends_at), self.spec.key)
 
 
 RENEWAL_SHARE = 2 / 3
-"""At this share of its life an agent renews a credential that has an end."""
+"""Share of its lifetime after which an agent renews a credential that expires."""
 SOON_SECONDS = 14 * 86_400.0
 
 
 def ends_soon(role: str, left_seconds: float, lasts_seconds: float) -> bool:
-    """Somebody should see to it: a node's own is renewed in time, unless something is wrong."""
+    """Return whether the token should be reported as expiring soon. Nodes renew theirs earlier, so a late one indicates
+    a problem.
+    """
     return left_seconds < soon_seconds(role, lasts_seconds)
 
 
 def soon_seconds(role: str, lasts_seconds: float) -> float:
-    """Seconds before its end from which on a token is reported; a join token is short-lived and never reported."""
+    """Seconds before its expiry from which on a token is reported; join tokens are short-lived and never reported."""
     if role == "join":
         return -math.inf
     late = (1 - RENEWAL_SHARE) / 2 * lasts_seconds if role == "node" else SOON_SECONDS
@@ -231,16 +242,16 @@ def soon_seconds(role: str, lasts_seconds: float) -> float:
 
 
 class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """A caller waits at `server`; the node's agent dials back and the two are joined."""
+    """A caller waits at `server`; the node's agent connects to that server, which joins the two connections."""
 
     verb: Literal["logs", "exec", "load"]
     instance: str = ""
-    """Empty: it is about the node itself."""
+    """Name of the instance; empty if the session is about the node itself."""
     uid: str = ""
     task: str = ""
     node: str
     server: str
-    """The URL of the API server that holds the caller."""
+    """URL of the API server that holds the caller's connection."""
     secret: str
     command: tuple[str, ...] = ()
     terminal: bool = False
@@ -251,9 +262,9 @@ class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     since: float | None = None
     stdin: bool = False
     image: ImageFile | None = None
-    """What is loaded; it comes as standard input."""
+    """Header of the image to load; its bytes are sent as standard input."""
     engine: str = ""
-    """Only into this one; empty: into every one that takes it."""
+    """The only engine to load the image into; empty for every engine that accepts it."""
 
 
 class Session(Object, frozen=True, tag="session"):
@@ -271,7 +282,7 @@ class Session(Object, frozen=True, tag="session"):
 
 class EventSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     about: str
-    """`instance default/web-0`"""
+    """The object, for example `instance default/web-0`."""
     type: Literal["normal", "warning"] = "normal"
     reason: str
     message: Annotated[str, Bounds(max_length=2048)]
@@ -283,7 +294,7 @@ class EventSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True,
 
 
 class Event(Object, frozen=True, tag="event"):
-    """A sentence for people about an object; the same sentence again raises its count."""
+    """A message about an object; repetitions increase its count."""
 
     kind: ClassVar[str] = "event"
     plural: ClassVar[str] = "events"

@@ -1,8 +1,8 @@
-"""The lines of a recording: what a live cluster was, what happened to it, and nothing that anybody has to hide.
+"""Lines of a recording: the state of a live cluster and its changes, without confidential data.
 
-A recording is a text file with one JSON object a line. It begins with `Began`; whatever stands between `Whole` and
-`Complete` is all there is at that moment. Programs are nameless in it: no commands, arguments, variables, files or
-secrets, only what decides where work goes and how long it runs.
+A recording is a text file with one JSON object per line. It starts with `RecordingStart`; the lines between
+`SnapshotStart` and `SnapshotEnd` are a full snapshot. It contains no commands, arguments, variables, files or secrets,
+only what determines placement and run times.
 """
 
 from collections.abc import Mapping
@@ -28,23 +28,23 @@ from mandor.model.workload import Group, Workload
 
 VERSION = 1
 NOT_RECORDED = {
-    "release": "made again from its workload",
+    "release": "recreated from its workload",
     "limit-defaults": "already filled into the recorded workloads",
-    "node-pool": "the machines it ordered are recorded as nodes",
-    "rebalance": "an order of one moment, made again by hand where it matters",
+    "node-pool": "ordered machines are recorded as nodes",
+    "rebalance": "a one-time request, to be repeated by hand where it matters",
     "secret": "confidential",
     "token": "confidential",
     "session": "confidential",
     "audit": "confidential",
-    "webhook": "a rehearsal sends nothing to other systems",
-    "event-bus": "a rehearsal sends nothing to other systems",
-    "log-sink": "a rehearsal sends nothing to other systems",
+    "webhook": "a simulation sends nothing to other systems",
+    "event-bus": "a simulation sends nothing to other systems",
+    "log-sink": "a simulation sends nothing to other systems",
     "task": "placement of virtual machines is not replayed",
     "inventory": "placement of virtual machines is not replayed",
     "spare": "placement of virtual machines is not replayed",
-    "decision": "a result, which the replay makes again",
-    "event": "a result, which the replay makes again",
-    "tally": "a result, which the replay makes again",
+    "decision": "a result that the replay computes again",
+    "event": "a result that the replay computes again",
+    "tally": "a result that the replay computes again",
     "lease": "internal to the servers",
     "hearing": "internal to the servers",
     "server": "internal to the servers",
@@ -55,57 +55,57 @@ NOT_RECORDED = {
     "authority": "confidential",
     "identity-key": "confidential",
 }
-"""Kinds that a recording leaves out, each with the reason; a new kind belongs here or in `KINDS`."""
+"""Kinds that a recording omits, with the reason; a new kind belongs here or in `KINDS`."""
 KINDS = frozenset(
     each.kind for each in (Node, Workload, Instance, PriorityClass, Volume, Reservation, Quota, Namespace)
 )
-"""Kinds that a recording contains: everything that decides where work goes."""
+"""Kinds that a recording contains: everything that determines placement."""
 PROGRAM = ("program",)
 T = TypeVar("T", Task, TaskVariant)
 
 
 class Line(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, tag_field="what"):
     at: float
-    """On the wall clock of the server that wrote it."""
+    """Wall clock time of the recording server."""
 
 
-class Began(Line, frozen=True, tag="began"):
+class RecordingStart(Line, frozen=True, tag="began"):
     version: int = VERSION
     cluster: str = ""
     luck: str = ""
-    """How the scheduler breaks ties."""
+    """Tie-breaking method of the scheduler."""
     suspect_seconds: float = 20.0
     lost_seconds: float = 60.0
     mass_share: float = 0.5
     part: int = 1
     dropped: int = 0
-    """So many parts before the one before this are gone: the file is bounded."""
+    """Number of earlier parts that were deleted, because the size of a recording is limited."""
 
 
-class Profiles(Line, frozen=True, tag="profiles"):
+class ProfilesLine(Line, frozen=True, tag="profiles"):
     text: str = ""
-    """The scheduler's configuration from now on; empty: what is built in."""
+    """Scheduler configuration from now on; empty for the built-in one."""
 
 
-class Whole(Line, frozen=True, tag="whole"):
-    """What follows, until `Complete`, is all there is."""
+class SnapshotStart(Line, frozen=True, tag="whole"):
+    """Start of a full snapshot, which ends with `SnapshotEnd`."""
 
     why: str = ""
-    """Why it is told anew: what was missed."""
+    """Reason for a new snapshot, such as missed changes."""
 
 
-class Complete(Line, frozen=True, tag="complete"):
+class SnapshotEnd(Line, frozen=True, tag="complete"):
     pass
 
 
-class Seen(Line, frozen=True, tag="seen"):
-    """An object as it is from now on."""
+class ObjectLine(Line, frozen=True, tag="seen"):
+    """New state of an object."""
 
     object: Raw
 
 
-class Ran(Line, frozen=True, kw_only=True, tag="ran"):
-    """An instance as it is from now on."""
+class InstanceLine(Line, frozen=True, kw_only=True, tag="ran"):
+    """New state of an instance."""
 
     namespace: str
     name: str
@@ -119,23 +119,33 @@ class Ran(Line, frozen=True, kw_only=True, tag="ran"):
     reason: str = ""
 
 
-class Gone(Line, frozen=True, kw_only=True, tag="gone"):
+class DeletionLine(Line, frozen=True, kw_only=True, tag="gone"):
     kind: str
     namespace: str = ""
     name: str
 
 
-class Used(Line, frozen=True, tag="used"):
-    """What one instance uses, by workload: milli-cores in the mean, bytes at most."""
+class UsageLine(Line, frozen=True, tag="used"):
+    """Resource usage per instance, by workload: average CPU in thousandths of a core, peak memory in bytes."""
 
     workloads: dict[str, tuple[int, int]]
 
 
-class Ended(Line, frozen=True, tag="ended"):
-    """The server stopped as it should."""
+class RecordingEnd(Line, frozen=True, tag="ended"):
+    """Regular stop of the server."""
 
 
-AnyLine = Began | Profiles | Whole | Complete | Seen | Ran | Gone | Used | Ended
+AnyLine = (
+    RecordingStart
+    | ProfilesLine
+    | SnapshotStart
+    | SnapshotEnd
+    | ObjectLine
+    | InstanceLine
+    | DeletionLine
+    | UsageLine
+    | RecordingEnd
+)
 _decoder = msgspec.json.Decoder(AnyLine)
 
 
@@ -144,17 +154,17 @@ def write_line(line: AnyLine) -> bytes:
 
 
 def read_line(data: bytes) -> AnyLine:
-    """`Invalid` for what is none."""
+    """Parse one line of a recording; raises `Invalid`."""
     try:
         found: AnyLine = _decoder.decode(data)
     except msgspec.DecodeError as error:
-        raise Invalid(f"not a line of a recording: {error}") from error
+        raise Invalid(f"not a valid line of a recording: {error}") from error
     return found
 
 
-def line_of(at: float, value: Object) -> Seen | Ran:
+def line_of(at: float, value: Object) -> ObjectLine | InstanceLine:
     if isinstance(value, Instance):
-        return Ran(
+        return InstanceLine(
             at=at,
             namespace=value.meta.namespace,
             name=value.meta.name,
@@ -167,38 +177,40 @@ def line_of(at: float, value: Object) -> Seen | Ran:
             exit_code=value.status.exit_code,
             reason=value.status.reason,
         )
-    return Seen(at=at, object=Raw(encode(plain(value))))
+    return ObjectLine(at=at, object=Raw(encode(plain(value))))
 
 
-def change_of(at: float, before: Object | None, after: Object | None) -> Seen | Ran | Gone | None:
-    """What a recording says of a change; None: nothing."""
+def change_of(
+    at: float, before: Object | None, after: Object | None
+) -> ObjectLine | InstanceLine | DeletionLine | None:
+    """Return the line that records a change, or None if the change is not recorded."""
     value = after or before
     if value is None or value.kind not in KINDS:
         return None
     if after is None:
-        return Gone(at=at, kind=value.kind, namespace=value.meta.namespace, name=value.meta.name)
+        return DeletionLine(at=at, kind=value.kind, namespace=value.meta.namespace, name=value.meta.name)
     if before is not None and _facts(before) == _facts(after):
         return None
     return line_of(at, after)
 
 
 def _facts(value: Object) -> tuple[Any, ...]:
-    """What a recording tells of it."""
+    """Return the facts of an object that a recording contains."""
     if isinstance(value, Instance):
         status = value.status
         return (value.node, status.phase, status.ready, status.started_at, status.restarts)
     if isinstance(value, Node):
         status_ = value.status
-        told = (status_.phase, status_.capacity, status_.engines, status_.facts)
-        return (value.spec, value.meta.labels, *told)
+        facts = (status_.phase, status_.capacity, status_.engines, status_.facts)
+        return (value.spec, value.meta.labels, *facts)
     return (value.spec, value.meta.labels)
 
 
-# Without what anybody has to hide.
+# Removing confidential data.
 
 
 def plain(value: Object) -> Object:
-    """The object as a recording has it."""
+    """Return the object without confidential data."""
     meta = Meta(
         name=value.meta.name,
         namespace=value.meta.namespace,
@@ -240,9 +252,9 @@ def _plain_task(task: T) -> T:
 
 
 def _plain_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Only what decides where it can run."""
-    kept = {engine: {key: told[key] for key in told if key == "type"} for engine, told in options.items()}
-    return {engine: told for engine, told in kept.items() if told}
+    """Keep only options that determine where a task can run."""
+    kept = {engine: {key: given[key] for key in given if key == "type"} for engine, given in options.items()}
+    return {engine: given for engine, given in kept.items() if given}
 
 
 def _plain_probe(probe: Probe | None) -> Probe | None:
@@ -253,5 +265,5 @@ def _plain_probe(probe: Probe | None) -> Probe | None:
     )
 
 
-def key_of(line: Ran | Gone) -> Key:
-    return Key(Instance.kind if isinstance(line, Ran) else line.kind, line.namespace, line.name)
+def key_of(line: InstanceLine | DeletionLine) -> Key:
+    return Key(Instance.kind if isinstance(line, InstanceLine) else line.kind, line.namespace, line.name)

@@ -1,25 +1,25 @@
-"""Releases of workloads, also of those whose template says more than this version knows."""
+"""Releases of workloads, including workloads whose template has fields unknown to this version."""
 
 from msgspec.structs import replace
 
-from mandor.model.beyond import Beyond, beyond_of, put_back, widened
 from mandor.model.codec import to_plain
+from mandor.model.unknown_fields import UnknownFields, restore_unknown_fields, unknown_fields_of, with_unknown_fields
 from mandor.model.workload import GroupTemplate, Release, Workload, WorkloadSpec, make_release, template_hash
 
 HASHES_MOST = 4096
 _hashes: dict[int, tuple[WorkloadSpec, str]] = {}
-"""By the identity of a specification, which is kept with it."""
+"""Hashes by the identity of a spec; the entry keeps the spec alive."""
 _TEMPLATE = frozenset(GroupTemplate.__struct_fields__)
 
 
 def is_release_of(release: Release, workload: Workload) -> bool:
-    """Whether the release was made from the workload's template as it is now."""
+    """Return whether the release was made from the workload's current template."""
     spec = workload.spec
-    if beyond_of(workload.meta) is None:
+    if unknown_fields_of(workload.meta) is None:
         return release.spec.hash == _hash_of(spec)
-    # Whether an unknown field of a group belongs to its template only its own version can say, so hashes tell nothing:
-    # what is known is compared, and that the release stands for so many restarts.
-    made_of = template_hash(put_back(to_plain(release.spec.groups), _below(release)), spec.restarted)
+    # Only the version that knows an unknown field of a group can decide whether it belongs to the template, so hashes
+    # cannot be compared: compare the known fields and the restart count of the release.
+    made_of = template_hash(restore_unknown_fields(to_plain(release.spec.groups), _below(release)), spec.restarted)
     return (
         release.spec.hash == made_of
         and release.spec.groups == spec.template
@@ -28,7 +28,7 @@ def is_release_of(release: Release, workload: Workload) -> bool:
 
 
 def _hash_of(spec: WorkloadSpec) -> str:
-    """Of a workload that is looked at again and again, and changes rarely."""
+    """Return the cached hash of a spec's template."""
     known = _hashes.get(id(spec))
     if known is None or known[0] is not spec:
         if len(_hashes) >= HASHES_MOST:
@@ -38,25 +38,27 @@ def _hash_of(spec: WorkloadSpec) -> str:
 
 
 def release_of(workload: Workload, sequence: int, cause: str = "") -> Release:
-    """A new release of the template, with what it says beyond us."""
+    """Make a new release of the workload's template, including its unknown fields."""
     made = make_release(workload, sequence, cause)
-    beyond = _template(_below(workload))
-    if not beyond.parts:
+    unknown = _template(_below(workload))
+    if not unknown.parts:
         return made
-    own = template_hash(put_back(to_plain(made.spec.groups), beyond), workload.spec.restarted)
-    return made.changed(meta=widened(made.meta, beyond.above("spec", "groups")), spec=replace(made.spec, hash=own))
+    own = template_hash(restore_unknown_fields(to_plain(made.spec.groups), unknown), workload.spec.restarted)
+    return made.changed(
+        meta=with_unknown_fields(made.meta, unknown.above("spec", "groups")), spec=replace(made.spec, hash=own)
+    )
 
 
-def _below(value: Workload | Release) -> Beyond:
-    beyond = beyond_of(value.meta)
-    return beyond.below("spec", "groups") if beyond is not None else Beyond(())
+def _below(value: Workload | Release) -> UnknownFields:
+    unknown = unknown_fields_of(value.meta)
+    return unknown.below("spec", "groups") if unknown is not None else UnknownFields(())
 
 
-def _template(beyond: Beyond) -> Beyond:
-    """Without what stands in parts of a group that are known not to belong to its template."""
-    return Beyond(tuple(part for part in beyond.parts if len(part.path) == 1 or part.path[1].at in _TEMPLATE))
+def _template(unknown: UnknownFields) -> UnknownFields:
+    """Return unknown fields except those in parts of a group that do not belong to its template."""
+    return UnknownFields(tuple(part for part in unknown.parts if len(part.path) == 1 or part.path[1].at in _TEMPLATE))
 
 
-def _inner(beyond: Beyond) -> Beyond:
-    """What surely belongs to the template: fields of its parts, not of the group itself."""
-    return Beyond(tuple(part for part in _template(beyond).parts if len(part.path) > 1))
+def _inner(unknown: UnknownFields) -> UnknownFields:
+    """Return unknown fields that certainly belong to the template: those in its parts, not in the group itself."""
+    return UnknownFields(tuple(part for part in _template(unknown).parts if len(part.path) > 1))

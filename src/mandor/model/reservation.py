@@ -1,4 +1,4 @@
-"""Reservation: room that is held for certain work, for a while."""
+"""Reservation: resources held for certain workloads for a period of time."""
 
 from datetime import datetime
 from typing import Annotated, ClassVar, Literal
@@ -6,40 +6,42 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
-from mandor.model.meta import Misfit, Object, check_name
+from mandor.model.meta import InvalidField, Object, check_name
 from mandor.model.resources import Resources, TaskResources
 from mandor.model.rule import parse_rule
 
 
 class ReservationSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """So much room, so many times, for those who live in its namespace and are named here."""
+    """Holds resources for workloads of its namespace."""
 
     resources: TaskResources
-    """What each place holds."""
+    """Resources of each slot."""
     count: Annotated[int, Bounds(ge=1, le=10_000)] = 1
-    """So many places."""
+    """Number of slots. Defaults to 1."""
     end: str
-    """When it is over: `2026-12-24T18:00:00+07:00`."""
+    """Time at which the reservation ends, for example `2026-12-24T18:00:00+07:00`."""
     start: str | None = None
-    """From when on room is held; absent: at once."""
+    """Time at which the reservation starts. Defaults to its creation."""
     workload: str | None = None
-    """For the instances of this workload; absent: of all in the namespace."""
+    """Workload whose instances may use the slots. Defaults to all workloads of the namespace."""
     match: dict[str, str] = {}
-    """Only for workloads that have all these labels."""
+    """Labels that the workloads must all have."""
     priority_class: str | None = None
-    """Only for workloads that name this class."""
+    """Priority class that the workloads must have."""
     pool: str | None = None
-    """On nodes of this pool; absent: of any."""
+    """Pool whose nodes hold the slots. Defaults to any pool."""
     where: tuple[str, ...] = ()
-    """On nodes that keep all these rules: `zone == a`."""
+    """Node rules that must all hold, for example `zone == a`."""
 
     def __post_init__(self) -> None:
         begins = moment_of(self.start, "start") if self.start is not None else None
         ends = moment_of(self.end, "end")
         if begins is not None and ends <= begins:
-            raise Misfit(f"it ends at {self.end}, before it begins at {self.start}", "end")
+            raise InvalidField(f"`end` is {self.end}, not after `start`, which is {self.start}", "end")
         if self.resources.request == Resources():
-            raise Misfit("a place of nothing holds nothing", "resources", hint="give cpu, memory, disk or devices")
+            raise InvalidField(
+                "the resources of a slot are empty", "resources", hint="set cpu, memory, disk or devices"
+            )
         for name, what in ((self.workload, "workload"), (self.pool, "pool"), (self.priority_class, "priority class")):
             if name is not None:
                 check_name(name, what)
@@ -59,18 +61,18 @@ def moment_of(text: str | None, path: str) -> float:
     try:
         found = datetime.fromisoformat(text or "")
     except ValueError:
-        raise Misfit(f"{text!r} is no time", path, hint="write it as 2026-12-24T18:00:00+07:00") from None
+        raise InvalidField(f"{text!r} is not a time", path, hint="write it as 2026-12-24T18:00:00+07:00") from None
     if found.tzinfo is None:
-        raise Misfit(f"{text} is in no time zone", path, hint=f"{text}Z, or {text}+07:00")
+        raise InvalidField(f"{text} has no time zone", path, hint=f"{text}Z, or {text}+07:00")
     return found.timestamp()
 
 
 class ReservationStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Written by the reservation controller."""
+    """Status of a reservation, written by the reservation controller."""
 
     phase: Literal["Waiting", "Active", "Over"] = "Waiting"
     held: dict[str, int] = {}
-    """How many places are held on each node."""
+    """Number of slots held, by node."""
     message: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Amounts of what a node has and a task asks for."""
+"""Amounts of resources: what nodes have and tasks request."""
 
 import re
 from typing import Annotated
@@ -10,7 +10,7 @@ from mandor.lib.quantity import Cpu, Size
 
 
 class Resources(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Plain numbers, for computing: `cpu_milli`, `memory_bytes`, `disk_bytes`, devices by kind."""
+    """Plain numbers for computing: `cpu_milli`, `memory_bytes`, `disk_bytes` and devices by kind."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
@@ -32,7 +32,7 @@ class Resources(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
         )
 
     def at_least(self, other: "Resources") -> "Resources":
-        """The larger of both, amount by amount."""
+        """Return the maximum of both, amount by amount."""
         kinds = {**self.devices, **other.devices}
         return Resources(
             max(self.cpu_milli, other.cpu_milli),
@@ -68,14 +68,14 @@ class Resources(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
 
 
 class Device(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Devices of one kind; nodes say how many they have. They are counted: which of them a task gets is not decided."""
+    """A number of devices of one kind. Devices are only counted: the scheduler does not choose individual devices."""
 
     kind: str
-    """`gpu`, `fpga` …, as nodes call it."""
+    """Kind of the device as nodes report it, for example `gpu` or `fpga`."""
     vendor: str | None = None
-    """Only of this vendor."""
+    """Vendor of the devices. Defaults to any vendor."""
     count: Annotated[int, Bounds(ge=1, le=1024)] = 1
-    """How many."""
+    """Number of devices, 1 to 1024. Defaults to 1."""
 
     def __post_init__(self) -> None:
         device_amounts(f"{self.vendor}/{self.kind}" if self.vendor is not None else self.kind, self.count)
@@ -86,45 +86,47 @@ NOT_DEVICES = frozenset({"cpu", "memory", "disk", "instances"})
 
 
 def device_amounts(name: str, count: int) -> dict[str, int]:
-    """`nvidia/gpu` counts as one of that vendor's and as a gpu; a `ValueError` for what is no kind of device."""
+    """Return the amounts that a device counts as: `nvidia/gpu` counts as `nvidia/gpu` and as `gpu`. Raises `ValueError`
+    for an invalid name.
+    """
     found = _DEVICE.fullmatch(name)
     if found is None or found["kind"] in NOT_DEVICES:
-        raise ValueError(f"{name!r} is not a kind of device; write `gpu` or, with the vendor, `nvidia/gpu`")
+        raise ValueError(f"{name!r} is not a kind of device; write `gpu`, or `nvidia/gpu` with a vendor")
     return {found["kind"]: count} if found["vendor"] is None else {found["kind"]: count, name: count}
 
 
 class Limits(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """The most a task may use; an absent one is no limit."""
+    """Maximum usage of a task; unset fields are unlimited."""
 
     cpu: Cpu | None = None
-    """Cores; it is slowed down to that."""
+    """Maximum CPU; the task is throttled above it."""
     memory: Size | None = None
-    """It is killed above that."""
+    """Maximum memory; the task is killed above it."""
     processes: int | None = None
-    """Processes and threads."""
+    """Maximum number of processes and threads."""
 
     def __post_init__(self) -> None:
         if self.processes is not None and self.processes < 1:
-            raise ValueError("`processes` is 1 or more")
+            raise ValueError("`processes` must be at least 1")
 
 
 class TaskResources(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """What a task asks for (the scheduler counts it) and the most it may use (the engine enforces it)."""
+    """Resources that a task requests (counted by the scheduler) and its limits (enforced by the engine)."""
 
     cpu: Cpu = Cpu(0)
-    """Cores kept for it."""
+    """CPU reserved for the task, in cores (`0.5`) or thousandths of a core (`500m`)."""
     memory: Size = Size(0)
-    """Memory kept for it."""
+    """Memory reserved for the task, for example `256Mi`."""
     disk: Size = Size(0)
-    """Disk kept for it."""
+    """Disk space reserved for the task."""
     devices: tuple[Device, ...] = ()
-    """Devices kept for it."""
+    """Devices reserved for the task, at most 16 kinds."""
     limits: Limits = Limits()
-    """The most it may use."""
+    """Maximum usage of the task."""
 
     def __post_init__(self) -> None:
         if len(self.devices) > 16:
-            raise ValueError("a task asks for at most 16 kinds of devices")
+            raise ValueError(f"{len(self.devices)} kinds of devices; at most 16 are allowed")
         if self.limits.cpu is not None and self.limits.cpu < self.cpu:
             raise ValueError(f"limits.cpu {self.limits.cpu} is below the request {self.cpu}")
         if self.limits.memory is not None and self.limits.memory < self.memory:

@@ -1,4 +1,4 @@
-"""Roles: named sets of rules, each of which allows verbs on kinds; and the bindings that grant them to people."""
+"""Custom roles (rules that allow verbs on kinds), the bindings that grant roles to users, and OpenID issuers."""
 
 from typing import Annotated, ClassVar, Literal, get_args
 
@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from mandor.lib.words import did_you_mean
 from mandor.model.features import needs
-from mandor.model.meta import Misfit, Object, check_labels, check_name
+from mandor.model.meta import InvalidField, Object, check_labels, check_name
 from mandor.model.record import ALL_NAMESPACES, Empty, Role
 
 ANY = "*"
@@ -18,12 +18,12 @@ SPECIAL = (
     *("load", "join", "test", "metrics", "debug", "backup"),
 )
 READ_VALUE = "read-value"
-"""Reads the values of a secret. Only workload identities can use it; `*` does not include it."""
+"""Verb that reads the values of a secret. Only workload identities can use it; `*` does not include it."""
 VERBS = (*READS, *WRITES, *SPECIAL, READ_VALUE)
 BUILT_IN = frozenset(get_args(Role))
 RULES_MOST = 100
 DEFAULT_ISSUER = "default"
-"""The issuer that the server's settings describe."""
+"""Name of the issuer in the server's settings."""
 
 Text = Annotated[str, Bounds(min_length=1, max_length=256)]
 Texts = Annotated[tuple[Text, ...], Bounds(max_length=100)]
@@ -31,25 +31,27 @@ SomeTexts = Annotated[tuple[Text, ...], Bounds(min_length=1, max_length=100)]
 
 
 class RoleRule(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Allows each of its verbs on each of its kinds, for objects within its namespaces, names and labels."""
+    """Allows each of its verbs on each of its kinds, for objects in its namespaces and with its names and labels."""
 
     verbs: SomeTexts
-    """`get`, `list`, `watch`, `create`, `update`, `delete`, or `exec` and `logs` (instance), `plan`, `scale` and
-    `rollout` (workload), `explain` (instance), `drain` and `load` (node), `simulate`, `metrics`, `debug` and `backup`
-    (cluster), `test` (webhook, event-bus), `join` (node), `read-value` (secret); `*`: all but `read-value`."""
+    """Allowed verbs: `get`, `list`, `watch`, `create`, `update`, `delete`; `exec` and `logs` (instance); `plan`,
+    `scale` and `rollout` (workload); `explain` (instance); `drain` and `load` (node); `simulate`, `metrics`, `debug`
+    and `backup` (cluster); `test` (webhook, event-bus); `join` (node); `read-value` (secret). `*` means all except
+    `read-value`.
+    """
     kinds: SomeTexts
-    """`workload`, `instance` …; `*`: all."""
+    """Kinds such as `workload` and `instance`; `*` means all."""
     namespaces: SomeTexts = (ALL_NAMESPACES,)
-    """`*`: all. Objects without a namespace, as nodes, are covered only by `*`."""
+    """Namespaces of the objects. Defaults to `*`, all. Cluster-wide objects such as nodes are covered only by `*`."""
     names: SomeTexts = (ANY,)
-    """Exact names, or beginnings as `shop-*`."""
+    """Exact names, or prefixes such as `shop-*`. Defaults to all."""
     labels: dict[str, str] = {}
-    """Only objects that have all these labels."""
+    """Labels that the objects must all have."""
 
     def __post_init__(self) -> None:
         for verb in self.verbs:
             if verb not in {ANY, *VERBS}:
-                raise Misfit(f"there is no verb {verb[:40]!r}", "verbs", hint=did_you_mean(verb, VERBS))
+                raise InvalidField(f"unknown verb {verb[:40]!r}", "verbs", hint=did_you_mean(verb, VERBS))
         for name in self.namespaces:
             if name != ALL_NAMESPACES:
                 _checked(name, "namespaces", "namespace")
@@ -66,20 +68,20 @@ def _checked(name: str, at: str, what: str) -> None:
     try:
         check_name(name, what, most=253)
     except ValueError as error:
-        raise Misfit(str(error), at) from error
+        raise InvalidField(str(error), at) from error
 
 
 class RoleSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     rules: Annotated[tuple[RoleRule, ...], Bounds(min_length=1, max_length=RULES_MOST), needs("custom-roles")] = ()
-    """Each rule allows verbs on kinds; requests that no rule allows are refused."""
+    """Rules of the role, 1 to 100. A request that no rule allows is denied."""
 
     def __post_init__(self) -> None:
         if not self.rules:
-            raise Misfit("a role has at least one rule", "rules")
+            raise InvalidField("a role must have at least one rule", "rules")
 
 
 class CustomRole(Object, frozen=True, tag="role"):
-    """A set of rules with a name, which tokens and role bindings refer to."""
+    """A named set of rules that tokens and role bindings refer to."""
 
     kind: ClassVar[str] = "role"
     plural: ClassVar[str] = "roles"
@@ -93,26 +95,26 @@ class CustomRole(Object, frozen=True, tag="role"):
 
 
 class RoleBindingSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Grants a role to callers whose ID tokens come from an issuer and match."""
+    """Grants a role to callers with a matching ID token of an issuer."""
 
     role: Annotated[Text, needs("oidc")] = ""
     """`admin`, `operator`, `viewer`, or the name of a `kind: role`."""
     namespaces: SomeTexts = (ALL_NAMESPACES,)
-    """The role holds there only; `*`: in the whole cluster."""
+    """Namespaces in which the role is granted. Defaults to `*`, the whole cluster."""
     issuer: Text = DEFAULT_ISSUER
-    """The name of a `kind: issuer`; `default`: the one in the servers' settings."""
+    """Name of a `kind: issuer`. Defaults to `default`, the issuer in the servers' settings."""
     users: Texts = ()
-    """Exact user names, as the issuer's `username_claim` gives them."""
+    """Exact user names, as in the issuer's `username_claim`."""
     groups: Texts = ()
-    """Exact group names, as its `groups_claim` gives them."""
+    """Exact group names, as in the issuer's `groups_claim`."""
     claims: dict[str, Text] = {}
-    """Claims that the token must have besides, with exactly these values."""
+    """Further claims that the token must have, with exactly these values."""
 
     def __post_init__(self) -> None:
         if not self.role or self.role in {"node", "join", "component", "custom"}:
-            raise Misfit("a binding names a role for people: admin, operator, viewer or a `kind: role`", "role")
+            raise InvalidField("`role` must be admin, operator, viewer or the name of a `kind: role`", "role")
         if not (self.users or self.groups or self.claims):
-            raise Misfit("a binding needs `users`, `groups` or `claims`: without them it would match every caller")
+            raise InvalidField("set `users`, `groups` or `claims`; without them the binding would match every caller")
         for name in self.namespaces:
             if name != ALL_NAMESPACES:
                 _checked(name, "namespaces", "namespace")
@@ -132,18 +134,21 @@ class IssuerSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
     """An OpenID provider whose ID tokens the API accepts."""
 
     url: Annotated[str, Bounds(max_length=2048), needs("oidc")] = ""
-    """The `iss` claim of its tokens; `URL/.well-known/openid-configuration` describes it. `https`, or plain http on
-    loopback."""
+    """Issuer URL, equal to the `iss` claim of its tokens; its configuration is read from
+    `URL/.well-known/openid-configuration`. Must be https, except for loopback addresses.
+    """
     audience: SomeTexts
-    """The `aud` claim has one of these: the client id, or for workloads the audience they ask for."""
+    """Accepted values of the `aud` claim: the client id, or for workloads the requested audience."""
     subjects: Literal["people", "workloads"] = "people"
-    """`workloads`: its tokens identify programs, which may be granted `read-value` on secrets."""
+    """`people`: tokens identify users. `workloads`: tokens identify programs, which can be granted `read-value` on
+    secrets. Defaults to `people`.
+    """
     username_claim: Text = "sub"
-    """The claim that user names are taken from."""
+    """Claim with the user name. Defaults to `sub`."""
     groups_claim: Text = "groups"
-    """The claim that lists the groups of a user."""
+    """Claim with the list of groups. Defaults to `groups`."""
     ca: Annotated[str, Bounds(max_length=65536)] = ""
-    """Certificates to trust for its URL, as PEM text; empty: those of the server's machine."""
+    """CA certificates for the issuer's URL, in PEM format. Defaults to the system's CA certificates."""
 
     def __post_init__(self) -> None:
         check_issuer_url(self.url)
@@ -159,21 +164,23 @@ def check_issuer_url(url: str) -> None:
         parts, host = urlsplit(""), ""
     loopback = host in {"127.0.0.1", "::1", "localhost"}
     if not host or parts.query or parts.fragment or parts.username or parts.scheme not in {"https", "http"}:
-        raise Misfit(f"{url[:80]!r} is no issuer URL", "url", hint="https://HOST/PATH")
+        raise InvalidField(f"{url[:80]!r} is not an issuer URL", "url", hint="https://HOST/PATH")
     if parts.scheme == "http" and not loopback:
-        raise Misfit("an issuer is reached by https; plain http is for loopback alone", "url")
+        raise InvalidField("the URL of an issuer must use https, except on loopback", "url")
 
 
 class IdentityKeySpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     public: dict[str, str] = {}
-    """The public key as a JWK."""
+    """Public key as a JWK."""
     sealed: Annotated[str, needs("workload-identity")] = ""
-    """The private key (PEM), sealed with the servers' key for secrets."""
+    """Private key in PEM format, encrypted with the cluster's secret key."""
     made_at: float = 0.0
 
 
 class IdentityKey(Object, frozen=True, tag="identity-key"):
-    """A key that signs workload identities; the newest is used, older ones are published until their tokens end."""
+    """A key that signs workload identity tokens. The newest key signs; older ones are published until their tokens
+    expire.
+    """
 
     kind: ClassVar[str] = "identity-key"
     plural: ClassVar[str] = "identity-keys"
@@ -183,7 +190,7 @@ class IdentityKey(Object, frozen=True, tag="identity-key"):
 
 
 class Issuer(Object, frozen=True, tag="issuer"):
-    """An issuer of ID tokens that this cluster trusts."""
+    """An OpenID provider whose ID tokens the cluster accepts."""
 
     kind: ClassVar[str] = "issuer"
     plural: ClassVar[str] = "issuers"

@@ -1,4 +1,4 @@
-"""Roll-outs: what users order about one, and how far it is."""
+"""Rollouts: users' commands and progress."""
 
 from typing import Literal
 
@@ -11,53 +11,53 @@ PROVEN_MOST = 10
 
 
 class RolloutOrders(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Written by `mandor rollout`; an apply leaves them alone."""
+    """Commands of `mandor rollout`; `apply` does not change them."""
 
     paused: bool = False
-    """No instance is updated; crashes are still made good."""
+    """Whether the rollout is paused: no instance is updated, but failed instances are still replaced."""
     promoted: str = ""
-    """The release whose canaries, or whose second set, somebody has found good."""
+    """Release that was promoted by a user after its canaries, or its second set of instances, proved good."""
     aborted: str = ""
-    """The release that somebody has given up."""
+    """Release that was aborted by a user."""
 
 
 NO_ORDERS = RolloutOrders()
 
 
 class GroupRollout(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """How far one group is."""
+    """Progress of one group."""
 
     wanted: int = 0
     updated: int = 0
-    """Instances of the release that is wanted now."""
+    """Number of instances of the target release."""
     healthy: int = 0
-    """Those of them that have been ready for `min_healthy`."""
+    """Number of updated instances that have been ready for `min_healthy`."""
     best: int = 0
-    """The most that were healthy at the same time: only more than that is progress."""
+    """Highest number of healthy instances so far; only a higher number counts as progress."""
     progress_at: float = 0.0
-    """When there was some, or when the clock began anew; 0: it stands still."""
+    """Unix time of the last progress, or of the last restart of the deadline; 0 if no deadline is running."""
     promoted: bool = False
-    """It goes on after its canaries."""
+    """Whether the group continues after its canaries."""
 
 
 class Rollout(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """The latest roll-out of a service."""
+    """Latest rollout of a service or daemon."""
 
     phase: RolloutPhase = "Progressing"
     release: str
-    """What is rolled out."""
+    """Release being rolled out."""
     target: str
-    """What instances become now: that release or, when it has failed, the last healthy one."""
+    """Release that instances are changed to: `release`, or the last healthy one after a failure."""
     began_at: float = 0.0
     ended_at: float = 0.0
     fails_at: float = 0.0
-    """If no further instance becomes healthy by then, it has failed; 0: nothing runs out."""
+    """Unix time at which the rollout fails unless another instance becomes healthy; 0 if there is no deadline."""
     failure: str = ""
-    """Why it failed."""
+    """Reason of the failure."""
     message: str = ""
-    """A sentence for people."""
+    """Human-readable description."""
     proven: tuple[str, ...] = ()
-    """Releases that were healthy as a whole, the latest last."""
+    """Releases that were completely healthy, latest last."""
     groups: dict[str, GroupRollout] = {}
 
     @property
@@ -66,10 +66,10 @@ class Rollout(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, f
 
     @property
     def frozen(self) -> bool:
-        """It goes neither on nor back by itself."""
+        """Whether the rollout neither continues nor rolls back automatically."""
         return self.phase == "Paused" or (self.phase == "Failed" and self.target == self.release)
 
     @property
     def settled_on(self) -> str:
-        """The release that all instances have; empty: they are being changed."""
+        """Release of all instances; empty while they are being changed."""
         return self.target if self.phase in {"Done", "RolledBack"} else ""

@@ -1,4 +1,4 @@
-"""The small language of node rules: `zone in [a, b]`, `kernel.version version >= 5.4`."""
+"""The language of node rules: `zone in [a, b]`, `kernel.version version >= 5.4`."""
 
 import operator
 import re
@@ -30,7 +30,9 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Rule(Struct, frozen=True, gc=False):
-    """`test` answers for the value of one fact; None: the node does not have it."""
+    """A parsed node rule. `test` evaluates it for the value of the fact, or for None if the node does not have the
+    fact.
+    """
 
     fact: str
     op: str
@@ -60,10 +62,10 @@ class Rule(Struct, frozen=True, gc=False):
 
 @lru_cache(maxsize=4096)
 def parse_rule(text: str) -> Rule:
-    """A `ValueError` says what is wrong with the text."""
+    """Parse a rule; raises `ValueError` with a description of the error."""
     bare = text.strip()
     if len(bare) > 512:
-        raise ValueError("a rule has at most 512 characters")
+        raise ValueError(f"a rule must have at most 512 characters; this one has {len(bare)}")
     for form in _FORMS:
         match = form.fullmatch(bare)
         if match:
@@ -94,7 +96,7 @@ def _rule(match: re.Match[str]) -> Rule:
             float(value)
         except ValueError:
             raise ValueError(
-                f"`{op}` compares numbers, and {value!r} is none; write `version {op}` for versions"
+                f"`{op}` compares numbers, but {value!r} is not a number; write `version {op}` for versions"
             ) from None
     return Rule(found["fact"], op, (value,))
 

@@ -1,4 +1,4 @@
-"""The manifest as a JSON Schema (2020-12), so that editors complete and check it."""
+"""JSON Schema (2020-12) of manifests, for completion and validation in editors."""
 
 from copy import deepcopy
 from functools import cache
@@ -27,39 +27,39 @@ _LABELS: Schema = {
     "type": "object",
     "additionalProperties": _SCALAR,
     "maxProperties": 64,
-    "description": "Words by which objects are found: `mandor get workloads -l app=shop`.",
+    "description": "Labels to select objects by: `mandor get workloads -l app=shop`. At most 64.",
 }
 
 _OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
-    "namespace": (NamespaceSpec, False, "A namespace, and what its workloads may use."),
-    "priority-class": (PriorityClassSpec, False, "A name for a priority."),
+    "namespace": (NamespaceSpec, False, "A namespace and the limits of its workloads."),
+    "priority-class": (PriorityClassSpec, False, "A named priority."),
     "quota": (
         QuotaSpec,
         True,
-        "How much of the cluster the instances of a namespace may take together; more of them wait.",
+        "Limits on the resources of all instances of a namespace; instances above them stay pending.",
     ),
     "limit-defaults": (
         LimitDefaultsSpec,
         True,
-        "What tasks of a namespace ask for that say nothing about it, and the most that one may.",
+        "Default and maximum resources of the tasks in a namespace.",
     ),
-    "volume": (VolumeSpec, True, "A volume, made before anybody uses it."),
-    "node-pool": (NodePoolSpec, False, "What holds for all nodes of a pool."),
-    "secret": (SecretSpec, True, "What tasks need to know and nobody else may read; stored sealed."),
-    "reservation": (ReservationSpec, True, "Room that is held for certain work, for a while."),
-    "rebalance": (RebalanceSpec, False, "An order to move the few instances that would stand best elsewhere."),
-    "webhook": (WebhookSpec, False, "A receiver of events over HTTP; every message is signed."),
-    "event-bus": (EventBusSpec, False, "A NATS or Kafka to which events are published."),
-    "log-sink": (LogSinkSpec, False, "A receiver of what instances print and agents say."),
-    "role": (RoleSpec, False, "Rules that say which verbs are allowed on which objects."),
+    "volume": (VolumeSpec, True, "A volume created before it is used."),
+    "node-pool": (NodePoolSpec, False, "Maintenance windows and autoscaling of the nodes in a pool."),
+    "secret": (SecretSpec, True, "Confidential values for tasks; stored encrypted."),
+    "reservation": (ReservationSpec, True, "Resources held for certain workloads for a period of time."),
+    "rebalance": (RebalanceSpec, False, "A request to move the instances that would gain most on other nodes."),
+    "webhook": (WebhookSpec, False, "A receiver of events over HTTP; messages are signed."),
+    "event-bus": (EventBusSpec, False, "A NATS or Kafka server to which events are published."),
+    "log-sink": (LogSinkSpec, False, "A destination for the logs of instances and agents."),
+    "role": (RoleSpec, False, "Rules that allow verbs on objects."),
     "role-binding": (RoleBindingSpec, False, "Grants a role to users and groups of an OpenID provider."),
     "issuer": (IssuerSpec, False, "An OpenID provider whose ID tokens the API accepts."),
 }
-"""Kinds beside workloads: what they say, whether they live in a namespace, what they are."""
+"""Kinds other than workloads: the spec, whether the kind is namespaced, and its description."""
 
 
 def manifest_schema() -> Schema:
-    """The schema of one document of a manifest: flat, with groups, or another kind."""
+    """Return the schema of one document of a manifest: flat, with groups, or of another kind."""
     return deepcopy(_manifest_schema())
 
 
@@ -68,11 +68,11 @@ def _manifest_schema() -> Schema:
     defs = schemas([WorkloadSpec, *(spec for spec, _, _ in _OTHERS.values())])
     _shorten(defs)
     spec = defs.pop("WorkloadSpec")["properties"]
-    del defs["RolloutOrders"]  # what commands write, and no manifest
+    del defs["RolloutOrders"]  # written by commands, not by manifests
     shared = {
-        "kind": {"const": "workload", "description": "What this is; absent: a workload."},
-        "name": _NAME | {"description": "The workload's name."},
-        "namespace": _NAME | {"description": "Where it lives; absent: `default`."},
+        "kind": {"const": "workload", "description": "Kind of the object. Defaults to `workload`."},
+        "name": _NAME | {"description": "Name of the workload."},
+        "namespace": _NAME | {"description": "Namespace of the workload. Defaults to `default`."},
         "labels": _LABELS,
         **{key: spec[key] for key in ("type", "priority", "profile", "gates", "batch")},
         "schedule": {
@@ -82,16 +82,16 @@ def _manifest_schema() -> Schema:
     }
     group = {key: value for key, value in defs["Group"]["properties"].items() if key != "tasks"}
     task = {key: value for key, value in defs["Task"]["properties"].items() if key != "role"}
-    flat = _mapping("A workload of one task.", {**shared, **group, **task}, ["name"])
+    flat = _mapping("A workload with one task.", {**shared, **group, **task}, ["name"])
     defs["flat"] = flat | {"anyOf": [{"required": ["image"]}, {"required": ["command"]}]}
     grouped = {**shared, "groups": spec["groups"]}
-    defs["grouped"] = _mapping("A workload of groups of tasks.", grouped, ["name", "groups"])
+    defs["grouped"] = _mapping("A workload with groups of tasks.", grouped, ["name", "groups"])
     chosen: Schema = {
         "if": {"required": ["groups"]},
         "then": {"$ref": "#/$defs/grouped"},
         "else": {"$ref": "#/$defs/flat"},
     }
-    place = _NAME | {"description": "Whose it is; absent: `default`."}
+    place = _NAME | {"description": "Namespace of the object. Defaults to `default`."}
     for kind, (cls, namespaced, description) in _OTHERS.items():
         own = defs.pop(cls.__name__)
         meta = {"kind": {"const": kind}, "name": _NAME, **({"namespace": place} if namespaced else {})}
@@ -117,7 +117,7 @@ def _of_kind(kind: str, otherwise: Schema) -> Schema:
 
 
 def _shorten(defs: dict[str, Schema]) -> None:
-    """The short forms that people may write, and numbers where text belongs."""
+    """Add the short forms allowed in manifests, and numbers where text is expected."""
     group, alternative = defs["Group"]["properties"], defs["Alternative"]["properties"]
     for form in (group, alternative):
         described = form["engine"]["description"]

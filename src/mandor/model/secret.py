@@ -1,4 +1,4 @@
-"""Secret: what tasks need to know and nobody else may read."""
+"""Secret: confidential values for tasks."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.model.features import needs
-from mandor.model.meta import Misfit, Object, check_name
+from mandor.model.meta import InvalidField, Object, check_name
 
 VALUE = "value"
-"""The key of a secret that has a single value without a name."""
+"""Key of a secret that has a single, unnamed value."""
 KEYS_MOST = 100
 BYTES_MOST = 1 << 20
 
@@ -22,35 +22,37 @@ _WITHIN = re.compile(r"\$\{secret:([^{}\s]*)\}")
 
 
 class SecretSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Given once, sealed by the server, and opened for the nodes that run a task which names it."""
+    """Values of a secret. The server encrypts them and decrypts them only for nodes that run a task which refers to the
+    secret.
+    """
 
     value: Value | None = None
-    """A single value."""
+    """A single value; excludes `data`."""
     data: dict[str, Value] = {}
-    """Several values, by key."""
+    """Several values by key, at most 100."""
     sealed: dict[str, str] = {}
-    """What is stored of them; the server writes it, and shows the keys alone."""
+    """Encrypted values, written by the server. The API shows only the keys."""
 
     def __post_init__(self) -> None:
         if self.value is not None and self.data:
-            raise Misfit("give `value`, or several under `data`, not both", "value")
+            raise InvalidField("set either `value` or `data`, not both", "value")
         if len(self.data) > KEYS_MOST or sum(map(len, self.data.values())) > BYTES_MOST:
-            raise Misfit(f"a secret has at most {KEYS_MOST} values and {BYTES_MOST} characters", "data")
+            raise InvalidField(f"at most {KEYS_MOST} values with {BYTES_MOST} characters in all are allowed", "data")
         for key in self.data:
             if not _KEY.fullmatch(key):
-                raise Misfit(f"{key[:40]!r} is no key: letters, digits, `.`, `_` and `-`", "data")
+                raise InvalidField(f"{key[:40]!r} is not a valid key; use letters, digits, `.`, `_` and `-`", "data")
 
     @property
     def values(self) -> dict[str, str]:
-        """As given, by key."""
+        """Unencrypted values by key."""
         return {VALUE: self.value} if self.value is not None else self.data
 
 
 class SecretStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Written by the server."""
+    """Status of a secret, written by the server."""
 
     changes: Annotated[int, needs("secret-changes")] = 0
-    """How many writes have changed, added or removed a value. A key rotation seals values anew and changes none."""
+    """Number of writes that changed, added or removed a value. A key rotation re-encrypts values and does not count."""
 
 
 class Secret(Object, frozen=True, tag="secret"):
@@ -63,40 +65,44 @@ class Secret(Object, frozen=True, tag="secret"):
 
     @property
     def content_id(self) -> str:
-        """Differs between two states of a secret of one name if their values differ; it reveals nothing of them."""
+        """Id that differs between states of the secret whose values differ, without revealing anything about the
+        values.
+        """
         return f"{self.meta.uid}.{self.status.changes}"
 
 
 def check_reference(text: str) -> None:
-    """`NAME`, or `NAME/KEY` of a secret that has several values."""
+    """Check a reference to a secret: `NAME`, or `NAME/KEY` for one of several values."""
     name, slash, key = text.partition("/")
     check_name(name, "name of a secret")
     if slash and not _KEY.fullmatch(key):
-        raise ValueError(f"{text[:60]!r} names no key of a secret; write NAME, or NAME/KEY")
+        raise ValueError(f"{text[:60]!r} is not a reference to a secret; write NAME or NAME/KEY")
 
 
 def references_in(text: str) -> list[str]:
-    """What `${secret:NAME/KEY}` in a text names."""
+    """List the references `${secret:NAME/KEY}` in a text."""
     return _WITHIN.findall(text) if "${secret:" in text else []
 
 
 def with_secrets(text: str, values: Mapping[str, str]) -> str:
-    """The text with those values in it."""
+    """Return the text with its references replaced by these values."""
     return _WITHIN.sub(lambda match: values[match[1]], text) if "${secret:" in text else text
 
 
 def secret_of(reference: str) -> str:
-    """The name of the secret."""
+    """Return the name of the secret in a reference."""
     return reference.partition("/")[0]
 
 
 def whole(name: str) -> str:
-    """The reference to all values of a secret, as JSON."""
+    """Return the reference to all values of a secret as JSON."""
     return f"{name}/*"
 
 
 def pick(reference: str, values: dict[str, str]) -> str | None:
-    """The value that is meant; None: the secret has no such key, or several and none is named."""
+    """Return the value that a reference selects; None if there is no such key, or if there are several and no key is
+    given.
+    """
     key = reference.partition("/")[2]
     if key == "*":
         return msgspec.json.encode(values).decode()

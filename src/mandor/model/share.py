@@ -1,20 +1,20 @@
-"""A share of something: a number of instances, or so many percent of them."""
+"""A share of a group's instances: a number or a percentage."""
 
 from typing import Annotated
 
 from msgspec import Meta as Bounds
 
 Share = Annotated[int, Bounds(ge=0, le=100_000)] | str
-"""`3`, or `25%`."""
+"""A number such as `3`, or a percentage such as `25%`."""
 
 
 def check_share(share: Share | None, name: str) -> None:
     if isinstance(share, str) and not (share.endswith("%") and share[:-1].isdecimal() and int(share[:-1]) <= 100):
-        raise ValueError(f"{name} {share[:20]!r} is neither a number nor a percentage: 0%…100%")
+        raise ValueError(f"{name} {share[:20]!r} is not valid; write a number or 0% to 100%")
 
 
 def share_of(share: Share, whole: int, *, up: bool) -> int:
-    """Of so many; `up`: a part of an instance counts as one, else as none."""
+    """Return the share as a number of instances; fractions are rounded up if `up`, else down."""
     if isinstance(share, int):
         return share
     percent = int(share[:-1])
@@ -22,5 +22,5 @@ def share_of(share: Share, whole: int, *, up: bool) -> int:
 
 
 def is_none(share: Share | None) -> bool:
-    """Somebody wrote 0, or 0 %."""
+    """Return whether the share is set to 0 or 0%."""
     return share is not None and share_of(share, 100, up=True) == 0

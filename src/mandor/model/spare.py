@@ -1,4 +1,4 @@
-"""Spare: virtual machines that stand in for others during an upgrade; made, watched until ready, taken away."""
+"""Spare: temporary virtual machines that stand in for others during an upgrade."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -18,21 +18,21 @@ ENDED: frozenset[SparePhase] = frozenset({"Released", "Failed"})
 
 
 class SpareSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Written once, by whoever asks; but for `released` and `gone`."""
+    """Request for spare machines. Written once by the client, except `released` and `gone`."""
 
     count: Annotated[int, Bounds(ge=1, le=COUNT_MOST)] = 1
     cpu: Annotated[int, Bounds(ge=1, le=CPU_MOST)]
-    """Cores of each."""
+    """Cores of each machine."""
     memory_mib: Annotated[int, Bounds(ge=1, le=MEMORY_MIB_MOST)]
     pool: str = "default"
     cluster: str
-    """Whose nodes they become; the pipeline of this cluster makes them."""
+    """Cluster that the machines join as nodes; its pipeline creates them."""
     release_after: Annotated[float, Bounds(ge=0, le=90 * 86_400)] = 0.0
-    """They are taken away so many seconds after they were ready; 0: when somebody says so."""
+    """Seconds after which ready machines are removed; 0: when they are released."""
     released: str = ""
-    """Why they are not needed any more; empty: they are."""
+    """Reason why the machines are no longer needed; empty while they are."""
     gone: bool = False
-    """Somebody has taken them away by hand: no pipeline is asked to."""
+    """Whether the machines were removed by hand, so that no pipeline removes them."""
 
     def __post_init__(self) -> None:
         check_name(self.pool, "pool")
@@ -40,17 +40,17 @@ class SpareSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
 
 
 class SpareVm(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """One of them, and how far it is; written before and after each step."""
+    """State of one machine, written before and after each step."""
 
     name: str
     task: str
-    """What finds its machine, and holds room there."""
+    """VM request that finds a host for the machine and holds resources there."""
     state: VmState = "Placing"
     since: float = 0.0
     node: str = ""
     address: str = ""
     run: str = ""
-    """What the pipeline calls its work, where it has a name for it."""
+    """Id of the pipeline's run, if the pipeline has one."""
     message: str = ""
 
 
@@ -69,7 +69,7 @@ class SpareStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
 
 
 class Spare(Object, frozen=True, tag="spare"):
-    """Its name is a UUID."""
+    """A set of spare machines; its name is a UUID."""
 
     kind: ClassVar[str] = "spare"
     plural: ClassVar[str] = "spares"

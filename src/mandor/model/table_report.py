@@ -1,10 +1,10 @@
-"""What comes out when the scheduler's table is compared with the store."""
+"""Result of comparing the scheduler's table with the store."""
 
 from msgspec import Struct
 
 
 class Difference(Struct, frozen=True):
-    """Something that the table and the store do not say alike."""
+    """A difference between the table and the store."""
 
     about: str
     """`node NAME` or `instance NAMESPACE/NAME`."""
@@ -14,9 +14,9 @@ class Difference(Struct, frozen=True):
 
 class TableReport(Struct, frozen=True):
     nodes: int
-    """So many the table holds."""
+    """Number of nodes in the table."""
     instances: int
-    """So many it counts on nodes."""
+    """Number of instances that the table counts on nodes."""
     promised: int
-    """So many of these are decided, and not written yet."""
+    """Number of these instances whose placement is decided but not committed yet."""
     differences: tuple[Difference, ...] = ()

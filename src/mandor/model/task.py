@@ -1,4 +1,4 @@
-"""Task: one program of a group, as its author wrote it."""
+"""Task: one program of a group."""
 
 import re
 import signal
@@ -10,7 +10,7 @@ from msgspec import Struct
 from mandor.lib.quantity import Seconds, Size
 from mandor.model.features import needs
 from mandor.model.live_file import check_live_files, signal_files
-from mandor.model.meta import Misfit, check_name
+from mandor.model.meta import InvalidField, check_name
 from mandor.model.resources import TaskResources
 from mandor.model.secret import check_reference, references_in, whole
 
@@ -19,7 +19,7 @@ PortNumber = Annotated[int, Bounds(ge=1, le=65535)]
 Count = Annotated[int, Bounds(ge=1, le=1000)]
 
 OnChange = Literal["none", "restart", "signal"]
-"""Reactions of a workload to a changed secret."""
+"""Reaction of a workload to a changed secret."""
 
 ProbeKind = Literal["startup", "health", "readiness"]
 
@@ -28,266 +28,285 @@ _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def check_signal(name: str, field: str = "signal") -> None:
-    """Refuse a text that is not the name of a signal."""
+    """Raise `InvalidField` if the text is not the name of a signal."""
     if not hasattr(signal, name) or not name.startswith("SIG") or name.startswith("SIG_"):
-        raise Misfit(f"{name!r} is not a signal; write its name: SIGTERM, SIGINT, SIGHUP …", field)
+        raise InvalidField(f"{name!r} is not a signal; use a name such as SIGTERM, SIGINT or SIGHUP", field)
 
 
 class Probe(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """A question asked again and again: one of `http` (a path), `tcp` (a port) or `command`."""
+    """A periodic check of a task by one of `http` (a path), `tcp` (a port) or `command`."""
 
     http: str | None = None
-    """A path; an answer below 400 is good."""
+    """Path of an HTTP GET request, starting with `/`; a status below 400 is a success. Requires `port`."""
     tcp: str | PortNumber | None = None
-    """A port, by number or name; a connection is good."""
+    """Port by number or name; an established connection is a success."""
     command: tuple[Text, ...] | None = None
-    """Run inside the task; exit status 0 is good."""
+    """Command run inside the task; exit status 0 is a success."""
     port: str | PortNumber | None = None
-    """For `http`: a number, or the name of one of the group's ports."""
+    """Port for `http`: a number, or the name of one of the group's ports."""
     interval: Seconds = Seconds(10)
-    """From one question to the next."""
+    """Time between checks, at least 100ms. Defaults to 10s."""
     timeout: Seconds = Seconds(2)
-    """No answer by then is a bad one."""
+    """Time after which a check without a result is a failure, at least 100ms. Defaults to 2s."""
     failures: Count = 3
-    """So many bad answers in a row change a good opinion."""
+    """Number of consecutive failures after which the probe fails. Defaults to 3."""
     successes: Count = 1
-    """So many good answers in a row change a bad opinion."""
+    """Number of consecutive successes after which a failed probe succeeds. Defaults to 1."""
     start_period: Seconds = Seconds(0)
-    """Bad answers do not count until then."""
+    """Time after the task's start during which failures are ignored. Defaults to 0s."""
 
     def __post_init__(self) -> None:
         asked = [name for name in ("http", "tcp", "command") if getattr(self, name) is not None]
         if len(asked) != 1:
-            raise ValueError(f"a probe asks exactly one of `http`, `tcp` and `command`; this one has {asked or 'none'}")
+            found = ", ".join(asked) or "none"
+            raise ValueError(f"a probe must have exactly one of `http`, `tcp` and `command`; this one has {found}")
         if self.http is not None and not self.http.startswith("/"):
-            raise ValueError(f"`http` is a path and starts with `/`, not {self.http!r}")
+            raise ValueError(f"`http` is {self.http!r}, but must be a path that starts with `/`")
         if self.http is not None and self.port is None:
-            raise ValueError("an `http` probe needs a `port`: a number, or the name of one of the ports")
+            raise ValueError("an `http` probe requires `port`: a number, or the name of one of the group's ports")
         if self.http is None and self.port is not None:
-            raise ValueError("`port` belongs to an `http` probe; for `tcp` write `tcp: PORT`")
+            raise ValueError("`port` is only for `http` probes; for `tcp` write `tcp: PORT`")
         if self.command is not None and not self.command:
-            raise ValueError("`command` has at least one word")
+            raise ValueError("`command` must not be empty")
         if self.interval < 0.1 or self.timeout < 0.1:
-            raise ValueError("`interval` and `timeout` are at least 100ms")
+            raise ValueError("`interval` and `timeout` must be at least 100ms")
 
 
 class File(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """A small file put in place before the task starts."""
+    """A small file that is created before the task starts."""
 
     path: Text
-    """Where it is put; the process engine takes paths inside the task's own folder only."""
+    """Path of the file. The process engine accepts only paths inside the task's own directory."""
     content: Annotated[str, Bounds(max_length=1 << 20)] = ""
-    """All of its text."""
+    """Content of the file, at most 1 MiB."""
     mode: str = "0644"
-    """Who may read and write it, in octal."""
+    """Permissions in octal. Defaults to `0644`."""
     secret: Text | None = None
-    """Its text is that of a secret, `NAME` or `NAME/KEY`, instead of `content`."""
+    """Secret whose value is the content, as `NAME` or `NAME/KEY`; excludes `content`."""
     fill: bool = False
-    """`${MANDOR_INSTANCE}` and the like, and `${secret:NAME/KEY}`, are filled in where they stand in `content`."""
+    """Whether `${MANDOR_INSTANCE}` and similar variables, and `${secret:NAME/KEY}`, are replaced in `content`. Defaults
+    to false.
+    """
     on_change: Annotated[OnChange | None, needs("secret-changes")] = None
-    """Reaction to a change of its secret: `restart` replaces the instances in a roll-out, `signal` replaces the file in
-    running instances and sends `change_signal` to the task, `none` does nothing; absent: as `on_change` of the task. A
-    change of `content` is always rolled out."""
+    """Reaction to a change of the file's secret: `restart` replaces the instances in a rollout, `signal` replaces the
+    file in running instances and sends `change_signal` to the task, `none` does nothing. Defaults to the task's
+    `on_change`. A change of `content` always starts a rollout.
+    """
 
     def __post_init__(self) -> None:
         for reference in self.references:
             check_reference(reference)
         if self.secret is not None and self.content:
-            raise ValueError("a file has `content`, or the text of a `secret`, not both")
+            raise ValueError("set either `content` or `secret`, not both")
         if self.on_change in {"none", "signal"} and not self.references:
-            raise Misfit(
-                "the file has no secret, and a change of `content` is always rolled out",
+            raise InvalidField(
+                "the file refers to no secret, and a change of `content` is always rolled out",
                 "on_change",
-                hint="leave `on_change` out",
+                hint="remove `on_change`",
             )
         if not re.fullmatch(r"0?[0-7]{3}", self.mode):
-            raise ValueError(f'{self.mode!r} is not a file mode; write it as text in octal: "0644"')
+            raise ValueError(f'{self.mode!r} is not a file mode; write it in octal, in quotes: "0644"')
         if ".." in self.path.split("/"):
             raise ValueError(f"the path {self.path!r} must not contain `..`")
 
     @property
     def references(self) -> list[str]:
-        """Values of secrets in its text."""
+        """References to secrets in the file's content."""
         if self.secret is not None:
             return [self.secret]
         return references_in(self.content) if self.fill else []
 
 
 class TaskMount(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a task finds a volume of its group, or memory of its own."""
+    """Mounts a volume of the group, or a temporary file system, in a task."""
 
     volume: str | None = None
-    """The name of one of the group's volumes."""
+    """Name of one of the group's volumes."""
     tmpfs: Size | None = None
-    """Memory of this size instead, gone with the task."""
+    """Size of a temporary file system in memory that is discarded with the task; excludes `volume`."""
     path: Text
-    """Absolute, or below the working directory; not every engine can do both."""
+    """Absolute path, or path relative to the working directory; engines may support only one of the two."""
     read_only: bool = False
-    """Nothing can be written there."""
+    """Whether the mount is read-only. Defaults to false."""
 
     def __post_init__(self) -> None:
         if (self.volume is None) == (self.tmpfs is None):
-            raise ValueError("a mount has either a `volume` or a `tmpfs`")
+            raise ValueError("a mount must have either `volume` or `tmpfs`")
         if self.tmpfs is not None and not self.tmpfs:
-            raise ValueError("a `tmpfs` has a size: `tmpfs: 64Mi`")
+            raise ValueError("the size of a `tmpfs` must be above 0, for example `tmpfs: 64Mi`")
         parts = [part for part in self.path.split("/") if part]
         if not parts or ".." in parts or "\0" in self.path:
-            raise ValueError(f"the path {self.path!r} of a mount names a folder, without `..`")
+            raise ValueError(f"the mount path {self.path!r} must name a directory and not contain `..`")
 
 
 class Stop(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """How a task is asked to end, and how long it gets."""
+    """How a task is stopped."""
 
     signal: str = "SIGTERM"
-    """What it is sent first."""
+    """Signal sent first. Defaults to SIGTERM."""
     grace: Seconds = Seconds(10)
-    """After so long it is killed."""
+    """Time between the signal and the kill, at most 1d. Defaults to 10s."""
 
     def __post_init__(self) -> None:
         check_signal(self.signal)
         if self.grace > 86_400:
-            raise ValueError("`grace` is at most 1d")
+            raise ValueError("`grace` must be at most 1d")
 
 
 class Security(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     user: str | int | None = None
-    """A name or number; absent: a user of its namespace at the level `restricted`, else the image's or the agent's."""
+    """User name or id that the task runs as. Defaults to a user of its namespace at the level `restricted`, otherwise
+    to the user of the image or of the agent.
+    """
     read_only_root: bool | None = None
-    """Nothing can be written but to mounts; absent: so at the level `restricted`, which then has an empty /tmp in
-    memory, and not at others."""
+    """Whether the root file system is read-only, except for mounts. Defaults to true at the level `restricted`, which
+    then provides an empty /tmp in memory, otherwise to false.
+    """
     cap_add: tuple[Text, ...] = ()
-    """Powers of root it gets beyond the usual ones: `NET_ADMIN`."""
+    """Linux capabilities to add to the default ones, for example `NET_ADMIN`."""
     cap_drop: tuple[Text, ...] = ()
-    """Powers of root it does not get; `ALL` for none."""
+    """Linux capabilities to drop; `ALL` drops all."""
     privileged: bool = False
-    """All of the node's devices and powers."""
+    """Whether the task has all devices and capabilities of the node. Defaults to false."""
     no_new_privileges: bool = False
-    """It cannot gain powers that it did not begin with, whatever program it runs."""
+    """Whether the task can never gain more privileges than its first process has (no_new_privs). Defaults to false."""
 
     def __post_init__(self) -> None:
         for name in (*self.cap_add, *self.cap_drop):
             if not _CAPABILITY.fullmatch(name):
-                raise ValueError(f"{name!r} is not the name of a capability; write it as `NET_ADMIN`")
+                raise ValueError(f"{name!r} is not a capability; use a name such as `NET_ADMIN`")
         if self.privileged and (self.cap_add or self.cap_drop):
-            raise ValueError("`privileged` has all powers: `cap_add` and `cap_drop` say nothing beside it")
+            raise ValueError("`privileged` includes all capabilities; remove `cap_add` and `cap_drop`")
 
     @property
     def confined(self) -> bool:
-        """It says something that only engines with walls of their own can do."""
-        walls = self.read_only_root or self.privileged or self.no_new_privileges
-        return bool(walls) or bool(self.cap_add or self.cap_drop)
+        """Whether a setting requires an engine that isolates tasks."""
+        isolating = self.read_only_root or self.privileged or self.no_new_privileges
+        return bool(isolating) or bool(self.cap_add or self.cap_drop)
 
 
 class Identity(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """A short-lived signed token (JWT) in a file, which shows other systems which workload the task belongs to."""
+    """A short-lived signed token (JWT) in a file that proves to other systems which workload the task belongs to."""
 
     name: Annotated[str, Bounds(max_length=63)] = ""
-    """The last part of `sub`, `mandor:CLUSTER:NAMESPACE:WORKLOAD:NAME`; absent: `default`."""
+    """Last part of the `sub` claim, `mandor:CLUSTER:NAMESPACE:WORKLOAD:NAME`. Defaults to `default`."""
     audience: Annotated[tuple[Annotated[str, Bounds(min_length=1, max_length=256)], ...], Bounds(max_length=16)] = (
         "mandor",
     )
-    """The systems that the token is for, its `aud`; each should accept only its own."""
+    """Systems that the token is intended for (`aud` claim); each should accept only its own. Defaults to `mandor`."""
     ttl: Seconds = Seconds(3600)
-    """How long a token is good, 1m…1d; it is replaced in place when two thirds have passed."""
+    """Validity of a token, 1m to 1d; it is replaced in place after two thirds of it. Defaults to 1h."""
     file: Text | None = None
-    """Where the task finds it, in a folder of its own; absent: /run/mandor/identity/token, with the process engine
-    identity/token in the working directory. MANDOR_IDENTITY_TOKEN_FILE names it."""
+    """Path of the token, in a directory of its own; also in MANDOR_IDENTITY_TOKEN_FILE. Defaults to
+    /run/mandor/identity/token, or with the process engine to identity/token in the working directory.
+    """
 
     def __post_init__(self) -> None:
         if self.name:
             check_name(self.name, "identity name")
         if not self.audience:
-            raise Misfit("a token is for at least one `audience`", "audience")
+            raise InvalidField("`audience` must not be empty", "audience")
         if not 60 <= self.ttl <= 86_400:
-            raise Misfit("`ttl` is 1m…1d", "ttl")
+            raise InvalidField(f"{self.ttl} is out of range", "ttl", hint="1m to 1d")
         parts = [part for part in (self.file or "a/b").split("/") if part]
         if len(parts) < 2 or ".." in parts or "\0" in (self.file or "") or (self.file or "").endswith("/"):
-            raise Misfit(f"{self.file!r} names no file in a folder", "file", hint="/run/identity/token")
+            raise InvalidField(
+                f"{self.file!r} is not the path of a file in a directory", "file", hint="/run/identity/token"
+            )
 
 
 class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     role: Literal["main", "init", "sidecar"] = "main"
-    """`init` runs to its end before the others, `sidecar` beside them; `main` decides how the instance ends."""
+    """`init` runs to its end before the other tasks, `sidecar` runs beside them, `main` determines the result of the
+    instance. Defaults to `main`.
+    """
     image: Text | None = None
-    """What to run, for engines that run images."""
+    """Image to run. Required unless `command` is set."""
     command: tuple[Text, ...] = ()
-    """The program and its first arguments; over an image: instead of its own. `${MANDOR_INSTANCE}` and the like are
-    filled in, here, in `args` and in `env`."""
+    """Program and its first arguments; replaces the image's own command. `${MANDOR_INSTANCE}` and similar variables are
+    replaced, also in `args` and `env`.
+    """
     args: tuple[Text, ...] = ()
     """Further arguments."""
     env: dict[str, str] = {}
-    """Environment variables, beside MANDOR_INSTANCE, MANDOR_INDEX, MANDOR_NODE, MANDOR_PORT_<NAME> and the like; a
-    secret within a longer value is `${secret:NAME/KEY}`."""
+    """Environment variables, in addition to MANDOR_INSTANCE, MANDOR_INDEX, MANDOR_NODE, MANDOR_PORT_<NAME> and others.
+    `${secret:NAME/KEY}` within a value is replaced by that secret.
+    """
     pull_secret: Annotated[Text | None, needs("pull-secrets")] = None
-    """The secret with the login to the image's registry: `username`, `password` and `registry`, or
-    `.dockerconfigjson`; absent: that of the namespace, or the node's own logins."""
+    """Secret with the credentials for the image's registry: `username`, `password` and `registry`, or
+    `.dockerconfigjson`. Defaults to the namespace's pull secret, or the node's own credentials.
+    """
     secrets: dict[str, Text] = {}
-    """Environment variables with the value of a secret: `DB_PASSWORD: db-password`, or `db/password` for one key."""
+    """Environment variables with values of secrets: `DB_PASSWORD: db-password`, or `db/password` for one key of a
+    secret.
+    """
     files: tuple[File, ...] = ()
-    """Small files put in place before it starts."""
+    """Small files that are created before the task starts."""
     on_change: Annotated[OnChange, needs("secret-changes")] = "none"
-    """Reaction to a change of a secret in `secrets`, `env` or `files`: `restart` replaces the instances in a roll-out
+    """Reaction to a change of a secret in `secrets`, `env` or `files`: `restart` replaces the instances in a rollout
     (services and daemons), `signal` replaces the files in running instances and sends `change_signal` to the task,
-    `none` leaves them with the old value until their next start."""
+    `none` keeps the old value until their next start. Defaults to `none`.
+    """
     change_signal: Annotated[str, needs("secret-changes")] = "SIGHUP"
-    """Signal to the task's first process after its files were replaced (`on_change: signal`); the task has to handle
-    it: most signals end a program that does not."""
+    """Signal sent to the task's first process after its files were replaced (`on_change: signal`). The program must
+    handle it, because the default action of most signals is to end the process. Defaults to SIGHUP.
+    """
     mounts: tuple[TaskMount, ...] = ()
-    """What it finds where, besides its files: volumes of its group, and memory."""
+    """Volumes of the group, and temporary file systems, mounted in the task; at most 32."""
     working_dir: Text | None = None
-    """Where it starts; absent: a folder of its own, or the image's."""
+    """Working directory. Defaults to the image's, or to a directory of the task's own."""
     resources: TaskResources = TaskResources()
-    """What it asks for, and the most it may use."""
+    """Requested resources and limits."""
     health: Probe | None = None
-    """Bad answers restart the task."""
+    """Liveness probe: the task is restarted when it fails."""
     readiness: Probe | None = None
-    """Good answers make the instance ready; absent: it is ready when it runs."""
+    """Readiness probe: the instance is ready while it succeeds. Defaults to ready while the task runs."""
     startup: Probe | None = None
-    """Asked first: until it is good the others wait; too many bad answers in a row restart the task."""
+    """Startup probe: the other probes wait until it succeeds; the task is restarted when it fails."""
     stop: Stop = Stop()
-    """How it is asked to end."""
+    """How the task is stopped."""
     security: Security = Security()
-    """As whom it runs."""
+    """User, capabilities and privileges of the task."""
     identity: Annotated[Identity | None, needs("workload-identity")] = None
-    """A signed token that shows which workload it is; absent: none."""
+    """Signed token that identifies the workload. Defaults to none."""
     options: dict[str, dict[str, Any]] = {}
-    """What only one engine knows, by engine."""
+    """Engine-specific options, by engine."""
 
     def __post_init__(self) -> None:
         if not self.image and not self.command:
-            raise ValueError("a task needs an `image` or a `command`")
+            raise ValueError("a task requires an `image` or a `command`")
         if both := self.env.keys() & self.secrets.keys():
-            raise Misfit(f"{min(both)} is among `env` and among `secrets`", "secrets")
+            raise InvalidField(f"{min(both)} is in both `env` and `secrets`", "secrets")
         for place, references in (("secrets", self.secrets.values()), ("env", self._within)):
             for reference in references:
                 try:
                     check_reference(reference)
                 except ValueError as error:
-                    raise Misfit(str(error), place) from None
+                    raise InvalidField(str(error), place) from None
         if self.pull_secret is not None:
             if not self.image:
-                raise Misfit("`pull_secret` is for tasks with an `image`", "pull_secret")
+                raise InvalidField("`pull_secret` requires an `image`", "pull_secret")
             check_name(self.pull_secret, "name of a secret")
         for name in (*self.env, *self.secrets):
             if not _ENV.fullmatch(name):
-                raise ValueError(f"{name!r} is not the name of an environment variable")
+                raise ValueError(f"{name!r} is not a valid name of an environment variable")
         _check_mounts(self.mounts)
         for engine in self.options:
             check_name(engine, "engine name")
         check_signal(self.change_signal, "change_signal")
         if self.change_signal in {"SIGKILL", "SIGSTOP"}:
-            raise Misfit(
+            raise InvalidField(
                 f"{self.change_signal} cannot be handled by a program",
                 "change_signal",
                 hint="`on_change: restart` replaces the instances",
             )
         check_live_files(self)
         if self.role == "init" and (self.health or self.readiness or self.startup):
-            raise ValueError("an init task runs to its end: it has no `health`, no `readiness` and no `startup`")
+            raise ValueError("an init task runs to its end and cannot have `health`, `readiness` or `startup`")
 
     @property
     def secret_references(self) -> frozenset[str]:
-        """Every value of a secret that it needs: `NAME`, or `NAME/KEY`."""
+        """References to all secrets that the task needs: `NAME` or `NAME/KEY`."""
         login = [whole(self.pull_secret)] if self.pull_secret is not None else []
         return frozenset(
             (*login, *self.secrets.values(), *self._within, *(one for each in self.files for one in each.references))
@@ -295,24 +314,24 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 
     @property
     def restart_references(self) -> frozenset[str]:
-        """The values of secrets whose change replaces its instances; the login for its image is none of them."""
+        """References to secrets whose change replaces the instances; the pull secret is not among them."""
         variables = (*self.secrets.values(), *self._within) if self.on_change == "restart" else ()
         files = (each for each in self.files if (each.on_change or self.on_change) == "restart")
         return frozenset((*variables, *(one for each in files for one in each.references)))
 
     @property
     def signal_references(self) -> frozenset[str]:
-        """The values of secrets whose change replaces files of the running task."""
+        """References to secrets whose change replaces files of the running task."""
         return frozenset(one for each in signal_files(self) for one in each.references)
 
     @property
     def _within(self) -> list[str]:
-        """Those that are part of longer values of variables."""
+        """References to secrets within values of `env`."""
         return [one for value in self.env.values() for one in references_in(value)]
 
     @property
     def probes(self) -> "dict[ProbeKind, Probe]":
-        """Those that it has."""
+        """The probes that are set, by kind."""
         found: dict[ProbeKind, Probe | None] = {
             "startup": self.startup,
             "health": self.health,
@@ -323,7 +342,7 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 
 def _check_mounts(mounts: tuple[TaskMount, ...]) -> None:
     if len(mounts) > 32:
-        raise ValueError("a task has at most 32 mounts")
+        raise ValueError(f"{len(mounts)} mounts; at most 32 are allowed")
     paths = [mount.path.rstrip("/") for mount in mounts]
     for path in paths:
         if paths.count(path) > 1:

@@ -1,4 +1,4 @@
-"""Update: how a group goes from one release to the next."""
+"""Update: how a group changes from one release to the next."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Seconds, SecondsOrNever
-from mandor.model.meta import Misfit
+from mandor.model.meta import InvalidField
 from mandor.model.share import Share, check_share, is_none, share_of
 
 Strategy = Literal["rolling", "canary", "blue-green"]
@@ -16,81 +16,95 @@ USUAL: Share = "25%"
 
 
 class Update(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """How its instances are replaced when the template changes."""
+    """How instances are replaced when the template changes."""
 
     strategy: Strategy | None = None
-    """`rolling`: some at a time. `canary`: a few beside the others first, the rest when they are promoted.
-    `blue-green`: a whole second set, then all of the first goes. Absent: `canary` if there is a number of them, else
-    `rolling`."""
+    """`rolling`: replaces some instances at a time. `canary`: starts a few new instances first and continues after
+    promotion. `blue-green`: starts a full second set, then stops the first. Defaults to `canary` if `canary` is set,
+    otherwise `rolling`.
+    """
     max_surge: Share | None = None
-    """So many more than wanted there may be, or so many percent (rounded up); absent: 25%, or none if others stop
-    first."""
+    """Maximum number of additional instances during a rollout, as a number or a percentage (rounded up). Defaults to
+    25%, or 0 with `order: stop-first`.
+    """
     max_unavailable: Share | None = None
-    """So many fewer than wanted may be available, or so many percent (rounded down); absent: none, or 25% and at least
-    one if others stop first."""
+    """Maximum number of unavailable instances during a rollout, as a number or a percentage (rounded down). Defaults to
+    0, or with `order: stop-first` to 25%, at least 1.
+    """
     min_healthy: Seconds = Seconds(10)
-    """An instance counts as available when it has been ready for so long; one that moves stops only then, too."""
+    """Time that an instance must be ready before it counts as available; also applies to instances being moved.
+    Defaults to 10s.
+    """
     deadline: SecondsOrNever = SecondsOrNever(300)
-    """If no further instance becomes available for so long, the roll-out has failed."""
+    """Time within which another instance must become available, or the rollout fails; `never` disables it. Defaults to
+    5m.
+    """
     canary: Annotated[int, Bounds(ge=0, le=100_000)] = 0
-    """So many instances try the new release first; absent: 1 with `strategy: canary`."""
+    """Number of canaries. Defaults to 1 with `strategy: canary`."""
     auto_promote: bool = False
-    """Go on as soon as the canaries, or the second set, are available; else `mandor rollout promote` does."""
+    """Whether the rollout continues as soon as the canaries, or the second set, are available; otherwise it waits for
+    `mandor rollout promote`. Defaults to false.
+    """
     auto_rollback: bool = True
-    """Go back to the last release that was healthy when a roll-out fails; else it stops where it is."""
+    """Whether a failed rollout returns to the last healthy release; otherwise it stops. Defaults to true."""
     order: Order | None = None
-    """`start-first`: a new one is available before an old one stops. `stop-first`: the other way round. Absent:
-    start-first, unless two of them could not run beside each other: volumes, fixed ports, gangs. With `stop-first`
-    a drain stops first, too, and nobody moves for a better place."""
+    """`start-first`: a new instance is available before an old one stops. `stop-first`: the old one stops first, also
+    in a drain, and instances are not moved for a better placement. Defaults to `start-first`, or to `stop-first` if
+    two instances cannot run side by side (volumes, fixed ports, gangs).
+    """
 
     def __post_init__(self) -> None:
         check_share(self.max_surge, "max_surge")
         check_share(self.max_unavailable, "max_unavailable")
         if self.deadline <= self.min_healthy:
-            raise Misfit(
-                f"a deadline of {self.deadline} is over before an instance can count as available",
+            raise InvalidField(
+                f"the deadline {self.deadline} ends before an instance can become available",
                 "deadline",
-                hint=f"longer than `min_healthy`, which is {self.min_healthy}",
+                hint=f"set it longer than `min_healthy`, which is {self.min_healthy}",
             )
         self._check_strategy()
         self._check_order()
 
     def _check_strategy(self) -> None:
         if self.canary and self.strategy in {"rolling", "blue-green"}:
-            raise Misfit(
-                f"a {self.strategy} update has no canaries",
+            raise InvalidField(
+                f"`canary` cannot be combined with `strategy: {self.strategy}`",
                 "canary",
-                hint="write `strategy: canary`, or leave `canary` out",
+                hint="set `strategy: canary`, or remove `canary`",
             )
         given = next((name for name in ("max_surge", "max_unavailable", "order") if getattr(self, name)), None)
         if self.strategy == "blue-green" and given is not None:
-            raise Misfit(
-                f"`{given}` means nothing to a blue-green update: a whole second set starts beside the first",
+            raise InvalidField(
+                f"`{given}` cannot be combined with `strategy: blue-green`, which starts a full second set",
                 given,
-                hint=f"leave `{given}` out",
+                hint=f"remove `{given}`",
             )
 
     def _check_order(self) -> None:
         if is_none(self.max_surge) and is_none(self.max_unavailable):
-            raise Misfit(
-                "with max_surge 0 and max_unavailable 0 no instance could ever be replaced",
+            raise InvalidField(
+                "with `max_surge: 0` and `max_unavailable: 0` no instance could ever be replaced",
                 "max_unavailable",
-                hint="one of them is at least 1",
+                hint="set one of them to at least 1",
             )
         if self.order == "start-first" and is_none(self.max_surge):
-            raise Misfit("start-first needs room for one more", "max_surge", hint="at least 1, or `order: stop-first`")
+            raise InvalidField(
+                "`order: start-first` requires `max_surge`", "max_surge", hint="at least 1, or `order: stop-first`"
+            )
         if self.order == "stop-first" and self.max_surge is not None and not is_none(self.max_surge):
-            raise Misfit("stop-first starts none beside the others", "max_surge", hint="0, or `order: start-first`")
+            raise InvalidField(
+                "`order: stop-first` excludes `max_surge`", "max_surge", hint="0, or `order: start-first`"
+            )
         if self.order == "stop-first" and is_none(self.max_unavailable):
-            raise Misfit("stop-first takes one away first", "max_unavailable", hint="at least 1")
+            raise InvalidField("`order: stop-first` requires `max_unavailable`", "max_unavailable", hint="at least 1")
 
     @property
     def kind(self) -> Strategy:
         return self.strategy or ("canary" if self.canary else "rolling")
 
     @property
-    def asks_for_beside(self) -> str:
-        """The key that asks for new instances beside all old ones; empty: none does."""
+    def surge_key(self) -> str:
+        """The key that requests new instances in addition to all old ones; empty if there is none."""
         if self.kind != "rolling":
             return "strategy" if self.strategy else "canary"
         if self.order == "start-first":
@@ -98,7 +112,9 @@ class Update(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
         return "max_surge" if self.max_surge is not None and not is_none(self.max_surge) else ""
 
     def starts_first(self, *, apart: bool) -> bool:
-        """`apart`: two instances cannot run beside each other."""
+        """Return whether new instances start before old ones stop. `apart` means that two instances cannot run side by
+        side.
+        """
         if self.kind == "blue-green":
             return True
         if self.order is not None:
@@ -108,7 +124,7 @@ class Update(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
         return not apart
 
     def room(self, count: int, *, apart: bool) -> tuple[int, int]:
-        """How many more than `count` there may be, and how many fewer may be available; never both none."""
+        """Return how many instances there may be above `count`, and how many may be unavailable; never 0 for both."""
         if self.kind == "blue-green":
             return count, 0
         start_first = self.starts_first(apart=apart)
@@ -118,7 +134,7 @@ class Update(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
         return (more, fewer) if more or fewer else (0, 1)
 
     def canaries(self, count: int) -> int:
-        """So many go first, and wait to be promoted."""
+        """Return the number of instances that start first and wait for promotion."""
         if self.kind == "rolling":
             return 0
         return count if self.kind == "blue-green" else min(self.canary or 1, count)

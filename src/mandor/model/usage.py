@@ -1,4 +1,4 @@
-"""What machines and instances use now, as agents measure it: told with each heartbeat."""
+"""Resource usage of nodes and instances, measured by agents and sent with heartbeats."""
 
 from typing import ClassVar
 
@@ -9,26 +9,26 @@ from mandor.model.meta import Object
 
 
 class NodeUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """What a machine uses now, measured by its agent; CPU and network are averages since the report before."""
+    """Current usage of a node, measured by its agent; CPU and network are averages since the previous report."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
     disk_bytes: int = 0
     network_in_bytes: int = 0
-    """A second."""
+    """Bytes received per second."""
     network_out_bytes: int = 0
-    """A second."""
+    """Bytes sent per second."""
 
 
 class InstanceUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     cpu_milli: int = 0
     memory_bytes: int = 0
     warming: bool = False
-    """It is not ready, or has just been met: what it uses says nothing about the load."""
+    """Whether the instance is not ready or was just started, so that its usage says nothing about the load."""
 
 
 class GroupUsage(Struct, frozen=True, gc=False, omit_defaults=True, array_like=True):
-    """What so many ready instances of a group use together."""
+    """Total usage of the ready instances of a group."""
 
     count: int = 0
     cpu_milli: int = 0
@@ -40,28 +40,29 @@ class GroupUsage(Struct, frozen=True, gc=False, omit_defaults=True, array_like=T
         )
 
 
-class TallySpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+class UsageSummarySpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     groups: dict[str, GroupUsage] = {}
-    """By `namespace/` and what the names of the group's instances begin with: `default/web`, `default/shop-web`."""
+    """Usage by namespace and prefix of the instances' names: `default/web`, `default/shop-web`."""
 
 
-def tally_name(namespace: str, workload: str, group: str) -> str:
+def usage_key(namespace: str, workload: str, group: str) -> str:
     return f"{namespace}/{instance_prefix(workload, group)}"
 
 
-class TallyStatus(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class UsageSummaryStatus(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     pass
 
 
-class Tally(Object, frozen=True, tag="tally"):
-    """What groups whose count follows their load use on the nodes that one server hears; its name is the server's id,
-    with a number where one object would be too large."""
+class UsageSummary(Object, frozen=True, tag="tally"):
+    """Usage of the autoscaled groups on the nodes that report to one server. Its name is the server's id, with a number
+    if one object would be too large.
+    """
 
     kind: ClassVar[str] = "tally"
     plural: ClassVar[str] = "tallies"
     namespaced: ClassVar[bool] = False
-    spec: TallySpec
-    status: TallyStatus = field(default_factory=TallyStatus)
+    spec: UsageSummarySpec
+    status: UsageSummaryStatus = field(default_factory=UsageSummaryStatus)
 
     @property
     def server(self) -> str:

@@ -1,4 +1,4 @@
-"""TaskVariant: what is different about a task in an alternative form of its group."""
+"""TaskVariant: differences of a task in an alternative form of its group."""
 
 from typing import Any
 
@@ -8,56 +8,56 @@ from msgspec import Struct
 from mandor.model.resources import TaskResources
 from mandor.model.task import File, Probe, Security, Stop, Task, TaskMount, Text
 
-_LAID_OVER = ("env", "options")
+_MERGED = ("env", "options")
 
 
 class TaskVariant(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """A task in another form. What is not named here is as in the main form; what is named replaces it.
+    """Differences of a task from the main form. Fields that are set replace those of the main form.
 
-    `image`, `command` and `args` belong together: whoever names an image or a command says all three anew.
+    `image`, `command` and `args` belong together: setting an image or a command replaces all three.
     """
 
     image: Text | None = None
-    """What to run; without it and with a `command`, the form has no image."""
+    """Image to run. If only `command` is set, the form has no image."""
     command: tuple[Text, ...] | None = None
-    """The program and its first arguments."""
+    """Program and its first arguments."""
     args: tuple[Text, ...] | None = None
     """Further arguments."""
     env: dict[str, str] = {}
-    """Environment variables over those of the main form."""
+    """Environment variables, merged into those of the main form."""
     secrets: dict[str, Text] | None = None
-    """All of its environment variables from secrets."""
+    """Environment variables from secrets; replaces those of the main form."""
     files: tuple[File, ...] | None = None
-    """All of its files."""
+    """Files; replaces those of the main form."""
     mounts: tuple[TaskMount, ...] | None = None
-    """All of its mounts."""
+    """Mounts; replaces those of the main form."""
     working_dir: Text | None = None
-    """Where it starts."""
+    """Working directory."""
     resources: TaskResources | None = None
-    """All that it asks for, and the most it may use."""
+    """Requested resources and limits; replaces those of the main form."""
     health: Probe | None = None
-    """Bad answers restart the task."""
+    """Liveness probe: the task is restarted when it fails."""
     readiness: Probe | None = None
-    """Good answers make the instance ready."""
+    """Readiness probe: the instance is ready while it succeeds."""
     startup: Probe | None = None
-    """Asked before the others."""
+    """Startup probe: the other probes wait until it succeeds."""
     stop: Stop | None = None
-    """How it is asked to end."""
+    """How the task is stopped."""
     security: Security | None = None
-    """As whom it runs."""
+    """User, capabilities and privileges of the task."""
     options: dict[str, dict[str, Any]] = {}
-    """What only one engine knows, by engine, over that of the main form."""
+    """Engine-specific options by engine, merged into those of the main form."""
 
     @property
     def empty(self) -> bool:
-        """It names nothing of the task."""
+        """Whether no field is set."""
         return all(getattr(self, name) in (None, {}) for name in TaskVariant.__struct_fields__)
 
     def over(self, task: Task) -> Task:
-        """The task in this form; a `ValueError` when that is none."""
+        """Return the task in this form; raises `ValueError` if it is not valid."""
         named = {name: getattr(self, name) for name in TaskVariant.__struct_fields__}
-        changes = {name: value for name, value in named.items() if value is not None and name not in _LAID_OVER}
+        changes = {name: value for name, value in named.items() if value is not None and name not in _MERGED}
         if self.image is not None or self.command is not None:
             changes |= {"image": self.image, "command": self.command or (), "args": self.args or ()}
-        changes |= {name: {**getattr(task, name), **named[name]} for name in _LAID_OVER}
+        changes |= {name: {**getattr(task, name), **named[name]} for name in _MERGED}
         return msgspec.structs.replace(task, **changes)

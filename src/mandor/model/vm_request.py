@@ -1,4 +1,4 @@
-"""VmRequest: somebody wants a machine for a virtual machine; what was done about it, step by step."""
+"""VmRequest: a request to find a host for a virtual machine, and its progress."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,20 +8,20 @@ from msgspec import Struct, field
 
 from mandor.model.claim import LABELS, Claim
 from mandor.model.instance import Instance, InstanceSpec
-from mandor.model.meta import Key, Meta, Misfit, Object, check_name
+from mandor.model.meta import InvalidField, Key, Meta, Object, check_name
 from mandor.model.rule import parse_rule
 
 MIB = 1024 * 1024
 CPU_MOST = 4096
 MEMORY_MIB_MOST = 64 * 1024 * 1024
 HISTORY_MOST = 32
-"""So many steps are kept: the first one, and the latest."""
+"""Number of steps kept: the first one and the latest."""
 
 VmRequestState = Literal["Queued", "Processing", "Placed", "Confirmed", "Released", "Failed", "Cancelled"]
 ENDED: frozenset[VmRequestState] = frozenset({"Released", "Failed", "Cancelled"})
-"""It holds nothing any more, and nothing more happens to it."""
+"""Final states: no resources are held, and the state does not change any more."""
 MOVES: dict[VmRequestState, frozenset[VmRequestState]] = {
-    # Processing → Queued: it is tried again later.
+    # Processing → Queued: it is retried later.
     "Queued": frozenset({"Processing", "Failed", "Cancelled"}),
     "Processing": frozenset({"Queued", "Placed", "Failed", "Cancelled"}),
     "Placed": frozenset({"Confirmed", "Failed", "Cancelled"}),
@@ -33,39 +33,39 @@ MOVES: dict[VmRequestState, frozenset[VmRequestState]] = {
 
 
 class VmRequestSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Written once, by whoever asks."""
+    """Requirements of the virtual machine, written once by the client."""
 
     purpose: Literal["place", "spare"] = "place"
-    """`spare`: the machine stands in for another during an upgrade."""
+    """`place`: a regular machine. `spare`: a machine that stands in for another during an upgrade."""
     cpu: Annotated[int, Bounds(ge=1, le=CPU_MOST)]
-    """Cores."""
+    """Number of cores."""
     memory_mib: Annotated[int, Bounds(ge=1, le=MEMORY_MIB_MOST)]
     pool: str = "default"
     dedicated: bool = False
-    """It wants a machine for itself alone."""
+    """Whether the machine needs a host of its own."""
     where: tuple[str, ...] = ()
-    """Only machines that keep all these rules: `zone == a`."""
+    """Node rules that must all hold, for example `zone == a`."""
     vm: str = ""
-    """The name of the virtual machine, if it is known already: an inventory that names it shows that it is there."""
+    """Name of the virtual machine, if known; an inventory that lists it confirms that it exists."""
     owner: str = ""
-    """The object that it belongs to, as `spare/NAME`; empty: it stands for itself."""
+    """Object that the request belongs to, as `spare/NAME`; empty if none."""
     place_seconds: Annotated[float, Bounds(gt=0, le=86_400)] = 300.0
-    """It fails if it has found no machine by then."""
+    """Seconds within which a host must be found, or the request fails."""
     hold_seconds: Annotated[float, Bounds(gt=0, le=30 * 86_400)] = 3600.0
-    """The room is held so long for a virtual machine that nobody confirms."""
+    """Seconds for which resources are held for an unconfirmed virtual machine."""
 
     def __post_init__(self) -> None:
         check_name(self.pool, "pool")
         if self.vm:
             check_name(self.vm, "name of a virtual machine")
         if len(self.where) > 16:
-            raise Misfit(f"{len(self.where)} rules; at most 16 are allowed", "where")
+            raise InvalidField(f"{len(self.where)} rules; at most 16 are allowed", "where")
         for text in self.where:
             parse_rule(text)
 
 
 class Step(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """One change of a task's state."""
+    """One change of a request's state."""
 
     state: VmRequestState
     at: float
@@ -73,28 +73,28 @@ class Step(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 
 
 class VmRequestStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """Written before and after each step."""
+    """Progress of the request, written before and after each step."""
 
     state: VmRequestState = "Queued"
     since: float = 0.0
-    """When this state began."""
+    """Unix time at which the state started."""
     attempts: int = 0
-    """So many tries have failed."""
+    """Number of failed attempts."""
     node: str = ""
-    """The machine."""
+    """Name of the host."""
     address: str = ""
-    """Where it is reached."""
+    """Address of the host."""
     error: str = ""
-    """For people: why it failed, or why the last try did."""
+    """Human-readable error of the request, or of the last attempt."""
     reason: str = ""
-    """The same as one word for programs: NoNode, Timeout, Stuck, NodeGone, Error."""
+    """Machine-readable reason, one word: NoNode, Timeout, Stuck, NodeGone, Error."""
     counted: bool = False
-    """Of a confirmed one: the inventory shows its virtual machine by now, and nothing else is held for it."""
+    """Whether the inventory already counts the confirmed virtual machine, so that no resources are held for it."""
     history: tuple[Step, ...] = ()
 
 
 class VmRequest(Object, frozen=True, tag="task"):
-    """Its name is a UUID."""
+    """A request to place a virtual machine; its name is a UUID."""
 
     kind: ClassVar[str] = "task"
     plural: ClassVar[str] = "tasks"
@@ -112,12 +112,12 @@ class VmRequest(Object, frozen=True, tag="task"):
 
     @property
     def holds(self) -> bool:
-        """Room is held for it, or is about to be."""
+        """Whether resources are held for the request, or about to be."""
         return self.status.state in {"Processing", "Placed", "Confirmed"} and not self.status.counted
 
     @property
     def claim(self) -> Instance:
-        """What holds room for it, before it has any."""
+        """The instance that will hold resources for the request, not placed yet."""
         spec = self.spec
         claim = Claim(
             task=self.meta.name,
@@ -137,9 +137,9 @@ class VmRequest(Object, frozen=True, tag="task"):
         return Key(Instance.kind, self.meta.namespace, f"vm-{self.meta.name}")
 
     def moved(self, state: VmRequestState, at: float, why: str = "", **fields: object) -> "VmRequest":
-        """The same task one step on; a `ValueError` for a step that does not exist."""
+        """Return the request in its next state; raises `ValueError` if the change is not allowed."""
         if state not in MOVES[self.status.state]:
-            raise ValueError(f"task {self.meta.name} cannot go from {self.status.state} to {state}")
+            raise ValueError(f"task {self.meta.name} cannot change its state from {self.status.state} to {state}")
         before = self.status.history
         history = (*before[:1], *before[1:][-(HISTORY_MOST - 2) :], Step(state, at, why))
         status = msgspec.structs.replace(self.status, state=state, since=at, history=history, **fields)

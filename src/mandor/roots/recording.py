@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
-from mandor.model.recording import Began
+from mandor.model.recording import RecordingStart
 from mandor.roots.settings import ServerSettings
 from mandor.store.base import Store
 from mandor.store.recording import Recording, Uses, nothing_used
@@ -20,7 +20,7 @@ def start_recording(
     """`uses`: what instances use now, where this server hears it."""
     if not settings.record:
         return
-    began = Began(
+    began = RecordingStart(
         at=clock.now(),
         suspect_seconds=float(settings.suspect_after),
         lost_seconds=float(settings.lost_after),

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mandor.errors import Conflict, Invalid, MandorError
 from mandor.lib.clock import Clock
-from mandor.model.decision import MESSAGE_MOST, DecisionSpec, KeptDecision, NodeScore
+from mandor.model.decision import MESSAGE_MOST, DecisionRecord, DecisionSpec, NodeScore
 from mandor.model.meta import Meta
 from mandor.placement.built_in import BUILT_IN
 from mandor.placement.cycle import Decision
@@ -120,7 +120,7 @@ class DecisionLog:
         except (Conflict, Invalid):
             await self._one_by_one(records)
 
-    async def _one_by_one(self, records: Sequence[KeptDecision]) -> None:
+    async def _one_by_one(self, records: Sequence[DecisionRecord]) -> None:
         """Write records one at a time, so that one that was deleted meanwhile does not affect the others."""
         for each in records:
             try:
@@ -128,12 +128,12 @@ class DecisionLog:
             except (Conflict, Invalid) as error:
                 log.debug("the decision about %s is not stored: %s", each.meta.name, error)
 
-    async def _record(self, namespace: str, name: str, spec: DecisionSpec) -> KeptDecision:
+    async def _record(self, namespace: str, name: str, spec: DecisionSpec) -> DecisionRecord:
         """Return the record that replaces the stored one; the message of an earlier refusal is kept after a bind."""
         meta = Meta(name=name, namespace=namespace, labels={"workload": spec.workload} if spec.workload else {})
-        stored = await self._store.get(KeptDecision(meta=meta, spec=spec).key)
-        if not isinstance(stored, KeptDecision):
-            return KeptDecision(meta=meta, spec=spec)
+        stored = await self._store.get(DecisionRecord(meta=meta, spec=spec).key)
+        if not isinstance(stored, DecisionRecord):
+            return DecisionRecord(meta=meta, spec=spec)
         if not spec.message and stored.spec.uid == spec.uid:
             spec = replace(spec, message=stored.spec.message)
         return stored.changed(spec=spec)

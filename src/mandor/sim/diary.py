@@ -2,7 +2,7 @@
 
 from mandor.model.instance import Instance
 from mandor.model.node import Node
-from mandor.model.record import Event, Hearing
+from mandor.model.record import Event, HeartbeatSummary
 from mandor.model.workload import Workload
 from mandor.store.base import Change
 
@@ -20,7 +20,7 @@ def tell(change: Change) -> str:
         return _workload(value, gone=change.after is None)
     if isinstance(value, Event) and change.after is not None:
         return f"{value.spec.about}: {value.spec.reason}: {value.spec.message}"
-    if isinstance(value, Hearing):
+    if isinstance(value, HeartbeatSummary):
         return f"heard: {', '.join(value.spec.nodes) or 'nobody'}"
     return ""
 

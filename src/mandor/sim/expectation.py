@@ -6,7 +6,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Seconds
-from mandor.model.meta import Misfit
+from mandor.model.meta import InvalidField
 
 Count = Annotated[int, Bounds(ge=0)]
 Percent = Annotated[float, Bounds(ge=0, le=100)]
@@ -66,11 +66,11 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
     def __post_init__(self) -> None:
         if self.nodes and not self.apart:
-            raise Misfit("`nodes` belongs to `apart`", "nodes")
+            raise InvalidField("`nodes` belongs to `apart`", "nodes")
         if len(self.apart) == 1:
-            raise Misfit("one workload is not apart from anything", "apart")
+            raise InvalidField("one workload is not apart from anything", "apart")
         if not self.claims:
-            raise Misfit("it expects nothing", "name", hint="`running: [NAME]`, `no_inversion: true` …")
+            raise InvalidField("it expects nothing", "name", hint="`running: [NAME]`, `no_inversion: true` …")
 
     @property
     def claims(self) -> list[str]:

@@ -11,15 +11,15 @@ from mandor.model.phase import Phase
 from mandor.model.recording import (
     VERSION,
     AnyLine,
-    Began,
-    Complete,
-    Ended,
-    Gone,
-    Profiles,
-    Ran,
-    Seen,
-    Used,
-    Whole,
+    DeletionLine,
+    InstanceLine,
+    ObjectLine,
+    ProfilesLine,
+    RecordingEnd,
+    RecordingStart,
+    SnapshotEnd,
+    SnapshotStart,
+    UsageLine,
     key_of,
     read_line,
 )
@@ -83,8 +83,8 @@ def _continues(before: Path, path: Path) -> bool:
         return False
     first, second = (next(_lines(each), None) for each in (before, path))
     return (
-        isinstance(first, Began)
-        and isinstance(second, Began)
+        isinstance(first, RecordingStart)
+        and isinstance(second, RecordingStart)
         and (first.cluster, first.part + 1) == (second.cluster, second.part)
     )
 
@@ -105,9 +105,9 @@ def _lines(path: Path) -> Iterator[AnyLine]:
         except Invalid as error:
             hint = "`mandor server --record FILE` writes one"
             raise Invalid(error.message, hint=hint, file=str(path), line=number) from error
-        if number == 1 and not isinstance(line, Began):
+        if number == 1 and not isinstance(line, RecordingStart):
             raise Invalid("a recording begins with `began`", file=str(path), line=1)
-        if isinstance(line, Began) and line.version != VERSION:
+        if isinstance(line, RecordingStart) and line.version != VERSION:
             raise Invalid(f"version {line.version} of recordings is not known here", file=str(path), line=number)
         yield line
 
@@ -115,11 +115,11 @@ def _lines(path: Path) -> Iterator[AnyLine]:
 class _Reading:
     def __init__(self, found: Recorded) -> None:
         self._found = found
-        self._began: Began | None = None
+        self._began: RecordingStart | None = None
         self._at = 0.0
         self._objects: dict[Key, Object] = {}
-        self._running: dict[Key, Ran] = {}
-        self._open: dict[Key, tuple[Ran, float]] = {}
+        self._running: dict[Key, InstanceLine] = {}
+        self._open: dict[Key, tuple[InstanceLine, float]] = {}
         self._mentioned: set[Key] | None = None
         """While everything is told: what was."""
         self._begun = False
@@ -129,27 +129,27 @@ class _Reading:
             self._begin(line)
         self._at = max(self._at, line.at - self._found.began_at)
         match line:
-            case Seen():
+            case ObjectLine():
                 self._see(decode(bytes(line.object)))
-            case Ran():
+            case InstanceLine():
                 self._see_instance(line)
-            case Gone():
+            case DeletionLine():
                 self._forget(key_of(line))
-            case Whole():
+            case SnapshotStart():
                 self._mentioned = set()
                 if line.why:
                     self._found.notes.append(f"something is missing: {line.why}")
-            case Complete():
+            case SnapshotEnd():
                 self._complete()
-            case Profiles():
+            case ProfilesLine():
                 self._see_profiles(line)
-            case Used():
+            case UsageLine():
                 self._found.used.append((self._at, line.workloads))
-            case Began() | Ended():
+            case RecordingStart() | RecordingEnd():
                 pass
 
     def _begin(self, line: AnyLine) -> None:
-        if not isinstance(line, Began):
+        if not isinstance(line, RecordingStart):
             raise Invalid("a recording begins with `began`", file=str(self._found.path), line=1)
         self._began, found = line, self._found
         found.began_at, found.luck = line.at, line.luck
@@ -157,7 +157,7 @@ class _Reading:
         if line.dropped:
             found.notes.append(f"{line.dropped} earlier parts were dropped, for the file is bounded")
 
-    def _see_profiles(self, line: Profiles) -> None:
+    def _see_profiles(self, line: ProfilesLine) -> None:
         if not self._begun:
             self._found.profiles = line.text
         elif line.text != self._found.profiles:
@@ -174,7 +174,7 @@ class _Reading:
         elif before != value:
             self._found.turns.append(Turn(self._at, before, value))
 
-    def _see_instance(self, line: Ran) -> None:
+    def _see_instance(self, line: InstanceLine) -> None:
         key = key_of(line)
         if self._mentioned is not None:
             self._mentioned.add(key)
@@ -189,7 +189,7 @@ class _Reading:
         if before is not None and before.started_at:
             self._see_end(before, line)
 
-    def _see_end(self, before: Ran, line: Ran) -> None:
+    def _see_end(self, before: InstanceLine, line: InstanceLine) -> None:
         """It ended by itself: for good, or to be started again where it was."""
         over = line.phase in {Phase.SUCCEEDED, Phase.FAILED} and line.phase is not before.phase
         again = line.restarts > before.restarts and not line.phase.over

@@ -13,7 +13,7 @@ from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, load_all
 from mandor.model.codec import KINDS
-from mandor.model.meta import Misfit, check_labels, check_name
+from mandor.model.meta import InvalidField, check_labels, check_name
 from mandor.model.node import Taint
 from mandor.model.placement import Strength
 from mandor.model.reading import FAILED, Mistake, Reader
@@ -279,11 +279,11 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     def __post_init__(self) -> None:
         if not self.nodes:
-            raise Misfit("a scenario has at least one node", "nodes")
+            raise InvalidField("a scenario has at least one node", "nodes")
         if not self.workloads and not any(each.submit for each in self.timeline):
-            raise Misfit("there is no work in it", "workloads", hint="list manifests, or `- file: FILE`")
+            raise InvalidField("there is no work in it", "workloads", hint="list manifests, or `- file: FILE`")
         if not 0 < self.end <= END_MOST:
-            raise Misfit(f"{self.end} is no end", "end", hint="more than 0s, at most 365d")
+            raise InvalidField(f"{self.end} is no end", "end", hint="more than 0s, at most 365d")
         self._check_nodes()
         self._check_timeline()
         self._check_expectations()
@@ -308,10 +308,10 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     def _check_nodes(self) -> None:
         names = self.node_names
         if len(names) > NODES_MOST:
-            raise Misfit(f"{len(names)} nodes; at most {NODES_MOST} are possible", "nodes")
+            raise InvalidField(f"{len(names)} nodes; at most {NODES_MOST} are possible", "nodes")
         for number, line in enumerate(self.nodes):
             if any(names.count(name) > 1 for name in line.names):
-                raise Misfit(f"two nodes are called {line.names[0]}", "nodes", str(number), "name")
+                raise InvalidField(f"two nodes are called {line.names[0]}", "nodes", str(number), "name")
 
     def _check_timeline(self) -> None:
         known = self.node_names
@@ -319,17 +319,19 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         for number, each in enumerate(self.timeline):
             here = ("timeline", str(number))
             if each.at < last:
-                raise Misfit(f"{each.at} comes after {Seconds(last)} in the list", *here, "at", hint="in order of time")
+                raise InvalidField(
+                    f"{each.at} comes after {Seconds(last)} in the list", *here, "at", hint="in order of time"
+                )
             last = each.at
             if each.at >= self.end:
-                raise Misfit(f"{each.at} is not before the end, {self.end}", *here, "at")
+                raise InvalidField(f"{each.at} is not before the end, {self.end}", *here, "at")
             for key, node in each.nodes:
                 if node not in known:
-                    raise Misfit(f"there is no node {node!r}", *here, key, hint=did_you_mean(node, known))
+                    raise InvalidField(f"there is no node {node!r}", *here, key, hint=did_you_mean(node, known))
         names = [name for name, _, _ in self.phases]
         for name in names:
             if names.count(name) > 1:
-                raise Misfit(f"two phases are called {name!r}", "timeline")
+                raise InvalidField(f"two phases are called {name!r}", "timeline")
 
     def _check_expectations(self) -> None:
         phases = [name for name, _, _ in self.phases]
@@ -342,7 +344,7 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
             ):
                 for name in given:
                     if name not in known:
-                        raise Misfit(
+                        raise InvalidField(
                             f"there is no {NOUNS.get(key, key)} {name!r}",
                             *("expect", str(number), key),
                             hint=did_you_mean(name, known),

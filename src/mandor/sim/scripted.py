@@ -9,7 +9,7 @@ from mandor.lib.clock import Clock
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase, may_move
-from mandor.model.record import Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.model.record import HeartbeatSummary, HeartbeatSummarySpec, Lease, LeaseSpec
 from mandor.model.volume import Volume
 from mandor.sim.world import World
 from mandor.store.base import Put
@@ -76,10 +76,10 @@ class ScriptedNodes:
         meta = lease.meta if lease else Meta(name=f"server-{SERVER}")
         await self._world.store.commit(Put(Lease(meta=meta, spec=spec)))
         heard = tuple(sorted(name for name, node in self.by_name.items() if node.alive))
-        hearing = self._world.find(Hearing, SERVER, "")
+        hearing = self._world.find(HeartbeatSummary, SERVER, "")
         if hearing is None or hearing.spec.nodes != heard:
             meta = hearing.meta if hearing else Meta(name=SERVER)
-            await self._world.store.commit(Put(Hearing(meta=meta, spec=HearingSpec(nodes=heard))))
+            await self._world.store.commit(Put(HeartbeatSummary(meta=meta, spec=HeartbeatSummarySpec(nodes=heard))))
 
     async def act(self) -> None:
         """Every node looks at all its orders."""

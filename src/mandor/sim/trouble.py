@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from mandor.lib.quantity import Percent, Seconds
-from mandor.model.meta import Misfit
+from mandor.model.meta import InvalidField
 
 DELAY_MOST = 60.0
 Part = Literal["scheduler", "controllers", "server"]
@@ -26,10 +26,12 @@ class Messages(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.delay > DELAY_MOST:
-            raise Misfit(f"{self.delay} is too long", "delay", hint=f"at most {Seconds(DELAY_MOST)}; else cut it off")
+            raise InvalidField(
+                f"{self.delay} is too long", "delay", hint=f"at most {Seconds(DELAY_MOST)}; else cut it off"
+            )
         for key in ("lost", "repeated"):
             if getattr(self, key) > 100:
-                raise Misfit(f"{getattr(self, key)} is more than there are", key)
+                raise InvalidField(f"{getattr(self, key)} is more than there are", key)
 
 
 class Jump(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -158,7 +158,7 @@ async def _supplied(store: Store, changes: Sequence[Change]) -> Sequence[Change]
     """Whoever is at the other end of a wire gets what an instance needs along with it, as over the API."""
     found = []
     for change in changes:
-        for key in change.after.supplies if isinstance(change.after, Instance) else ():
+        for key in change.after.start_keys if isinstance(change.after, Instance) else ():
             value = await store.get(key)
             if value is not None:
                 found.append(Change(change.revision, None, value))

@@ -18,11 +18,11 @@ from msgspec import Struct
 from mandor.errors import Conflict, Invalid, Unsupported
 from mandor.model.codec import decode, decode_as, encode
 from mandor.model.meta import Object
-from mandor.model.record import Cluster, ClusterSpec, Hearing, Lease, Server, Session
-from mandor.model.usage import Tally
+from mandor.model.record import Cluster, ClusterSpec, HeartbeatSummary, Lease, Server, Session
+from mandor.model.usage import UsageSummary
 from mandor.store.base import WRITES_MOST, Delete, Put, Store, Write
 
-EXCLUDED_KINDS = frozenset({Lease.kind, Hearing.kind, Tally.kind, Session.kind, Server.kind})
+EXCLUDED_KINDS = frozenset({Lease.kind, HeartbeatSummary.kind, UsageSummary.kind, Session.kind, Server.kind})
 FORMAT: Final = "mandor-dump/1"
 CHUNK = 100
 """Objects per step, between which other tasks run."""

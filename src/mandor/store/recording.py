@@ -17,12 +17,12 @@ from mandor.model.meta import Key, Object
 from mandor.model.recording import (
     KINDS,
     AnyLine,
-    Began,
-    Complete,
-    Ended,
-    Profiles,
-    Used,
-    Whole,
+    ProfilesLine,
+    RecordingEnd,
+    RecordingStart,
+    SnapshotEnd,
+    SnapshotStart,
+    UsageLine,
     change_of,
     line_of,
     read_line,
@@ -62,7 +62,7 @@ class Recording:
         store: Store,
         clock: Clock,
         path: Path,
-        began: Began,
+        began: RecordingStart,
         *,
         profiles: Callable[[], str] = lambda: "",
         uses: Uses = nothing_used,
@@ -139,11 +139,11 @@ class Recording:
             return []
         self._looked = self._clock.monotonic()
         used = self._used()
-        lines: list[AnyLine] = [Used(at=self._clock.now(), workloads=used)] if used else []
+        lines: list[AnyLine] = [UsageLine(at=self._clock.now(), workloads=used)] if used else []
         text = self._profiles()
         if text != self._text:
             self._text = text
-            lines.append(Profiles(at=self._clock.now(), text=text))
+            lines.append(ProfilesLine(at=self._clock.now(), text=text))
         return lines
 
     def _used(self) -> dict[str, tuple[int, int]]:
@@ -162,14 +162,18 @@ class Recording:
 
     def _everything(self, why: str = "") -> list[AnyLine]:
         now = self._clock.now()
-        return [Whole(at=now, why=why), *(line_of(now, each) for each in self._known.values()), Complete(at=now)]
+        return [
+            SnapshotStart(at=now, why=why),
+            *(line_of(now, each) for each in self._known.values()),
+            SnapshotEnd(at=now),
+        ]
 
     async def _begin_part(self) -> None:
         now = self._clock.now()
         self._drop_file()
         await self._blocking(self._open, now)
         self._text = self._profiles()
-        await self._write([self._header, Profiles(at=now, text=self._text), *self._everything()])
+        await self._write([self._header, ProfilesLine(at=now, text=self._text), *self._everything()])
         self._first_size = self._size
 
     def _open(self, now: float) -> None:
@@ -201,7 +205,7 @@ class Recording:
     def _end(self) -> None:
         try:
             if self._file is not None:
-                self._append([Ended(at=self._clock.now())])
+                self._append([RecordingEnd(at=self._clock.now())])
             self._drop_file()
         except OSError as error:
             log.warning("%s: %s", self._path, error)
@@ -217,11 +221,11 @@ def check_recordable(path: Path) -> None:
         raise Invalid(f"cannot record to {path}: the folder {path.parent} does not exist")
 
 
-def _header_of(path: Path) -> Began | None:
+def _header_of(path: Path) -> RecordingStart | None:
     """Return the first line of a recording; None if the file is not a recording."""
     try:
         with path.open("rb") as file:
             line = read_line(file.readline(HEADER_MOST))
     except (OSError, Invalid):
         return None
-    return line if isinstance(line, Began) else None
+    return line if isinstance(line, RecordingStart) else None

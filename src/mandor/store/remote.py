@@ -163,7 +163,7 @@ def _changes(line: bytes, supplies: OrderedDict[Key, Object]) -> list[Change]:
     change = Change(read.revision, _object(read.before), _object(read.after))
     if not supplies or not isinstance(change.after, Instance):
         return [change]
-    along = (supplies.get(key) for key in change.after.supplies)
+    along = (supplies.get(key) for key in change.after.start_keys)
     return [*(Change(read.revision, None, each) for each in along if each is not None), change]
 
 

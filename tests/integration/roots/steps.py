@@ -42,7 +42,16 @@ from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Drain, Node
 from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.rebalance import Rebalance, RebalanceSpec
-from mandor.model.record import Cluster, ClusterSpec, Event, EventSpec, Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.model.record import (
+    Cluster,
+    ClusterSpec,
+    Event,
+    EventSpec,
+    HeartbeatSummary,
+    HeartbeatSummarySpec,
+    Lease,
+    LeaseSpec,
+)
 from mandor.model.vm_request import VmRequest, VmRequestSpec, VmRequestStatus
 from mandor.model.workload import Workload
 from mandor.placement.profiles import default_profile
@@ -110,7 +119,7 @@ async def filled() -> AsyncIterator[MemoryStore]:
     others: list[Object] = [
         Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("test")),
         Lease(meta=Meta(name="server-agents"), spec=LeaseSpec(holder="agents", seconds=3600)),
-        Hearing(meta=Meta(name="agents"), spec=HearingSpec(nodes=tuple(sorted(names)))),
+        HeartbeatSummary(meta=Meta(name="agents"), spec=HeartbeatSummarySpec(nodes=tuple(sorted(names)))),
     ]
     async with MemoryStore() as made:
         made.index.load([workload, make_stored_release(workload), *nodes, *instances, *others])

@@ -15,8 +15,8 @@ from mandor.agent.order import Entry, Memory, TaskMemory
 from mandor.errors import Invalid
 from mandor.lib.quantity import Seconds, SecondsOrNever
 from mandor.model.instance import InstanceStatus, StopOrder
+from mandor.model.lifecycle import Restart
 from mandor.model.phase import Phase
-from mandor.model.workload import Restart
 from tests.unit.agent.make import UID, make_order
 
 TASKS = {

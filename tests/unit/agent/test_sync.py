@@ -13,8 +13,8 @@ from mandor.agent.sync_inputs import MissingDependency, ProbeResult, SyncInputs
 from mandor.engines.base import Unit
 from mandor.lib.quantity import Seconds, SecondsOrNever
 from mandor.model.instance import InstanceStatus, StopOrder
+from mandor.model.lifecycle import Restart
 from mandor.model.phase import Phase
-from mandor.model.workload import Restart
 from tests.unit.agent.make import NOW, UID, decide, exited, make_order, running, starting
 
 STOP = StopOrder(reason="scaled down")

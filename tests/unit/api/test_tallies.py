@@ -7,7 +7,7 @@ import pytest
 from mandor.api.heartbeat import HEARD_SECONDS, Heartbeats, Report
 from mandor.api.tallies import GROUPS_MOST, Tallies
 from mandor.lib.clock import ManualClock
-from mandor.model.usage import GroupUsage, InstanceUsage, Tally
+from mandor.model.usage import GroupUsage, InstanceUsage, UsageSummary
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
 from tests.scenarios.make import make_workload
@@ -27,7 +27,7 @@ def store(clock: ManualClock) -> MemoryStore:
 
 async def tallies(store: MemoryStore) -> dict[str, dict[str, GroupUsage]]:
     found = (await store.list("tally")).items
-    return {each.meta.name: dict(each.spec.groups) for each in found if isinstance(each, Tally)}
+    return {each.meta.name: dict(each.spec.groups) for each in found if isinstance(each, UsageSummary)}
 
 
 def report(**cpu: int) -> Report:

@@ -78,7 +78,7 @@ def test_what_would_be_refused_is_told_where_it_stands_in_the_tools_file(mandor:
     assert len(load_manifests(printed.out.partition("---")[0])) == 1, "it is printed all the same"
     for told in (printed, applied):
         assert told.code == 1
-        assert "error: compose.yaml:2: `depends_on.b`: a cycle of `depends_on`: a → b → a" in told.err
+        assert "error: compose.yaml:2: `depends_on.b`: `depends_on` has a cycle: a → b → a" in told.err
 
 
 def test_what_is_no_file_of_another_tool_is_not_imported(mandor: Mandor, tmp_path: Path) -> None:

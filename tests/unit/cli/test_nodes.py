@@ -163,7 +163,7 @@ def test_taints_are_set_changed_and_taken_away(api_with_nodes: LiveApi, mandor: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["n1", "gpu=a:NoWay"], "with one of NoSchedule, PreferNoSchedule, NoExecute"),
+        (["n1", "gpu=a:NoWay"], "with the effect NoSchedule, PreferNoSchedule, NoExecute"),
         (["n1", "gpu-"], "there is no taint gpu"),
         (["n1"], "then at least one taint"),
         (["gpu:NoSchedule"], "name nodes first"),

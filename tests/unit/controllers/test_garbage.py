@@ -7,13 +7,13 @@ from mandor.controllers.garbage import GarbageController
 from mandor.controllers.garbage_plan import Keep
 from mandor.lib.clock import ManualClock
 from mandor.lib.steps import at_once
-from mandor.model.decision import DecisionSpec, KeptDecision
+from mandor.model.decision import DecisionRecord, DecisionSpec
 from mandor.model.meta import Meta, Object
 from mandor.model.phase import Phase
 from mandor.model.record import (
     Event,
     EventSpec,
-    Hearing,
+    HeartbeatSummary,
     Lease,
     LeaseSpec,
     Session,
@@ -21,7 +21,7 @@ from mandor.model.record import (
     Token,
     TokenSpec,
 )
-from mandor.model.record import HearingSpec as Heard
+from mandor.model.record import HeartbeatSummarySpec as Heard
 from mandor.model.workload import Release, WorkloadStatus, make_release
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
@@ -48,7 +48,7 @@ def test_events_go_by_age_and_by_number() -> None:
 
 def test_decisions_go_by_age_and_by_number() -> None:
     decisions = [
-        KeptDecision(
+        DecisionRecord(
             meta=Meta(name=name, namespace="default"),
             spec=DecisionSpec(at=NOW - age, uid="u", workload="web", profile="default"),
         )
@@ -120,7 +120,7 @@ async def test_a_sweep_clears_servers_that_are_not_renewed() -> None:
     controller.begin({})
     for server in ("dead", "live"):
         await put(store, Lease(meta=Meta(name=f"server-{server}"), spec=LeaseSpec(holder=server, seconds=5)))
-        await put(store, Hearing(meta=Meta(name=server), spec=Heard(nodes=("n1",))))
+        await put(store, HeartbeatSummary(meta=Meta(name=server), spec=Heard(nodes=("n1",))))
     await put(store, Lease(meta=Meta(name="leader-scheduler"), spec=LeaseSpec(holder="x", seconds=5)))
     for _ in range(5):
         assert await controller.reconcile("sweep") == 30

@@ -10,7 +10,7 @@ from mandor.controllers.runner import run
 from mandor.lib.clock import ManualClock, settle
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodePhase
-from mandor.model.record import Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.model.record import HeartbeatSummary, HeartbeatSummarySpec, Lease, LeaseSpec
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
 from mandor.store.recorder import Recorder
@@ -23,7 +23,7 @@ async def test_a_silent_node_becomes_suspect_and_then_down_at_the_configured_tim
     for name in ("n1", "n2"):
         await store.commit(Put(make_node(name).changed(meta=Meta(name=name))))
     await store.commit(Put(Lease(meta=Meta(name="server-s1"), spec=LeaseSpec(holder="s1", seconds=3600))))
-    await store.commit(Put(Hearing(meta=Meta(name="s1"), spec=HearingSpec(nodes=("n1",)))))
+    await store.commit(Put(HeartbeatSummary(meta=Meta(name="s1"), spec=HeartbeatSummarySpec(nodes=("n1",)))))
     times = NodeTimes(suspect_seconds=20, lost_seconds=60, tick_seconds=1)
     controller = NodeController(store, clock, Recorder(store, "test", clock), times)
     task = asyncio.ensure_future(run(controller, store, clock))

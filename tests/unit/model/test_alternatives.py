@@ -104,16 +104,21 @@ def test_alternatives_are_part_of_the_release_and_change_no_hash_where_there_are
 @pytest.mark.parametrize(
     ("text", "line", "path", "says"),
     [
-        ("alternatives:\n  - {engine: docker}\n  - {}", 5, "alternatives[1]", "names what is different"),
-        ("alternatives:\n  - {engine: docker}\n  - {engine: porcess}", 5, "alternatives[1].engine", "no engine"),
-        ("alternatives: [{tasks: {app: {image: b}}}]", 3, "alternatives[0]", "no task 'app'; there are: main"),
-        ("alternatives: [{image: b, tasks: {main: {args: [c]}}}]", 3, "alternatives[0]", "says under `tasks`"),
+        ("alternatives:\n  - {engine: docker}\n  - {}", 5, "alternatives[1]", "does not differ from the main form"),
+        ("alternatives:\n  - {engine: docker}\n  - {engine: porcess}", 5, "alternatives[1].engine", "unknown engine"),
+        ("alternatives: [{tasks: {app: {image: b}}}]", 3, "alternatives[0]", "unknown task 'app'; the group has: main"),
+        (
+            "alternatives: [{image: b, tasks: {main: {args: [c]}}}]",
+            3,
+            "alternatives[0]",
+            "put the differences under `tasks`",
+        ),
         ("alternatives: [{image: b, identity: {name: b}}]", 3, "alternatives[0]", "unknown key `identity`"),
         ("alternatives: [{role: init}]", 3, "alternatives[0]", "unknown key `role`"),
         ("alternatives: [{placement: {pool: a}}]", 3, "alternatives[0]", "unknown key `placement`"),
-        ("alternatives: [{mounts: [{volume: data, path: /d}]}]", 3, "alternatives[0]", "not among `volumes`"),
+        ("alternatives: [{mounts: [{volume: data, path: /d}]}]", 3, "alternatives[0]", "not in `volumes`"),
         ("gang: {min: 1}\nalternatives: [{engine: docker}]", 4, "alternatives", "gang with `alternatives`"),
-        (f"alternatives: [{', '.join(['{engine: docker}'] * 9)}]", 3, "alternatives", "at most 8 alternatives"),
+        (f"alternatives: [{', '.join(['{engine: docker}'] * 9)}]", 3, "alternatives", "9 alternatives; at most 8"),
     ],
 )
 def test_what_is_no_form_is_refused_with_its_line(text: str, line: int, path: str, says: str) -> None:

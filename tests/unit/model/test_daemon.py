@@ -14,15 +14,15 @@ DAEMON = "name: exporter\ntype: daemon\nimage: x\n"
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("replicas: 3", "a daemon has no number of replicas"),
-        ("gang: {}", "daemons are no gang"),
-        ("batch: {completions: 3}", "`batch` belongs to `type: batch`"),
-        ("schedule: '* * * * *'", "`schedule` belongs to `type: batch`"),
-        ("placement: {spread: [{over: zone}]}", "daemons are not spread"),
-        ("disruption: {max_unavailable: 1}", "leaves its node only with everything else"),
-        ("update: {order: start-first}", "no daemon is started beside another one"),
-        ("update: {max_surge: 1}", "no daemon is started beside another one"),
-        ("update: {strategy: blue-green}", "no daemon is started beside another one"),
+        ("replicas: 3", "a daemon cannot set `replicas`"),
+        ("gang: {}", "a daemon cannot be a gang"),
+        ("batch: {completions: 3}", "`batch` requires `type: batch`"),
+        ("schedule: '* * * * *'", "`schedule` requires `type: batch`"),
+        ("placement: {spread: [{over: zone}]}", "a daemon cannot be spread"),
+        ("disruption: {max_unavailable: 1}", "a daemon cannot limit disruptions"),
+        ("update: {order: start-first}", "a daemon cannot run two instances on one node"),
+        ("update: {max_surge: 1}", "a daemon cannot run two instances on one node"),
+        ("update: {strategy: blue-green}", "a daemon cannot run two instances on one node"),
         ("volumes: {data: {type: local}}", "would be on one node"),
     ],
 )
@@ -30,7 +30,7 @@ def test_what_makes_no_sense_for_a_daemon_is_refused(text: str, says: str) -> No
     with pytest.raises(Invalid) as caught:
         load_manifests(DAEMON + text)
     assert says in str(caught.value)
-    if "belongs to `type: batch`" not in says or "schedule" in text:
+    if "requires `type: batch`" not in says or "schedule" in text:
         assert caught.value.facts["line"] == 4
         assert caught.value.hint
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mandor.errors import Invalid
-from mandor.model.depends import find_circles
+from mandor.model.depends import find_cycles
 from mandor.model.manifest import load_manifests
 from tests.scenarios.make import make_workload
 
@@ -60,10 +60,10 @@ groups:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("depends_on: {db: ready}", "`ready` is none of started, healthy, completed"),
-        ("depends_on: [db]", "a list stands where a mapping belongs"),
+        ("depends_on: {db: ready}", "`ready` is not one of started, healthy, completed"),
+        ("depends_on: [db]", "expected a mapping, got a list"),
         ("depends_on: {Db: healthy}", "'Db' is not a name of a group or workload"),
-        ("depends_on: {main: completed}", "no group of a service or daemon ever does"),
+        ("depends_on: {main: completed}", "a group of a service or daemon never completes"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, says: str) -> None:
@@ -90,7 +90,7 @@ edges = st.dictionaries(st.sampled_from("abcdef"), st.sets(st.sampled_from("abcd
 @given(edges)
 def test_cycles_are_found_exactly_where_there_are_some(graph: dict[str, set[str]]) -> None:
     workloads = [make_workload(name, depends_on=dict.fromkeys(others, "started")) for name, others in graph.items()]
-    found = find_circles(workloads)
+    found = find_cycles(workloads)
     for each in found:
         chain = each.chain
         assert all(other in graph[name] for name, other in zip(chain, (*chain[1:], chain[0]), strict=True))

@@ -7,7 +7,7 @@ import pytest
 from mandor.errors import Invalid
 from mandor.model.log_sink import LogSink, LogSinkSpec
 from mandor.model.manifest import load_manifests
-from mandor.model.meta import Misfit
+from mandor.model.meta import InvalidField
 
 GOOD = (
     "file:///var/log/mandor/all.log",
@@ -20,15 +20,15 @@ GOOD = (
     "otlp+https://collector/custom/v1/logs",
 )
 BAD = {
-    "http://logs": "is no address of a log sink",
-    "file://host/path": "names no path of the node",
-    "file:///var/../etc/passwd": "names no path of the node",
-    "syslog+unix:///": "names no path of the node",
-    "fluent://": "is no host with a port",
-    "fluent://host:99999": "is no address",
-    "fluent://host/path": "has no path",
+    "http://logs": "is not the URL of a log sink",
+    "file://host/path": "is not an absolute path",
+    "file:///var/../etc/passwd": "is not an absolute path",
+    "syslog+unix:///": "is not an absolute path",
+    "fluent://": "must be a host with an optional port",
+    "fluent://host:99999": "is not a valid URL",
+    "fluent://host/path": "must not have a path",
     "loki+http://loki.example.com": "over https, except to the node itself",
-    "loki+https://user:secret@loki": "is no host with a port",
+    "loki+https://user:secret@loki": "must be a host with an optional port",
 }
 
 
@@ -39,7 +39,7 @@ def test_an_address_that_means_something_is_taken(url: str) -> None:
 
 @pytest.mark.parametrize(("url", "why"), BAD.items())
 def test_an_address_that_means_nothing_is_refused(url: str, why: str) -> None:
-    with pytest.raises(Misfit, match=why):
+    with pytest.raises(InvalidField, match=why):
         LogSinkSpec(url=url)
 
 
@@ -47,15 +47,15 @@ def test_an_address_that_means_nothing_is_refused(url: str, why: str) -> None:
     ("fields", "why"),
     [
         ({"url": "fluent://h", "user": "u", "password": "p"}, "only Loki and OTLP"),
-        ({"url": "loki+https://h", "user": "u"}, "a user has a password"),
-        ({"url": "loki+https://h", "user": "u", "password": "p", "token": "t"}, "a token, or a user"),
-        ({"url": "otlp+https://h", "tenant": "t"}, "only Loki has tenants"),
-        ({"url": "fluent://h", "buffer": 10}, "is no buffer"),
+        ({"url": "loki+https://h", "user": "u"}, "must be set together"),
+        ({"url": "loki+https://h", "user": "u", "password": "p", "token": "t"}, "exclude each other"),
+        ({"url": "otlp+https://h", "tenant": "t"}, "only Loki supports `tenant`"),
+        ({"url": "fluent://h", "buffer": 10}, "buffer size 10 is out of range"),
         ({"url": "fluent://h", "sources": ()}, "at least one"),
     ],
 )
 def test_what_does_not_go_together_is_refused(fields: dict[str, object], why: str) -> None:
-    with pytest.raises(Misfit, match=why):
+    with pytest.raises(InvalidField, match=why):
         LogSinkSpec(**fields)  # type: ignore[arg-type]
 
 

@@ -186,36 +186,36 @@ A = "name: a\nimage: x\n"
     ("text", "line", "path", "says", "hint"),
     [
         ("name: a\nimage: x\nreplcias: 3", 3, "", "unknown key `replcias`", "did you mean `replicas`?"),
-        ("name: a\nimage: x\n\nreplicas: -1", 4, "replicas", "-1 is less than 0", None),
-        ("name: a\nimage: x\nreplicas: 10000000", 3, "replicas", "more than 100000", None),
-        ("name: a\nimage: x\nreplicas: many", 3, "replicas", "the text 'many' stands where a whole number", None),
-        ("name: a\nimage: x\nreplicas: 1.5", 3, "replicas", "the number 1.5 stands where a whole number", None),
+        ("name: a\nimage: x\n\nreplicas: -1", 4, "replicas", "-1 is below the minimum of 0", None),
+        ("name: a\nimage: x\nreplicas: 10000000", 3, "replicas", "above the maximum of 100000", None),
+        ("name: a\nimage: x\nreplicas: many", 3, "replicas", "expected a whole number, got the text 'many'", None),
+        ("name: a\nimage: x\nreplicas: 1.5", 3, "replicas", "expected a whole number, got the number 1.5", None),
         ("name: a\nimage: x\nresources:\n  cpu: 5x", 4, "resources.cpu", "is not an amount of CPU", None),
         ("name: a\nimage: x\nresources:\n  memory: 5Zi", 4, "resources.memory", "is not a size", None),
         ("name: a\nimage: x\nresources:\n  memory: -5", 4, "resources.memory", "out of range", None),
         ("name: a\nimage: x\nresources: {memory: [1]}", 3, "resources.memory", "amount", None),
-        ("name: a\nimage: x\nresources: 5", 3, "resources", "where a mapping belongs", None),
-        ("name: a\nimage: x\nresources:", 3, "resources", "where a mapping belongs", None),
-        ("name: a\nimage: x\nenv:\n  A: 1\n  B:", 5, "env.B", "has no value", "leave the key out, or write a value"),
-        ("name: a\nimage: x\nenv: {A b: 1}", 1, "", "'A b' is not the name of an environment variable", None),
-        ("name: a\ncommand: sleep 5", 2, "command", "where a list belongs", "write it as a list: [sleep, 5]"),
+        ("name: a\nimage: x\nresources: 5", 3, "resources", "expected a mapping", None),
+        ("name: a\nimage: x\nresources:", 3, "resources", "expected a mapping", None),
+        ("name: a\nimage: x\nenv:\n  A: 1\n  B:", 5, "env.B", "has no value", "remove the key, or set a value"),
+        ("name: a\nimage: x\nenv: {A b: 1}", 1, "", "'A b' is not a valid name of an environment variable", None),
+        ("name: a\ncommand: sleep 5", 2, "command", "expected a list", "write it as a list: [sleep, 5]"),
         ("name: a\nimage: x\nhealthcheck: {}", 3, "", "unknown key `healthcheck`", "write `health`"),
         ("name: a\nimage: x\ncpu: 1", 3, "", "unknown key `cpu`", "write `resources: {cpu: …}`"),
         ("name: a\nimage: x\nstop:\n  grace: 5 weeks", 4, "stop.grace", "is not a duration", None),
-        (A + "restart: {policy: onfailure}", 3, "restart.policy", "none of", "did you mean `on-failure`?"),
-        ("name: a\nimage: x\ntype: srvice", 3, "type", "none of service, batch", "did you mean `service`?"),
-        ("name: a\nimage: x\nports: {http: 99999}", 3, "ports.http.port", "99999 is more than 65535", None),
-        ("name: a\nimage: x\nports: {http: web}", 3, "ports.http", "where a mapping belongs", None),
-        ("name: a\nimage: x\nhealth: {http: /}", 3, "health", "needs a `port`", None),
-        ("name: a\nimage: x\nhealth: {tcp: web}", 1, "", "names the port 'web'", None),
+        (A + "restart: {policy: onfailure}", 3, "restart.policy", "not one of", "did you mean `on-failure`?"),
+        ("name: a\nimage: x\ntype: srvice", 3, "type", "not one of service, batch", "did you mean `service`?"),
+        ("name: a\nimage: x\nports: {http: 99999}", 3, "ports.http.port", "99999 is above the maximum of 65535", None),
+        ("name: a\nimage: x\nports: {http: web}", 3, "ports.http", "expected a mapping", None),
+        ("name: a\nimage: x\nhealth: {http: /}", 3, "health", "requires `port`", None),
+        ("name: a\nimage: x\nhealth: {tcp: web}", 1, "", "uses the port 'web'", None),
         ("name: a\nimage: x\nplacement:\n  where:\n  - zone = a", 5, "placement.where[0]", "is not a rule", None),
-        ("name: a", 1, "", "needs an `image` or a `command`", None),
+        ("name: a", 1, "", "requires an `image` or a `command`", None),
         ("image: x", 1, "", "`name` is missing", None),
         ("name: " + "x" * 300 + "\nimage: x", 1, "name", "has 300 characters; at most 63", None),
         ("name: Web_\nimage: x", 1, "name", "'Web_' is not a name", None),
-        ("name: [a]\nimage: x", 1, "name", "a list stands where text belongs", None),
+        ("name: [a]\nimage: x", 1, "name", "expected text, got a list", None),
         ("name: a\nimage: x\nlabels: {'': b}", 3, "labels", "is not a label key", None),
-        ("name: a\nimage: x\nlabels: {a: {}}", 3, "labels.a", "a mapping stands where text belongs", None),
+        ("name: a\nimage: x\nlabels: {a: {}}", 3, "labels.a", "expected text, got a mapping", None),
         ("name: a\nimage: x\nnamespace: ''", 3, "namespace", "is not a namespace", None),
         ("name: a\nimage: " + "x" * 5000, 2, "image", "5,000 characters; at most 4,096", None),
         ("name: a\ngroups:\n  w:\n    tasks:\n      t:\n        imge: x\n        image: x", 6,
@@ -224,25 +224,25 @@ A = "name: a\nimage: x\n"
         ("name: a\ngroups: {w: {tasks: {}}}", 2, "groups.w", "at least one task", None),
         ("name: a\ngroups: {W: {tasks: {t: {image: x}}}}", 1, "", "'W' is not a group name", None),
         ("name: a\ngroups: {w: {tasks: {t: {image: x}}}}\nimage: y", 3,
-         "", "`image` belongs to a task", "move it under `groups`"),
+         "", "`image` belongs to a task", "move it to the task, under `groups`"),
         ("name: a\ngroups: {w: {tasks: {t: {image: x}}}}\nreplicas: 2", 3,
-         "", "`replicas` belongs to a group", "move it under `groups`"),
+         "", "`replicas` belongs to a group", "move it to the group, under `groups`"),
         ("name: a\ntasks: {t: {image: x}}", 2, "", "`tasks` belongs to a group", None),
         ("name: a\nimage: x\ncount: 1\nreplicas: 2", 3, "", "unknown key `count`", None),
         ("name: a\nimage: x\nreplicas: 2\ngang:\n  min: 3", 5, "gang.min",
-         "a gang of at least 3, but there are 2 replicas", "`min` is at most 2"),
-        ("name: a\nimage: x\ngang: {timeout: 2d}", 3, "gang.timeout", "2d is no time for a gang to wait", "1s to 24h"),
-        ("name: a\nimage: x\ngang: {min: 0}", 3, "gang.min", "0 is less than 1", None),
+         "the gang requires at least 3 instances, but there are only 2 replicas", "set `gang.min` to at most 2"),
+        ("name: a\nimage: x\ngang: {timeout: 2d}", 3, "gang.timeout", "the timeout 2d is out of range", "1s to 24h"),
+        ("name: a\nimage: x\ngang: {min: 0}", 3, "gang.min", "0 is below the minimum of 1", None),
         ("name: a\nimage: x\ngang: {mn: 2}", 3, "gang", "unknown key `mn`", "did you mean `min`?"),
         ("name: a\ntype: batch\nbatch: {completions: 5, parallelism: 3}\ngroups:\n  w:\n    tasks: {t: {image: x}}\n"
-         "    gang: {min: 4}", 7, "groups.w.gang.min", "but only 3 run at a time", "`min` is at most 3"),
-        ("- a\n- b", 1, "", "an object is a mapping", None),
-        ("just text", 1, "", "an object is a mapping", None),
-        ("# nothing\n", 1, "", "there is no object", None),
-        ("kind: wrokload\nname: a", 1, "kind", "there is no kind 'wrokload'", "did you mean `workload`?"),
-        ("kind: 5\nname: a", 1, "kind", "there is no kind '5'", None),
-        ("name: a\nkind: node", 2, "kind", "nodes itself", None),
-        ("kind: namespace\nname: a\nnamespace: b", 3, "namespace", "belongs to no namespace", None),
+         "    gang: {min: 4}", 7, "groups.w.gang.min", "but only 3 run at a time", "set `gang.min` to at most 3"),
+        ("- a\n- b", 1, "", "an object must be a mapping", None),
+        ("just text", 1, "", "an object must be a mapping", None),
+        ("# nothing\n", 1, "", "contains no object", None),
+        ("kind: wrokload\nname: a", 1, "kind", "unknown kind 'wrokload'", "did you mean `workload`?"),
+        ("kind: 5\nname: a", 1, "kind", "unknown kind '5'", None),
+        ("name: a\nkind: node", 2, "kind", "nodes are created by the cluster", None),
+        ("kind: namespace\nname: a\nnamespace: b", 3, "namespace", "is cluster-wide and has no namespace", None),
         ("kind: namespace\nname: a\nengine: [b]", 3, "", "unknown key `engine`", "did you mean `engines`?"),
         ("kind: workload\nmeta: {name: a, lables: {}}\nspec: {groups: {m: {tasks: {m: {image: x}}}}}", 2,
          "meta", "unknown key `lables`", "did you mean `labels`?"),
@@ -332,20 +332,20 @@ def test_the_order_in_which_rules_are_written_is_kept() -> None:
 @pytest.mark.parametrize(
     ("placement", "message"),
     [
-        ("{near: [{over: zone}]}", "write either `workload: NAME` (or `self`) or `match: {LABEL: VALUE}`"),
-        ("{near: [{workload: a, match: {b: c}}]}", "write either `workload: NAME`"),
-        ("{near: [{workload: self, group: b}]}", "`group` belongs to `workload: NAME`"),
-        ("{apart: [{workload: self, namespaces: [a]}]}", "`namespaces` does not belong to `workload: self`"),
-        ("{apart: [{workload: a, weight: 5}]}", "`weight` belongs to `strength: prefer`"),
-        ("{apart: [{workload: a, strength: maybe}]}", "is none of must, should, prefer"),
+        ("{near: [{over: zone}]}", "set either `workload: NAME` (or `self`) or `match: {LABEL: VALUE}`"),
+        ("{near: [{workload: a, match: {b: c}}]}", "set either `workload: NAME`"),
+        ("{near: [{workload: self, group: b}]}", "`group` requires `workload: NAME`"),
+        ("{apart: [{workload: self, namespaces: [a]}]}", "`namespaces` cannot be combined with `workload: self`"),
+        ("{apart: [{workload: a, weight: 5}]}", "`weight` requires `strength: prefer`"),
+        ("{apart: [{workload: a, strength: maybe}]}", "is not one of must, should, prefer"),
         ("{spread: [{max_skew: 1}]}", "`over` is missing"),
-        ("{spread: [{over: zone, max_skew: 0}]}", "0 is less than 1"),
+        ("{spread: [{over: zone, max_skew: 0}]}", "0 is below the minimum of 1"),
         ("{spread: [{over: a b}]}", "is not a fact"),
         ("{pool: {strength: should}}", "`name` is missing"),
         ("{pool: {name: A}}", "is not a pool"),
-        ("{pool: [a]}", "a list stands where text belongs"),
-        ("{order: [near, near]}", "names a kind of rules twice"),
-        ("{dedicated: maybe}", "stands where true or false belongs"),
+        ("{pool: [a]}", "expected text, got a list"),
+        ("{order: [near, near]}", "lists a kind of rules twice"),
+        ("{dedicated: maybe}", "expected true or false, got"),
     ],
 )
 def test_a_wrong_rule_is_told_with_its_line(placement: str, message: str) -> None:
@@ -373,8 +373,8 @@ def test_groups_that_would_wait_for_each_other_for_ever_are_refused_with_line_an
     found = mistake(text)
     assert found["line"] == 7
     assert found["path"] == "placement.near[1]"
-    assert "web waits for db, db waits for web; none of them can be the first" in found["message"]
-    assert found["hint"] == "make one of these rules `strength: should`"
+    assert "web waits for db, db waits for web; none of these groups can be placed first" in found["message"]
+    assert found["hint"] == "set `strength: should` on one of these rules"
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_one_name_in_two_namespaces_is_fine() -> None:
 
 def test_an_engine_that_does_not_exist_is_refused_when_the_engines_are_known() -> None:
     found = mistake("name: a\nimage: x\nengine: [process, dokcer]", engines={"process", "docker"})
-    assert "there is no engine 'dokcer'" in found["message"]
+    assert "unknown engine 'dokcer'" in found["message"]
     assert found["hint"] == "did you mean `docker`?"
     assert load_manifests("name: a\nimage: x\nengine: dokcer")
 
@@ -480,7 +480,7 @@ def test_one_bad_file_spoils_the_set() -> None:
         ("schedule: {cron: '0 0 30 2 *'}", 4, "no such day in its months"),
         ("schedule:\n  cron: '@daily'\n  timezone: Mars/Olympus", 6, "not a time zone"),
         ("schedule:\n  cron: ['@daily', '61 * * * *']", 5, "bad minute"),
-        ("schedule: {cron: '@daily', overlap: never}", 4, "none of forbid, allow, replace"),
+        ("schedule: {cron: '@daily', overlap: never}", 4, "not one of forbid, allow, replace"),
         ("schedule: {timezone: UTC}", 4, "`cron` is missing"),
     ],
 )
@@ -490,7 +490,7 @@ def test_a_bad_schedule_is_refused_with_its_line(text: str, line: int, words: st
 
 
 def test_a_schedule_belongs_to_a_batch_with_a_short_name() -> None:
-    assert "belongs to `type: batch`" in mistakes("name: a\nimage: x\nschedule: '@daily'")[0]["message"]
+    assert "requires `type: batch`" in mistakes("name: a\nimage: x\nschedule: '@daily'")[0]["message"]
     found = mistakes(f"name: {'a' * 49}\ntype: batch\nimage: x\nschedule: '@daily'")[0]
     assert "at most 48 are allowed" in found["message"]
 

@@ -59,7 +59,7 @@ def test_staying_is_always_allowed(phase: Phase) -> None:
     ],
 )
 def test_a_move_that_is_not_in_the_table_is_refused(before: Phase, after: Phase) -> None:
-    with pytest.raises(ValueError, match=f"cannot go from {before} to {after}"):
+    with pytest.raises(ValueError, match=f"cannot change its phase from {before} to {after}"):
         make_instance(before).reported(InstanceStatus(phase=after))
 
 

@@ -84,7 +84,7 @@ def test_what_the_reader_refuses_fails(checks: Any, text: str) -> None:
 
 def test_every_key_of_a_task_is_explained_or_obvious() -> None:
     defs = manifest_schema()["$defs"]
-    assert defs["Group"]["properties"]["engine"]["description"].startswith("Any of these")
+    assert defs["Group"]["properties"]["engine"]["description"].startswith("Engines in order of preference")
     assert defs["Probe"]["properties"]["interval"]["default"] == "10s"
 
 

@@ -49,7 +49,7 @@ def test_every_step_is_remembered_and_the_history_is_bounded() -> None:
 def test_a_task_that_ended_takes_no_step() -> None:
     ended = task().moved("Cancelled", 1.0)
     assert ended.ended
-    with pytest.raises(ValueError, match="cannot go from Cancelled to Placed"):
+    with pytest.raises(ValueError, match="cannot change its state from Cancelled to Placed"):
         ended.moved("Placed", 2.0)
 
 

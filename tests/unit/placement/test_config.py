@@ -313,7 +313,7 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
             "weight",
         ),
         ("profiles:\n- plugin: {}\n", 2, "unknown key `plugin`", "did you mean `plugins`?"),
-        ("profiles:\n- ties: last\n", 2, "`last` is none of spread, first", None),
+        ("profiles:\n- ties: last\n", 2, "`last` is not one of spread, first", None),
         ("profiles:\n- tie: first\n", 2, "unknown key `tie`", "did you mean `ties`?"),
         ("profile: []\n", 1, "unknown key `profile`", "did you mean `profiles`?"),
         ("profiles: {}\n", 1, "a list belongs here", None),
@@ -327,7 +327,7 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
         ("", 1, "0 documents", None),
         ("profiles: []\n---\nprofiles: []\n", 1, "2 documents", None),
         ("podInitialBackoffSeconds: 20\npodMaxBackoffSeconds: 10\n", 1, "pauses from 20 to 10 seconds", None),
-        ("podMaxBackoffSeconds: x\n", 1, "stands where a whole number belongs", None),
+        ("podMaxBackoffSeconds: x\n", 1, "expected a whole number, got the text 'x'", None),
         (
             "profiles:\n- pluginConfig:\n  - name: NodePorts\n    args: {x: 1}\n",
             4,

@@ -10,11 +10,12 @@ import pytest
 from mandor.lib.clock import settle
 from mandor.lib.steps import at_once
 from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.lifecycle import Disruption
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.resources import Resources
-from mandor.model.workload import Disruption, Release, Workload, make_release
+from mandor.model.workload import Release, Workload, make_release
 from mandor.placement.framework.points import ClusterEvent
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.scheduler.attempt import Attempt, AttemptState

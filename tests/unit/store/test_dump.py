@@ -8,7 +8,7 @@ import pytest
 
 from mandor.errors import Conflict, Invalid, Unsupported
 from mandor.model.meta import Key, Meta
-from mandor.model.record import Cluster, ClusterSpec, Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.model.record import Cluster, ClusterSpec, HeartbeatSummary, HeartbeatSummarySpec, Lease, LeaseSpec
 from mandor.store.base import Check, Delete, Put
 from mandor.store.dump import Dump, load_dump, read_dump, write_dump
 from mandor.store.fence import FencedStore
@@ -24,7 +24,7 @@ async def full_store() -> MemoryStore:
     for start in range(0, 450, 50):
         await store.commit(*[Put(make_instance(f"web-{number}", node="n1")) for number in range(start, start + 50)])
     await store.commit(Put(make_workload("web", tier="front")), Put(make_node("n1")), Put(LEASE))
-    await store.commit(Put(Hearing(meta=Meta(name="s1"), spec=HearingSpec(nodes=("n1",)))))
+    await store.commit(Put(HeartbeatSummary(meta=Meta(name="s1"), spec=HeartbeatSummarySpec(nodes=("n1",)))))
     return store
 
 

@@ -16,7 +16,7 @@ from mandor.api.routes.queries import Namespace
 from mandor.api.scheduling import ForecastWorkspace
 from mandor.errors import Forbidden
 from mandor.model.codec import encode
-from mandor.model.decision import DecisionSpec, KeptDecision
+from mandor.model.decision import DecisionRecord, DecisionSpec
 from mandor.model.instance import Instance
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
@@ -32,8 +32,8 @@ class ExplainQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def explain_instance(call: Call[ExplainQuery, None]) -> Text:
     found = await _readable(call, Instance)
-    kept = await call.parts.store.get(Key(KeptDecision.kind, found.meta.namespace, found.meta.name))
-    decision = kept.spec if isinstance(kept, KeptDecision) else None
+    kept = await call.parts.store.get(Key(DecisionRecord.kind, found.meta.namespace, found.meta.name))
+    decision = kept.spec if isinstance(kept, DecisionRecord) else None
 
     def answer(workspace: ForecastWorkspace) -> bytes:
         explainer = _explainer(workspace, call)
@@ -45,11 +45,11 @@ async def explain_instance(call: Call[ExplainQuery, None]) -> Text:
 
 async def explain_workload(call: Call[ExplainQuery, None]) -> Text:
     found = await _readable(call, Workload)
-    decisions = (await call.parts.store.list(KeptDecision.kind, Filter(namespace=found.meta.namespace))).items
+    decisions = (await call.parts.store.list(DecisionRecord.kind, Filter(namespace=found.meta.namespace))).items
     kept: dict[str, DecisionSpec] = {
         each.meta.name: each.spec
         for each in decisions
-        if isinstance(each, KeptDecision) and each.spec.workload == found.meta.name
+        if isinstance(each, DecisionRecord) and each.spec.workload == found.meta.name
     }
 
     def answer(workspace: ForecastWorkspace) -> bytes:

@@ -27,7 +27,7 @@ from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticate
 from mandor.lib.x509 import REQUEST_BYTES_MOST
 from mandor.model.meta import Key, Meta, Object, check_name
 from mandor.model.node import Node, NodePhase, NodeStatus
-from mandor.model.record import ClusterSpec, Hearing, Lease, Token
+from mandor.model.record import ClusterSpec, HeartbeatSummary, Lease, Token
 from mandor.store.base import Put, Write
 
 TRIES = 10
@@ -263,7 +263,7 @@ async def _others(parts: ApiParts, node: str = "") -> list[str]:
     found = []
     for each in hearings:
         own = each.meta.name == parts.heartbeats.server_id
-        if own or not isinstance(each, Hearing) or (node and node not in each.spec.nodes):
+        if own or not isinstance(each, HeartbeatSummary) or (node and node not in each.spec.nodes):
             continue
         lease = await parts.store.get(Key("lease", "", f"server-{each.meta.name}"))
         if isinstance(lease, Lease):

@@ -23,12 +23,12 @@ from mandor.api.writers import check_reach
 from mandor.api.writing import Author, commit_as, moved
 from mandor.errors import Conflict, Invalid
 from mandor.lib.words import did_you_mean
-from mandor.model.beyond import beyond_of
 from mandor.model.codec import KINDS, from_plain, to_plain
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node, stamped
 from mandor.model.secret import Secret
+from mandor.model.unknown_fields import unknown_fields_of
 from mandor.model.workload import Workload
 from mandor.store.base import ALL, Delete, Filter, Put, Write
 
@@ -244,8 +244,8 @@ def _given(body: Any, kind: type[Object], name: str, namespace: str, stored: Obj
         meta.setdefault("name", name)
         if kind.namespaced:
             meta.setdefault("namespace", namespace)
-    if stored is not None and (beyond := beyond_of(stored.meta)) is not None:
-        plain = beyond.left_out_of(plain, kind)
+    if stored is not None and (unknown := unknown_fields_of(stored.meta)) is not None:
+        plain = unknown.left_out_of(plain, kind)
     value = _object(plain, kind)
     if value.meta.name != name:
         raise Invalid(f"the body is about {value.meta.name}, the address about {name}", path="meta.name")

@@ -16,7 +16,7 @@ from mandor.api.routes.queries import NameQuery
 from mandor.api.writing import commit_as
 from mandor.errors import Conflict, Invalid
 from mandor.lib.steps import Steps, chosen, in_turns
-from mandor.model.meta import Misfit, Object
+from mandor.model.meta import InvalidField, Object
 from mandor.model.rollout import Rollout
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Filter, Put
@@ -88,7 +88,7 @@ async def order(call: Call[NameQuery, RolloutOrder]) -> Workload:
         releases = await _releases(call.parts, workload)
         try:
             spec = ordered(workload, releases, call.body.order, call.body.to)
-        except Misfit as error:
+        except InvalidField as error:
             raise Invalid(str(error), hint=error.hint) from error
         if spec == workload.spec:
             return workload

@@ -23,7 +23,7 @@ from mandor.api.versions import check_known
 from mandor.errors import Conflict, Invalid, Unsupported
 from mandor.model.meta import Key, Object, check_labels, check_name
 from mandor.model.node import Node
-from mandor.model.record import ALL_NAMESPACES, Former, JoinTerms, Role, Token
+from mandor.model.record import ALL_NAMESPACES, JoinTerms, PreviousSecret, Role, Token
 from mandor.model.role import READS
 from mandor.store.base import Delete, Put, Store
 
@@ -194,7 +194,7 @@ def _stored_role(role: str) -> tuple[Role, str]:
     return (cast("Role", role), "") if role in USER_ROLES | PARTS else ("custom", role)
 
 
-async def _former(call: Call[None, NewToken], old: Token, new: Token) -> Former | None:
+async def _former(call: Call[None, NewToken], old: Token, new: Token) -> PreviousSecret | None:
     """What the node's agent shows until it is given the new one; who has not joined yet has none to wait for."""
     overlap, now = call.body.overlap_seconds, call.parts.clock.now()
     name = old.spec.identity.partition(":")[2]
@@ -209,7 +209,7 @@ async def _former(call: Call[None, NewToken], old: Token, new: Token) -> Former 
             node=name,
         )
     kept = old.followed(now, overlap)
-    return Former(kept.hash, min(kept.until, new.ends_at))
+    return PreviousSecret(kept.hash, min(kept.until, new.ends_at))
 
 
 class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mandor.errors import Invalid
-from mandor.model.beyond import WideMeta, beyond_of
 from mandor.model.codec import KINDS, decode, decode_known, encode, to_plain
 from mandor.model.instance import Instance
 from mandor.model.manifest import load_manifests
 from mandor.model.node import Drain, Node, Taint
 from mandor.model.record import ClusterSpec
 from mandor.model.release import is_release_of, release_of
+from mandor.model.unknown_fields import ExtendedMeta, unknown_fields_of
 from mandor.model.workload import Workload, template_hash
 
 pytestmark = pytest.mark.req("S0-19")
@@ -97,7 +97,7 @@ def test_what_was_read_is_written_as_it_was_wherever_the_unknown_stands(data: st
     for number, place in enumerate(chosen):
         parts[place][f"new{number}"] = data.draw(st.sampled_from([1, "x", None, [1, {"a": 2}], {"deep": {"er": True}}]))
     found = decode(json.dumps(plain).encode())
-    assert isinstance(found.meta, WideMeta)
+    assert isinstance(found.meta, ExtendedMeta)
     assert json.loads(encode(found)) == json.loads(json.dumps(to_plain(found)))
     again = json.loads(encode(found))
     assert decode(encode(found)) == found
@@ -114,7 +114,7 @@ def test_a_part_that_is_changed_keeps_it_and_a_part_that_goes_takes_it_along() -
     plain["status"]["score"] = {"cpu": 1}
     node = decode(json.dumps(plain).encode())
     assert isinstance(node, Node)
-    assert str(beyond_of(node.meta)) == "spec.taints.1.until, spec.drain.why, status.score"
+    assert str(unknown_fields_of(node.meta)) == "spec.taints.1.until, spec.drain.why, status.score"
 
     fewer = node.changed(spec=replace(node.spec, taints=(Taint("new"), node.spec.taints[1]), drain=Drain()))
     told = json.loads(encode(fewer))
@@ -136,21 +136,21 @@ def test_lists_of_objects_and_answers_tell_it_too() -> None:
     (told,) = json.loads(encode({"items": [instance]}))["items"]
     assert told["status"]["tasks"][1]["mood"] == "good"
     assert told["spec"]["weight"] == 3
-    assert "beyond" not in told["meta"]
+    assert "unknown" not in told["meta"]
 
 
 def test_an_author_cannot_say_what_is_beyond_us_in_so_many_words() -> None:
     plain = json.loads(json.dumps(NODE))
-    plain["meta"]["beyond"] = 0
-    assert json.loads(encode(decode(json.dumps(plain).encode())))["meta"]["beyond"] == 0
-    with pytest.raises(Invalid, match="not an object"):
+    plain["meta"]["unknown"] = 0
+    assert json.loads(encode(decode(json.dumps(plain).encode())))["meta"]["unknown"] == 0
+    with pytest.raises(Invalid, match="not a valid mandor object"):
         decode(json.dumps({**NODE, "spec": {"cordoned": 1}}).encode())
 
 
 def test_an_object_of_a_later_schema_is_read_if_it_can_be_and_else_refused_by_its_number() -> None:
     later = {**NODE, "meta": {"name": "n1", "schema": 2}, "spec": {"mode": "auto"}}
     assert decode(json.dumps(later).encode()).meta.schema == 2
-    with pytest.raises(Invalid, match="the schema 2, of which this version of mandor reads up to 1"):
+    with pytest.raises(Invalid, match="schema 2; this version of mandor reads up to schema 1"):
         decode(json.dumps(later | {"spec": {"cordoned": "a little"}}).encode())
 
 

@@ -1,6 +1,7 @@
-"""What a newer version wrote and this one does not know: set aside when an object is read, put back when it is written.
+"""Fields written by a newer version: removed when an object is read, restored when it is written.
 
-It travels in `meta`, as the version does: nobody replaces a stored object without the one, so nobody loses the other.
+They travel in `meta` like the object's version. Replacing a stored object requires its version, so an update by an
+older client keeps fields that it does not know.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,24 +13,24 @@ from msgspec import inspect
 from mandor.model.meta import Meta, Object
 
 _NAMES = ("name", "key", "task", "uid")
-"""By one of these an item of a list is found again."""
+"""Fields that identify an item of a list, in order of preference."""
 
 
 class Step(NamedTuple):
-    """One step from an object down to a field."""
+    """One step of the path from an object to a field."""
 
     at: str | int
-    """A key, or the place in a list."""
+    """A key, or an index of a list."""
     always: bool = False
-    """The field is there even if nobody wrote it: it is left out when it says nothing."""
+    """Whether the field exists even if unset: encoding omits it when it is empty."""
     item: Any = None
-    """Of a list: the item as this version understood it."""
+    """For an item of a list: the item as this version decoded it."""
     of: int = 0
-    """Of a list: how long it was."""
+    """For an item of a list: the length of the list."""
 
 
-class Unknown(NamedTuple):
-    """Fields of one part of an object that this version does not know."""
+class UnknownPart(NamedTuple):
+    """UnknownPart fields of one part of an object."""
 
     path: tuple[Step, ...]
     fields: dict[str, Any]
@@ -38,77 +39,79 @@ class Unknown(NamedTuple):
         return ", ".join(".".join([*(str(step.at) for step in self.path), name]) for name in self.fields)
 
 
-class Beyond:
-    """All that of one object."""
+class UnknownFields:
+    """All fields of one object that this version does not know."""
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: tuple[Unknown, ...]) -> None:
+    def __init__(self, parts: tuple[UnknownPart, ...]) -> None:
         self.parts = parts
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Beyond) and self._told() == other._told()
+        return isinstance(other, UnknownFields) and self._by_path() == other._by_path()
 
     __hash__ = None  # type: ignore[assignment]  # it holds dicts
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.parts))
 
-    def _told(self) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
-        """What is where; items of a list may have changed places."""
-        told = [
+    def _by_path(self) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+        """Return paths with their fields, without positions in lists, because items may have moved."""
+        parts = [
             (tuple("" if isinstance(step.at, int) else step.at for step in part.path), part.fields)
             for part in self.parts
         ]
-        return sorted(told, key=repr)
+        return sorted(parts, key=repr)
 
     def left_out_of(self, plain: Any, kind: type[Object]) -> Any:
-        """Data without these unknown fields, if they are just as here; others stay, for whoever refuses them."""
-        known, found = separate(plain, kind)
-        here = self._told()
-        return known if all(part in here for part in found._told()) else plain
+        """Return data without these unknown fields. If the data has other unknown fields, return it unchanged, so that
+        validation rejects them.
+        """
+        known, found = split_unknown_fields(plain, kind)
+        here = self._by_path()
+        return known if all(part in here for part in found._by_path()) else plain
 
-    def below(self, *at: str) -> "Beyond":
-        """The part of it below these keys, as seen from there."""
+    def below(self, *at: str) -> "UnknownFields":
+        """Return the unknown fields below these keys, with paths relative to them."""
         depth = len(at)
-        return Beyond(
+        return UnknownFields(
             tuple(
-                Unknown(part.path[depth:], part.fields)
+                UnknownPart(part.path[depth:], part.fields)
                 for part in self.parts
                 if tuple(step.at for step in part.path[:depth]) == at
             )
         )
 
-    def above(self, *at: str) -> "Beyond":
-        """The same, as seen from so much higher up."""
+    def above(self, *at: str) -> "UnknownFields":
+        """Return the same fields with these keys put before their paths."""
         steps = tuple(Step(each, always=True) for each in at)
-        return Beyond(tuple(Unknown((*steps, *part.path), part.fields) for part in self.parts))
+        return UnknownFields(tuple(UnknownPart((*steps, *part.path), part.fields) for part in self.parts))
 
 
-class WideMeta(Meta, frozen=True, kw_only=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """The meta of an object that says more than this version knows; all others have a plain one."""
+class ExtendedMeta(Meta, frozen=True, kw_only=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """The meta of an object with unknown fields; all other objects have a plain `Meta`."""
 
-    beyond: Beyond
-
-
-def beyond_of(meta: Meta) -> Beyond | None:
-    return meta.beyond if isinstance(meta, WideMeta) else None
+    unknown: UnknownFields
 
 
-def widened(meta: Meta, beyond: Beyond | None) -> Meta:
-    """The same meta with other unknown fields; None: with none."""
+def unknown_fields_of(meta: Meta) -> UnknownFields | None:
+    return meta.unknown if isinstance(meta, ExtendedMeta) else None
+
+
+def with_unknown_fields(meta: Meta, unknown: UnknownFields | None) -> Meta:
+    """Return the meta with these unknown fields; None removes them."""
     plain = {name: getattr(meta, name) for name in Meta.__struct_fields__}
-    return WideMeta(**plain, beyond=beyond) if beyond is not None and beyond.parts else Meta(**plain)
+    return ExtendedMeta(**plain, unknown=unknown) if unknown is not None and unknown.parts else Meta(**plain)
 
 
-# Setting aside.
+# Separating.
 
 
-def separate(plain: Any, wanted: Any) -> tuple[Any, Beyond]:
-    """JSON data without what a type does not know, and that."""
-    found: list[Unknown] = []
+def split_unknown_fields(plain: Any, wanted: Any) -> tuple[Any, UnknownFields]:
+    """Split JSON data into the part that a type defines and the unknown fields."""
+    found: list[UnknownPart] = []
     known = _separate(plain, _type(wanted), (), found)
-    return known, Beyond(tuple(found))
+    return known, UnknownFields(tuple(found))
 
 
 @cache
@@ -116,7 +119,7 @@ def _type(wanted: Any) -> inspect.Type:
     return inspect.type_info(wanted)
 
 
-def _separate(plain: Any, kind: inspect.Type, path: tuple[Step, ...], found: list[Unknown]) -> Any:
+def _separate(plain: Any, kind: inspect.Type, path: tuple[Step, ...], found: list[UnknownPart]) -> Any:
     if isinstance(plain, dict):
         for each in _flat(kind):
             if isinstance(each, inspect.StructType) and _is(plain, each):
@@ -148,12 +151,12 @@ def _is(plain: dict[str, Any], kind: inspect.StructType) -> bool:
 
 
 def _of_struct(
-    plain: dict[str, Any], kind: inspect.StructType, path: tuple[Step, ...], found: list[Unknown]
+    plain: dict[str, Any], kind: inspect.StructType, path: tuple[Step, ...], found: list[UnknownPart]
 ) -> dict[str, Any]:
     fields = {each.encode_name: each for each in kind.fields}
     more = {name: value for name, value in plain.items() if name not in fields and name != kind.tag_field}
     if more:
-        found.append(Unknown(path, more))
+        found.append(UnknownPart(path, more))
     return {
         name: _separate(value, fields[name].type, (*path, Step(name, fields[name].default is not None)), found)
         if name in fields
@@ -163,24 +166,24 @@ def _of_struct(
     }
 
 
-def _of_item(plain: list[Any], place: int, item: inspect.Type, path: tuple[Step, ...], found: list[Unknown]) -> Any:
+def _of_item(plain: list[Any], place: int, item: inspect.Type, path: tuple[Step, ...], found: list[UnknownPart]) -> Any:
     first = len(found)
     here = (*path, Step(place))
     known = _separate(plain[place], item, here, found)
-    if len(found) > first:  # who has something to be put back has to be found again
+    if len(found) > first:  # an item with unknown fields must be found again when they are restored
         step, depth = Step(place, item=known, of=len(plain)), len(path)
         found[first:] = [
-            Unknown((*each.path[:depth], step, *each.path[depth + 1 :]), each.fields) for each in found[first:]
+            UnknownPart((*each.path[:depth], step, *each.path[depth + 1 :]), each.fields) for each in found[first:]
         ]
     return known
 
 
-# Putting back.
+# Restoring.
 
 
-def put_back(plain: Any, beyond: Beyond) -> Any:
-    """The data with the unknown fields where they were; those of a part that was taken away went with it."""
-    for part in beyond.parts:
+def restore_unknown_fields(plain: Any, unknown: UnknownFields) -> Any:
+    """Return the data with the unknown fields restored. Fields of a part that was removed are dropped."""
+    for part in unknown.parts:
         place = plain
         for depth, step in enumerate(part.path):
             place = _follow(place, step, made=all(each.always for each in part.path[depth:]))
@@ -191,7 +194,7 @@ def put_back(plain: Any, beyond: Beyond) -> Any:
 
 
 def _follow(place: Any, step: Step, *, made: bool) -> Any:
-    """One step down; `made`: what is missing there says nothing else, and is made."""
+    """Follow one step down. `made` creates a missing part, which encoding had omitted because it was empty."""
     if isinstance(place, dict) and isinstance(step.at, str):
         return place.setdefault(step.at, {}) if made else place.get(step.at)
     if isinstance(place, list | tuple) and isinstance(step.at, int):
@@ -200,8 +203,9 @@ def _follow(place: Any, step: Step, *, made: bool) -> Any:
 
 
 def _same_item(items: Sequence[Any], step: Step) -> Any:
-    """The item that was understood as `step.item`: the same, or one of that name, or in a list as long as it was the
-    one in that place."""
+    """Find the item that was decoded as `step.item`: an equal item, else one with the same name, else, if the length of
+    the list is unchanged, the one at the same index.
+    """
     place, was = int(step.at), step.item if isinstance(step.item, dict) else {}
     tests = [was, *({name: was[name]} for name in _NAMES if name in was)]
     for test in tests:
@@ -213,11 +217,16 @@ def _same_item(items: Sequence[Any], step: Step) -> Any:
     return items[place] if len(items) == step.of else None
 
 
-# What may be written.
+# Writing.
 
 
-def carried(before: Object | None, after: Object) -> Object:
-    """The object with what the stored one says beyond it, if its author did not know of that."""
-    if before is None or not after.meta.uid or not isinstance(before.meta, WideMeta) or beyond_of(after.meta):
+def keep_unknown_fields(before: Object | None, after: Object) -> Object:
+    """Return the object with the unknown fields of the stored one, if the writer did not know them."""
+    if (
+        before is None
+        or not after.meta.uid
+        or not isinstance(before.meta, ExtendedMeta)
+        or unknown_fields_of(after.meta)
+    ):
         return after
-    return after.changed(meta=widened(after.meta, before.meta.beyond))
+    return after.changed(meta=with_unknown_fields(after.meta, before.meta.unknown))
