@@ -7,7 +7,7 @@ from mandor.errors import Forbidden
 from mandor.model.allowance import Allowance
 from mandor.model.limit_defaults import LimitDefaults, over
 from mandor.model.meta import Object
-from mandor.model.placement import EVERYWHERE, Neighbours
+from mandor.model.placement import EVERYWHERE, InstanceSelector
 from mandor.model.record import Namespace
 from mandor.model.workload import GroupTemplate, Workload
 
@@ -55,7 +55,7 @@ def check_neighbour_namespaces(caller: Caller, before: Object | None, value: Obj
                 )
 
 
-def _neighbour_rules(workload: Workload) -> Iterator[tuple[str, Neighbours]]:
+def _neighbour_rules(workload: Workload) -> Iterator[tuple[str, InstanceSelector]]:
     for path, form in forms_of(workload):
         for kind, rules in (("near", form.placement.near), ("apart", form.placement.apart)):
             yield from ((f"{path}.placement.{kind}[{index}]", rule) for index, rule in enumerate(rules))
