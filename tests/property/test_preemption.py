@@ -14,7 +14,9 @@ from msgspec import structs
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.built_in import DEFAULTS
-from mandor.placement.cycle import Decision, Moment, begin, decide
+from mandor.placement.cycle import begin, decide
+from mandor.placement.decision import Decision, Moment
+from mandor.placement.fast import FAST
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED
@@ -296,17 +298,16 @@ def test_levels_kept_up_are_levels_made_anew(
 
 @settings(max_examples=200, deadline=None)
 @given(cases, st.booleans(), st.booleans())
-def test_with_all_rules_it_goes_where_it_would_without_giving_one_up(
-    case: Case, first: bool, step_by_step: bool
-) -> None:
+def test_with_all_rules_it_goes_where_it_would_without_giving_one_up(case: Case, first: bool, plain: bool) -> None:
     placement = {
         "apart": [{"workload": "w0", "strength": "should"}],
         **({"relax": "after-preemption"} if first else {}),
     }
     request = structs.replace(case.request, shape=Shape.of(make_template(cpu=str(case.cpu), placement=placement)))
     table = case.table()
-    usual = decide(QUICK, request, table.snapshot(), step_by_step=step_by_step)
-    strict = decide(QUICK, request, table.snapshot(), step_by_step=step_by_step, all_rules=True)
+    fast = None if plain else FAST
+    usual = decide(QUICK, request, table.snapshot(), fast=fast)
+    strict = decide(QUICK, request, table.snapshot(), fast=fast, all_rules=True)
     keeps = not usual.relaxed and (usual.node or first)
     wanted = (usual.node, usual.nominated, usual.victims) if keeps else ("", "", ())
     assert (strict.node, strict.nominated, strict.victims) == wanted

@@ -1,4 +1,4 @@
-"""Many alike in one go end up where each of them would have gone alone, and leave the table as it would then be."""
+"""A replica batch gives each replica the node of a single decision, and leaves the table in the same state."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from mandor.placement.cycle import decide
+from mandor.placement.fast import FAST
 from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Unwatched
-from mandor.placement.score_row import foreseeable, next_slots
 from mandor.placement.table import Table
-from tests.property.test_score_rows import Course, key
+from tests.property.test_fast_decisions import Course, key
 
 FORESEEN = ["default", "first wins", "weights", "huge weights", "without fit", "without balance", "all of them"]
 SETTLED = AllocationTerms(Rank(3), born=1.0)
 
 
 def state(table: Table, course: Course) -> list[object]:
-    """All that anybody can ask the table for."""
+    """Everything that can be read from a table."""
     nodes = table.snapshot()
     numbers = (
         nodes.free,
@@ -51,13 +51,13 @@ def state(table: Table, course: Course) -> list[object]:
 
 
 def alone(course: Course, request: PlacementRequest, count: int) -> tuple[list[str], list[object]]:
-    """Where they go one after another, as everybody says who is asked about every node; and what is so then."""
+    """Return the nodes of single plain decisions, and the state of the table after them."""
     found: list[str] = []
     with course.table.trial():
         for index in range(count):
             each = structs.replace(request, key=key(10_000 + index))
-            decision = decide(course.long, each, course.table.snapshot())
-            if not decision.node or decision.relaxed:  # who has to give something up goes alone
+            decision = decide(course.long, each, course.table.snapshot(), fast=None)
+            if not decision.node or decision.relaxed:  # a replica that gives a rule up is not part of a batch
                 break
             found.append(decision.node)
             course.table.set_allocation(each.key, decision.node, request.shape, request.identity, SETTLED)
@@ -66,7 +66,7 @@ def alone(course: Course, request: PlacementRequest, count: int) -> tuple[list[s
 
 def in_one_go(course: Course, request: PlacementRequest, count: int) -> tuple[list[str], list[object]]:
     table = course.table
-    slots = next_slots(course.quick, request, table.snapshot(), count, Unwatched())
+    slots = FAST.replicas(course.quick, request, table.snapshot(), count, Unwatched())
     keys = [key(10_000 + index) for index in range(len(slots))]
     if slots:
         table.set_allocations(slots, keys, request.shape, request.identity, [SETTLED] * len(slots))
@@ -78,7 +78,7 @@ def in_one_go(course: Course, request: PlacementRequest, count: int) -> tuple[li
 
 
 def follow(course: Course) -> bool:
-    """False: these do not go in one go."""
+    """Compare a batch with single decisions; return False if no batch is possible."""
     draw = course.data.draw
     shape, identity = course.shapes[draw(st.integers(0, 2))], draw(st.sampled_from(course.people))
     request = PlacementRequest(
@@ -87,7 +87,7 @@ def follow(course: Course) -> bool:
     first = decide(course.quick, request, course.table.snapshot())
     nodes = course.table.snapshot()
     possible = first.node and not first.relaxed and shape.takes_room_alone(identity)
-    if not possible or not foreseeable(course.quick, request, nodes):
+    if not possible or not FAST.foresees(course.quick, request, nodes):
         return False
     count = draw(st.integers(1, 40))
     expected = alone(course, request, count)
@@ -107,11 +107,11 @@ def run_course(data: st.DataObject, name: str) -> bool:
 @pytest.mark.parametrize("name", FORESEEN)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_many_alike_in_one_go_go_where_each_would_have_gone(name: str, data: st.DataObject) -> None:
+def test_a_replica_batch_equals_single_decisions(name: str, data: st.DataObject) -> None:
     run_course(data, name)
 
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_so_it_is_with_the_profile_that_most_have(data: st.DataObject) -> None:
+def test_a_replica_batch_of_the_default_profile_equals_single_decisions(data: st.DataObject) -> None:
     run_course(data, "default")

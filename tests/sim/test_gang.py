@@ -15,7 +15,7 @@ from mandor.model.decision import DecisionRecord
 from mandor.model.instance import Instance
 from mandor.model.node import Node
 from mandor.model.phase import Phase
-from mandor.placement.cycle import Decision
+from mandor.placement.decision import Decision
 from mandor.scheduler import gang_cycle
 from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.gang_cycle import GangCycle

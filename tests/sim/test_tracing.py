@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from mandor.model.node import Node
 from mandor.model.resources import Resources
-from mandor.placement.cycle import FEW_NODES
+from mandor.placement.fast import FEW_NODES
 from mandor.scheduler import tracing
 from mandor.store.base import Put
 from mandor.store.traced import TracedStore

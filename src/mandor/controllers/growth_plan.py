@@ -11,7 +11,8 @@ from mandor.model.machine import MachineKind
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus, Taint
 from mandor.placement.cluster_model import ClusterModel
-from mandor.placement.cycle import Decision, decide
+from mandor.placement.cycle import decide
+from mandor.placement.decision import Decision
 from mandor.placement.forecast import ask_nobody, kept_out
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest

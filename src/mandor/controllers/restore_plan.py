@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from mandor.model.instance import Instance
-from mandor.placement.cycle import FEW_NODES, Decision, decide
+from mandor.placement.cycle import decide
+from mandor.placement.decision import Decision
+from mandor.placement.fast import FEW_NODES, FastDecider
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
@@ -13,6 +15,8 @@ from mandor.placement.framework.runtime import PluginFault, run_filters
 from mandor.placement.framework.watch import Unwatched, Watch
 from mandor.placement.movable import relaxed
 from mandor.placement.table import Table
+
+_FAST = FastDecider(few_nodes=FEW_NODES)
 
 
 def second_best(instance: Instance) -> bool:
@@ -65,8 +69,7 @@ def _by_preemption(profile: Profile, request: PlacementRequest, here: str, table
 
 
 def _decided(profile: Profile, request: PlacementRequest, table: Table, watch: Watch) -> Decision:
-    few = len(table) <= FEW_NODES
-    return decide(profile, request, table.snapshot(), watch=watch, step_by_step=few, all_rules=True)
+    return decide(profile, request, table.snapshot(), watch=watch, fast=_FAST, all_rules=True)
 
 
 def _keeping(profile: Profile, request: PlacementRequest, table: Table, watch: Watch) -> set[str]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct, field, structs
+from msgspec import structs
 from numpy.typing import NDArray
 
 from mandor.lib.steps import Steps, at_once
-from mandor.model.instance import UNSCHEDULABLE
-from mandor.model.meta import Key
 from mandor.model.placement import PlacementRule
+from mandor.placement.decision import NOMINATED, NOW, Decision, Moment, broken_off
+from mandor.placement.fast import FAST, FastDecider
 from mandor.placement.framework.cycle_state import CycleState, of_form
 from mandor.placement.framework.dry_run import DryRun, run_post_filters
 from mandor.placement.framework.identity import NOBODY, names_shown
@@ -23,72 +23,14 @@ from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
-from mandor.placement.score_row import best_slot, first_slot, fits_slot
 
 AVOIDED = "avoid nodes where it failed"
 DISLIKED = "others want to be apart from it"
 """What can be given up besides its own `should` rules, as `relaxed` tells it."""
 
 
-NOMINATED = "Nominated"
-"""The reason of one that has no node, and for which there will be room on one."""
 GOING_MOST = 512
-"""So many of those who are about to go are looked at, the soonest first."""
-
-
-class Moment(Struct, frozen=True):
-    """When it is decided, and how long the ask may still wait."""
-
-    now: float = 0.0
-    """Wall time."""
-    patience: float = 0.0
-    """Seconds."""
-
-
-NOW = Moment()
-
-
-class Decision(Struct, frozen=True, eq=False):
-    key: Key
-    node: str = ""
-    """Empty: there is none."""
-    message: str = ""
-    """Why there is none, for people; of one that is placed in another form, why the forms before had no place."""
-    relaxed: tuple[str, ...] = ()
-    """The soft rules that were given up for it, in the order they were."""
-    retry_on: frozenset[ClusterEvent] = frozenset()
-    """What makes another try worthwhile."""
-    blamed: tuple[Plugin, ...] = ()
-    """Who refused it: their hints say whether something that happened is worth another try."""
-    by_node: bool = False
-    """They judge each node by itself, and hear when one changes: what happens on a node that is out of the question is
-    not worth another try."""
-    fault: str = ""
-    """A plugin went wrong: nothing is known about this instance, and it is tried again later."""
-    reason: str = UNSCHEDULABLE
-    """Why there is none, in one word for programs."""
-    nominated: str = ""
-    """There is none yet, but there will be room on this node."""
-    victims: tuple[Key, ...] = ()
-    """Those who must go for that."""
-    displaces: bool = False
-    """It takes room there that was held for others of lower priority."""
-    again: float | None = None
-    """After so many seconds it is tried again, whatever happens."""
-    request: PlacementRequest | None = None
-    """What was decided on, without the rules that were given up."""
-    state: CycleState = field(default_factory=CycleState)
-    """What the plugins wrote down, for the points to come."""
-
-    def __eq__(self, other: object) -> bool:
-        """What came out is the same, whatever was written down on the way."""
-        return isinstance(other, Decision) and structs.astuple(self)[:-2] == structs.astuple(other)[:-2]
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-FEW_NODES = 5
-"""About so few, everybody is asked sooner than it is found out what need not be asked again (`step_by_step`)."""
+"""Stopping instances considered when a request may wait for them, the soonest first."""
 
 
 def decide(
@@ -100,16 +42,15 @@ def decide(
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
     moment: Moment | Callable[[], Moment] = NOW,
-    step_by_step: bool = False,
+    fast: FastDecider | None = FAST,
     all_rules: bool = False,
 ) -> Decision:
-    """All rules first; then without the soft ones, one by one, until something fits; then whoever makes room. Of each
-    step, the main form first, then its alternatives.
+    """Decide with all rules; then with one soft rule less at a time, until a node fits; then by preemption.
 
-    `nominated`: the node where room was made for it, which it takes if it fits there. `moment`: asked for only when
-    it is of interest, if it is not known yet. `step_by_step`: with every plugin asked about every node, though what is
-    known of earlier decisions would do: the same comes out, and whoever watches sees each point. `all_rules`: none is
-    given up, and so nobody makes room who would only after that; if there is no such place, it is not told why.
+    In each of these steps the main form is tried first, then its alternatives. `nominated`: the node where room is held
+    for the instance, which it gets if it fits there. `moment`: a function is called only if the time matters. `fast`:
+    None decides the plain way, with every plugin called for every node; the result is the same. `all_rules`: give up
+    no rule, and do not preempt where that would need it; a decision without a node then has no message.
     """
     made = begin(
         profile,
@@ -119,7 +60,7 @@ def decide(
         consulted=consulted,
         watch=watch,
         moment=moment,
-        step_by_step=step_by_step,
+        fast=fast,
         all_rules=all_rules,
     )
     return made if isinstance(made, Decision) else at_once(made)
@@ -134,21 +75,23 @@ def begin(
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
     moment: Moment | Callable[[], Moment] = NOW,
-    step_by_step: bool = False,
+    fast: FastDecider | None = FAST,
     all_rules: bool = False,
 ) -> Decision | Steps[Decision]:
-    """As `decide`; or what is left of it, where room has to be made, which may take long. Between its steps the table
-    is as it was, for whoever looks; once it has changed, they are worth nothing."""
+    """Decide like `decide`, or return the remaining steps of a decision that may take long.
+
+    Between the steps the table is unchanged for others; the steps are void once the table has changed.
+    """
     watch = watch or Unwatched()
     try:
-        if not step_by_step and not nominated and nodes.occupancy.lowest_held() is None:
-            # Most asks fit with all their rules, and nothing is held: they take the shortest way.
-            state = CycleState(consulted)
-            slot = best_slot(profile, state, request, nodes, watch)
-            if slot >= 0:
-                return Decision(request.key, nodes.nodes[slot].meta.name, request=request, state=state)
+        if fast is not None and len(nodes) <= fast.few_nodes:
+            fast = None
+        if fast is not None:
+            made = fast.decide(profile, request, nodes, watch, nominated=nominated, consulted=consulted)
+            if made is not None:
+                return made
         when = moment if isinstance(moment, Moment) else moment()
-        cycle = Cycle(profile, nodes, watch, consulted, nominated, when, step_by_step, all_rules)
+        cycle = Cycle(profile, nodes, watch, consulted, nominated, when, fast, all_rules)
     except PluginFault as fault:
         return Decision(request.key, message=str(fault), fault=fault.plugin)
     except Overrun:
@@ -159,8 +102,8 @@ def begin(
     try:
         next(steps)
     except StopIteration as end:
-        made: Decision = end.value
-        return made
+        decision: Decision = end.value
+        return decision
     return steps
 
 
@@ -290,7 +233,7 @@ class Cycle:
     consulted: Mapping[str, object] | None
     nominated: str
     moment: Moment
-    step_by_step: bool = False
+    fast: FastDecider | None = FAST
     all_rules: bool = False
 
     def state_of(self, request: PlacementRequest) -> CycleState:
@@ -332,9 +275,9 @@ class Cycle:
             yield
 
     def _find(self, state: CycleState, request: PlacementRequest) -> str | Verdict:
-        look = find_step_by_step if self.step_by_step else find_node
-        found = look(self.profile, state, request, self.nodes, self.watch, nominated=self.nominated)
-        self.watch.end()  # Nobody is broken off while the table is put right again.
+        profile, nodes, watch = self.profile, self.nodes, self.watch
+        found = find_node(profile, state, request, nodes, watch, nominated=self.nominated, fast=self.fast)
+        watch.end()  # No plugin may be interrupted while the table is restored.
         return found
 
     def wait(self, request: PlacementRequest, instead: str) -> Steps[Decision | None]:
@@ -392,7 +335,7 @@ class Cycle:
             nominated=self.nominated,
             now=self.moment.now,
             patience=self.moment.patience,
-            quick=None if self.step_by_step else first_slot,
+            quick=None if self.fast is None else self.fast.first,
         )
 
     def _nominate(self, tried: Sequence[_Offer], offer: _Offer, made: Nomination) -> Decision:
@@ -431,18 +374,16 @@ def find_node(
     watch: Watch,
     *,
     nominated: str = "",
+    fast: FastDecider | None = FAST,
 ) -> str | Verdict:
-    """The best node with the rules as they stand in the ask, or who refused which."""
-    slot = nodes.slots.get(nominated) if nominated else None
-    if slot is not None and fits_slot(profile, state, request, nodes, slot, watch):
-        return nominated
-    quick = -1 if nominated else best_slot(profile, state, request, nodes, watch)
-    if quick >= 0:
-        return nodes.nodes[quick].meta.name
-    return find_step_by_step(profile, state, request, nodes, watch, nominated=nominated)
+    """Return the best node with the rules that are left in the request, or the verdict that no node fits."""
+    found = None
+    if fast is not None:
+        found = fast.find(profile, state, request, nodes, watch, nominated=nominated)
+    return found if found is not None else find_plain(profile, state, request, nodes, watch, nominated=nominated)
 
 
-def find_step_by_step(
+def find_plain(
     profile: Profile,
     state: CycleState,
     request: PlacementRequest,
@@ -451,7 +392,7 @@ def find_step_by_step(
     *,
     nominated: str = "",
 ) -> str | Verdict:
-    """As `find_node`, whatever is known already."""
+    """Find a node like `find_node`, with every plugin called for every node."""
     slot = nodes.slots.get(nominated) if nominated else None
     verdict = run_filters(profile, state, request, nodes, watch)
     among = verdict.feasible.nonzero()[0]
@@ -459,10 +400,6 @@ def find_step_by_step(
         return verdict
     held = slot is not None and bool(verdict.feasible[slot])
     return nominated if held else _best(profile, state, request, nodes, verdict, among, watch)
-
-
-def broken_off(key: Key, plugin: str) -> Decision:
-    return Decision(key, message=f"the plugin {plugin} took too long and was broken off", fault=plugin)
 
 
 def widest(request: PlacementRequest) -> PlacementRequest:

@@ -6,7 +6,8 @@ import numpy as np
 from msgspec import Struct, structs
 
 from mandor.model.decision import NodeScore, Part
-from mandor.placement.cycle import Decision, ladder
+from mandor.placement.cycle import ladder
+from mandor.placement.decision import Decision
 from mandor.placement.framework.cycle_state import CycleState, of_form
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest

@@ -11,8 +11,9 @@ from mandor.model.workload import Workload
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.consult import Consult
 from mandor.placement.conversion import PlacementState, placement_state
-from mandor.placement.cycle import Decision, widest
+from mandor.placement.cycle import widest
 from mandor.placement.daemon_nodes import DaemonNodes
+from mandor.placement.decision import Decision
 from mandor.placement.explain import FormStep, NodeVerdict, Step, forms_of, node_verdicts, score_table, steps_of
 from mandor.placement.forecast import decided, kept_out
 from mandor.placement.framework.profile import Profile

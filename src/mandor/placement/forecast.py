@@ -20,8 +20,10 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.cluster_model import ClusterModel, Waiting
 from mandor.placement.consult import Consult
 from mandor.placement.conversion import NOTHING, PlacementState, placement_state, workload_key
-from mandor.placement.cycle import NOW, Decision, Moment, decide
+from mandor.placement.cycle import decide
 from mandor.placement.daemon_nodes import DaemonNodes
+from mandor.placement.decision import NOW, Decision, Moment
+from mandor.placement.fast import FastDecider
 from mandor.placement.framework.identity import names_shown
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
@@ -124,8 +126,7 @@ class Forecast:
         self._left_node: dict[Key, str] = {}
         self._outcome = Outcome()
         self._refused: dict[Key, str] = {}
-        self._refusals: dict[PlacementRequest, str] = {}
-        self._refusals_at = -1
+        self._fast = FastDecider()
         self._replans = 0
         self._sites: dict[tuple[Key, str], DaemonNodes] = {}
         self._serial = 0
@@ -350,17 +351,14 @@ class Forecast:
         profile = self._profiles.get(request.profile)
         if profile is None:
             return Decision(request.key, message=f"there is no profile {request.profile}")
-        like = msgspec.structs.replace(request, key=_NOBODY)
-        if self._refusals_at != self.board.table.version:
-            self._refusals, self._refusals_at = {}, self.board.table.version
         held = self.board.held(request.key)
-        if like in self._refusals and not held:
-            return Decision(request.key, message=self._refusals[like])
+        known = None if held else self._fast.refusal(request, self.board.table.version)
+        if known is not None:
+            return known
         moment = Moment(self._now, request.shape.patience)
         decision = decided(profile, request, self.board.table.snapshot(), self._consult, self._watch, moment, held)
-        alike = profile.by_class and not request.shape.volumes and not held
-        if alike and not decision.node and not decision.fault and not decision.nominated:
-            self._refusals[like] = decision.message
+        if not held:
+            self._fast.remember(profile, request, decision, self.board.table.version)
         return decision
 
     def _place(self, key: Key, decision: Decision) -> None:
@@ -387,9 +385,6 @@ class Forecast:
         for key in [key for key in outcome.placed if key not in self.board.instances]:
             del outcome.placed[key]
         return outcome
-
-
-_NOBODY = Key(Instance.kind, "", "")
 
 
 def decided(

@@ -10,7 +10,7 @@ from msgspec import structs
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.workload import Workload
-from mandor.placement.cycle import NOMINATED, NOW, Decision, Moment, broken_off
+from mandor.placement.decision import NOMINATED, NOW, Decision, Moment, broken_off
 from mandor.placement.framework.identity import names_shown
 from mandor.placement.framework.occupancy import PlacedInstance
 from mandor.placement.framework.profile import Profile

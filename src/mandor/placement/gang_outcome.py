@@ -10,7 +10,7 @@ from mandor.model.workload import Workload
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.consult import Consult
 from mandor.placement.conversion import PlacementState, placement_state
-from mandor.placement.cycle import NOW, Decision, Moment
+from mandor.placement.decision import NOW, Decision, Moment
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Watch

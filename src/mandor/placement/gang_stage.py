@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from mandor.model.meta import Key
-from mandor.placement.cycle import AVOIDED, DISLIKED, Moment, going_soon, shown
+from mandor.placement.cycle import AVOIDED, DISLIKED, going_soon, shown
+from mandor.placement.decision import Moment
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot

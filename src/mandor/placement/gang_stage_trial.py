@@ -10,7 +10,9 @@ from msgspec import structs
 
 from mandor.lib.steps import at_once
 from mandor.model.meta import Key
-from mandor.placement.cycle import Cycle, Decision, Moment, find_node, going_soon, retry_on
+from mandor.placement.cycle import Cycle, find_node, going_soon, retry_on
+from mandor.placement.decision import Decision, Moment
+from mandor.placement.fast import FAST
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.dry_run import OVERDUE_SECONDS, DryRun, run_post_filters
 from mandor.placement.framework.occupancy import AllocationTerms, PlacedInstance, Rank
@@ -23,7 +25,6 @@ from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.victim_selection import by_budget, goes_anyway
 from mandor.placement.framework.watch import Watch
 from mandor.placement.gang_stage import Stage, StageKind
-from mandor.placement.score_row import first_slot
 from mandor.placement.table import Table
 
 T = TypeVar("T")
@@ -186,7 +187,7 @@ class StageTrial:
             consulted=context.consulted.get(request.key),
             now=context.moment.now,
             patience=context.moment.patience,
-            quick=first_slot,
+            quick=FAST.first,
         )
         made: Nomination | None = context.guard(
             lambda: at_once(run_post_filters(context.profile, state, dry_run, context.watch))

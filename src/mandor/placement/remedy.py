@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from mandor.model.meta import Key
 from mandor.placement.candidate import Candidate, candidates
-from mandor.placement.cycle import Decision, decide
+from mandor.placement.cycle import decide
+from mandor.placement.decision import Decision
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Watch

@@ -1,6 +1,6 @@
 """Assigns the decided node to an attempt: counts it in the table, then runs Reserve and Permit."""
 
-from mandor.placement.cycle import Decision
+from mandor.placement.decision import Decision
 from mandor.placement.framework.context import Context, run_permits, run_reserve
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeVar
 
-from msgspec import structs
-
 from mandor.lib.steps import TURN, Steps, at_once
-from mandor.model.instance import Instance
-from mandor.model.meta import Key
-from mandor.placement.cycle import FEW_NODES, Decision, begin, broken_off
+from mandor.placement.cycle import begin
+from mandor.placement.decision import Decision, broken_off
+from mandor.placement.fast import FAST, FEW_NODES, FastDecider
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Overrun
@@ -28,8 +26,6 @@ from mandor.scheduler.watchdog import Watchdog
 RESTARTS_MOST = 4
 """Starts of one decision, each after a change of the table; the last one runs to its end in one turn."""
 T = TypeVar("T")
-_NO_KEY = Key(Instance.kind, "", "")
-"""The key of requests in the cache of refusals, which hold for all instances of a class."""
 
 
 @dataclass(slots=True)
@@ -65,14 +61,11 @@ class Deciding:
         self._view, self._queue = view, queue
         self._watchdog, self._metrics = watchdog, metrics
         self._nominations, self._log, self._tracing = nominations, decision_log, tracing
-        self._refusals: dict[PlacementRequest, Decision] = {}
-        """Cached refusals by class, without the instance's key; valid for one version of the table."""
-        self._refused_at = -1
-        """The table's version that `_refusals` is valid for."""
+        self._fast = FastDecider(few_nodes=FEW_NODES)
 
     def forget(self) -> None:
         """Drop the cached refusals: the plugins have been replaced."""
-        self._refusals.clear()
+        self._fast.forget()
 
     def record(self, attempt: Attempt, profile: Profile, decision: Decision) -> None:
         """Add a decision to metrics, decision log and trace, before it is counted in the table."""
@@ -89,15 +82,10 @@ class Deciding:
         """Decide, or return the rest of a decision that takes more than one turn."""
         request, table = attempt.request, self._view.table
         nominated = self._view.nominated(request.key) if table.lodgings.lowest_held() is not None else ""
-        # An instance that did not fit means that its replicas do not fit either, while the table is unchanged.
-        if self._refused_at != table.version:
-            self._refusals.clear()
-            self._refused_at = table.version
-        # A traced decision is made in full, so that its trace shows every plugin.
-        if self._refusals and not nominated and self._watchdog.trail is None:
-            known = self._refusals.get(structs.replace(request, key=_NO_KEY))
+        if not nominated and self._watchdog.trail is None:  # A trace shows every plugin of a refusal.
+            known = self._fast.refusal(request, table.version)
             if known is not None:
-                return structs.replace(known, key=request.key)
+                return known
         began = perf_counter()
         made = self._guarded(attempt, lambda: self._decide(attempt, profile, nominated))
         seconds, sampled = perf_counter() - began, self._watchdog.sampled and self._watchdog.trail is None
@@ -105,7 +93,8 @@ class Deciding:
             return DecisionInProgress(attempt, request, profile, nominated, made, table.version, seconds, sampled)
         if sampled:
             self._metrics.decisions.add(seconds)
-        self._cache_refusal(request, profile, nominated, made)
+        if not nominated:
+            self._fast.remember(profile, request, made, table.version)
         return made
 
     async def finish(self, running: DecisionInProgress) -> Decision | None:
@@ -151,12 +140,15 @@ class Deciding:
         if made is not None:
             if running.sampled:
                 self._metrics.decisions.add(running.seconds)
-            self._cache_refusal(running.request, running.profile, running.nominated, made)
+            if not running.nominated:
+                self._fast.remember(running.profile, running.request, made, running.version)
         return made
 
     def _decide(self, attempt: Attempt, profile: Profile, nominated: str) -> Decision | Steps[Decision]:
-        table, nodes = self._view.table, len(self._view.table)
-        tracing = self._tracing if self._watchdog.trail is not None else None
+        table = self._view.table
+        fast: FastDecider | None = self._fast
+        if self._tracing is not None and self._watchdog.trail is not None:
+            fast = None if self._tracing.affords(attempt, len(table)) else FAST
         return begin(
             profile,
             attempt.request,
@@ -165,7 +157,7 @@ class Deciding:
             consulted=attempt.consulted,
             watch=self._watchdog,
             moment=lambda: self._nominations.moment(attempt),
-            step_by_step=tracing.affords(attempt, nodes) if tracing is not None else nodes <= FEW_NODES,
+            fast=fast,
         )
 
     def _guarded(self, attempt: Attempt, work: Callable[[], T]) -> T | Decision:
@@ -178,12 +170,6 @@ class Deciding:
                 watchdog.leave()
         except Overrun:  # raised while leaving
             return broken_off(attempt.request.key, watchdog.last)
-
-    def _cache_refusal(self, request: PlacementRequest, profile: Profile, nominated: str, decision: Decision) -> None:
-        # Replicas may differ in their volumes, though all else is the same.
-        of_class = profile.by_class and not request.shape.volumes and not nominated
-        if of_class and not (decision.node or decision.fault or decision.nominated):
-            self._refusals[structs.replace(request, key=_NO_KEY)] = decision
 
 
 def _some(steps: Steps[Decision]) -> Decision | None:

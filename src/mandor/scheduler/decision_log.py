@@ -11,7 +11,7 @@ from mandor.lib.clock import Clock
 from mandor.model.decision import MESSAGE_MOST, DecisionRecord, DecisionSpec, NodeScore
 from mandor.model.meta import Meta
 from mandor.placement.built_in import BUILT_IN
-from mandor.placement.cycle import Decision
+from mandor.placement.decision import Decision
 from mandor.placement.explain import best_nodes
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault

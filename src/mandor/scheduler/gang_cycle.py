@@ -8,7 +8,7 @@ from msgspec import structs
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key
 from mandor.placement.consult import unasked
-from mandor.placement.cycle import NOMINATED, Decision
+from mandor.placement.decision import NOMINATED, Decision
 from mandor.placement.framework.handle import GangMembers
 from mandor.placement.framework.points import ANYTHING, ClusterEvent, GangBinding
 from mandor.placement.framework.profile import Profile

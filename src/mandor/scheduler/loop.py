@@ -21,7 +21,7 @@ from mandor.model.table_report import TableReport
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.consult import unasked
-from mandor.placement.cycle import Decision
+from mandor.placement.decision import Decision
 from mandor.placement.framework.handle import GangMembers, Handle
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.framework.profile import Profile

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from mandor.lib.metrics import Counts, Family, Spread, counter, gauge, histogram, summary
-from mandor.placement.cycle import Decision
+from mandor.placement.decision import Decision
 from mandor.scheduler.queue import SchedulingQueue
 from mandor.scheduler.watchdog import SAMPLED, Watchdog
 

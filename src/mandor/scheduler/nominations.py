@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.cycle import Decision, Moment
+from mandor.placement.decision import Decision, Moment
 from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.pending_work import PendingWork
 from mandor.scheduler.preempting import Claim, Preemption

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from mandor.lib.clock import Clock
-from mandor.placement.cycle import Decision
+from mandor.placement.decision import Decision
 from mandor.placement.framework.context import Context, run_post_binds, run_unreserve
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.framework.request import PlacementRequest

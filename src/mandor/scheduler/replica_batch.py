@@ -8,9 +8,9 @@ from collections.abc import Callable
 from time import perf_counter
 
 from mandor.model.instance import Instance
+from mandor.placement.fast import FAST
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
-from mandor.placement.score_row import foreseeable, next_slots
 from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.decision_log import DecisionLog
 from mandor.scheduler.metrics import SchedulerMetrics
@@ -57,7 +57,7 @@ class ReplicaBatch:
         if not attempts:
             return [], []
         began = perf_counter()
-        slots = next_slots(profile, first, self._view.table.snapshot(), len(attempts), self._watchdog)
+        slots = FAST.replicas(profile, first, self._view.table.snapshot(), len(attempts), self._watchdog)
         self._count(profile, len(slots), (perf_counter() - began) / len(attempts), timed)
         placed = attempts[: len(slots)]
         self._view.assign_all(placed, found[: len(slots)], slots)
@@ -73,7 +73,7 @@ class ReplicaBatch:
             and request.shape.takes_room_alone(request.identity)
             and self._log.full
             and table.lodgings.lowest_held() is None
-            and foreseeable(profile, request, table.snapshot())
+            and FAST.foresees(profile, request, table.snapshot())
         )
 
     def _replica(self, first: PlacementRequest, attempt: Attempt, profile: Profile) -> Instance | None:

@@ -3,7 +3,7 @@
 import asyncio
 
 from mandor.lib.clock import Clock
-from mandor.placement.cycle import Decision
+from mandor.placement.decision import Decision
 from mandor.placement.framework.runtime import PluginFault
 from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.nominations import Nominations

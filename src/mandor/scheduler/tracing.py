@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.cycle import FEW_NODES, Decision
+from mandor.placement.decision import Decision
+from mandor.placement.fast import FEW_NODES
 from mandor.placement.framework.points import Plugin
 from mandor.placement.framework.request import PlacementRequest
 from mandor.scheduler.attempt import Attempt

@@ -6,7 +6,8 @@ from typing import Any
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.cycle import Decision, decide
+from mandor.placement.cycle import decide
+from mandor.placement.decision import Decision
 from mandor.placement.framework.points import Plugin
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.framework.request import PlacementRequest, Shape

@@ -13,7 +13,8 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.resources import Resources
 from mandor.placement.built_in import BUILT_IN, DEFAULTS
-from mandor.placement.cycle import Decision, decide
+from mandor.placement.cycle import decide
+from mandor.placement.decision import Decision
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import FilterPlugin, Plugin, ScorePlugin

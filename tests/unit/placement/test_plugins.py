@@ -12,7 +12,8 @@ from mandor.model.meta import Key
 from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.model.resources import Resources
 from mandor.model.workload import GroupTemplate
-from mandor.placement.cycle import Decision, decide
+from mandor.placement.cycle import decide
+from mandor.placement.decision import Decision
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugins.engine_fit import EngineFit

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
-from mandor.placement.cycle import Decision, decide
+from mandor.placement.cycle import decide
+from mandor.placement.decision import Decision
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table

@@ -11,7 +11,8 @@ from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
-from mandor.placement.cycle import Decision, decide
+from mandor.placement.cycle import decide
+from mandor.placement.decision import Decision
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.request import PlacementRequest, Shape

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from mandor.model.meta import Key
-from mandor.placement.cycle import Decision, decide
+from mandor.placement.cycle import decide
+from mandor.placement.decision import Decision
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import SKIP

@@ -12,7 +12,8 @@ from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.cycle import Decision, Moment, decide
+from mandor.placement.cycle import decide
+from mandor.placement.decision import Decision, Moment
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.request import PlacementRequest, Shape
