@@ -16,7 +16,7 @@ from mandor.lib.tasks import Background
 from mandor.model.meta import Key, Meta
 from mandor.model.receiver import EventBus, EventBusSpec
 from mandor.model.record import Event, EventSpec
-from mandor.notify.courier import Courier
+from mandor.notify.event_sender import EventSender
 from mandor.notify.nats import NatsSink, subject_of
 from mandor.notify.sink import Sink
 from mandor.notify.sinks import open_sink
@@ -85,7 +85,7 @@ class TestNatsSink(SinkSuite):
         store = MemoryStore(clock=clock)
         await store.commit(Put(EventBus(meta=Meta(name="main"), spec=spec_of(server, events=("task.*",)))))
         recorder = Recorder(store, "tasks", clock)
-        courier = Courier(store, clock, recorder, "c1", lambda each: open_sink(each, no_secret, Egress(LOOPBACK)))
+        courier = EventSender(store, clock, recorder, "c1", lambda each: open_sink(each, no_secret, Egress(LOOPBACK)))
         async with Background() as tasks:
             tasks.start(courier.run())
             for kind, reason in (("node", "NodeLost"), ("task", "TaskFailed")):

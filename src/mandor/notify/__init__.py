@@ -1,4 +1,4 @@
-"""Events for others: signed webhooks (`verify` is for those who receive them), NATS and Kafka."""
+"""Events for other systems: signed webhooks (`verify` is for their receivers), NATS and Kafka."""
 
 from mandor.notify.verify import verify
 

@@ -1,4 +1,4 @@
-"""Kafka as a sink: a message is taken when all replicas that count have it; its id is in a header."""
+"""Kafka sink: a message is delivered when all in-sync replicas have it; its id is in a header."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ _NOT_NOW = frozenset(
 
 
 class KafkaSink(Sink):
-    """The key is the object that a message is about, so that what happens to it stays in order in a partition."""
+    """Sends to one topic; the message key is the object, so that its events stay in order in one partition."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class KafkaSink(Sink):
         )
         producer.flush(float(self._spec.timeout))
         if not outcome:
-            producer.purge()  # It must not go out later, after others.
+            producer.purge()  # Otherwise the library could send it later, out of order.
             producer.flush(1.0)
         if not outcome:
             raise Unavailable(f"no answer within {self._spec.timeout}")
@@ -79,8 +79,8 @@ class KafkaSink(Sink):
         raise (Unavailable if error.retriable() or error.code() in _NOT_NOW else Invalid)(error.str())
 
     def _check(self, hosts: list[str]) -> None:
-        """Kafka's library resolves names by itself, and goes on to the brokers that the first one names. So `*` is not
-        enough: the administrator has to name every host that an object says."""
+        """Check the hosts of the bus. Kafka's library resolves names itself and connects to the brokers that the first
+        one announces, so `*` is not enough: the administrator has to list every host."""
         for each in hosts:
             host, port = host_of(f"kafka://{each}", KAFKA_PORT)
             if not self._egress.lists(host, port):

@@ -1,4 +1,4 @@
-"""What receivers are told: an event of the cluster as a CloudEvent, the same bytes for every kind of receiver."""
+"""Messages to receivers: an event of the cluster as a CloudEvent, the same bytes for every kind of receiver."""
 
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -10,7 +10,7 @@ from mandor.model.receiver import EventBus, EventBusSpec, Patterns, Webhook, Web
 from mandor.model.record import Event
 
 OWN = frozenset({Webhook.kind, EventBus.kind})
-"""What happens to receivers is told to nobody: two that fail would tell each other so for ever."""
+"""Kinds whose events are not sent: two failing receivers would report each other's failures for ever."""
 CONTENT_TYPE = "application/cloudevents+json"
 
 
@@ -23,18 +23,18 @@ class MessageData(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     severity: str = "normal"
     node: str = ""
     count: int = 1
-    """So often it has happened; the same sentence again is another message with the same `event`."""
+    """How often the event was recorded; a repeated event is another message with the same `event`."""
     first_at: float = 0.0
     event: str = ""
-    """The uid of the event."""
+    """Uid of the event."""
 
 
 class Message(Struct, frozen=True, gc=False, kw_only=True):
-    """CloudEvents 1.0, in its JSON form."""
+    """A CloudEvent (version 1.0) in JSON form."""
 
     specversion: str = "1.0"
     id: str
-    """The same for every delivery of this message, and of no other: what repeats are recognised by."""
+    """Id of the message: the same for every delivery of it, different for every other message."""
     source: str
     """`/mandor/CLUSTER`"""
     type: str
@@ -79,7 +79,7 @@ def message_of(event: Event, cluster: str) -> Message:
 
 
 def made_up(cluster: str, id: str, kind: str, name: str, reason: str, text: str, now: float) -> Message:  # noqa: A002
-    """One that is about no event: a test, or what could not be told."""
+    """Return a message without an event: a test, or a notice about lost events."""
     return Message(
         id=id,
         source=f"/mandor/{cluster}",
@@ -106,7 +106,7 @@ def _matches(patterns: Patterns, text: str) -> bool:
 
 
 def _about(text: str) -> tuple[str, str, str, str]:
-    """`instance default/web-0` as kind, subject, namespace and name."""
+    """Split `instance default/web-0` into kind, subject, namespace and name."""
     kind, _, subject = text.partition(" ")
     namespace, slash, name = subject.partition("/")
     return (kind, subject, namespace, name) if slash else (kind, subject, "", subject)

@@ -1,4 +1,4 @@
-"""NATS JetStream as a sink: a message is taken when the stream has it, and a repeat is left out by its id."""
+"""NATS JetStream sink: a message is delivered when the stream has it; JetStream drops repeats by their id."""
 
 import logging
 import re
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 NATS_PORT = 4222
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
-"""What has a meaning in a subject, or none at all."""
+"""Characters that are not allowed in a part of a subject."""
 
 
 class NatsSink(Sink):
-    """The connection is made when it is needed, and made anew after any failure."""
+    """Sends to one stream; the connection is opened on demand and reopened after a failure."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class NatsSink(Sink):
                 subject_of(spec.topic, message), message.body(), timeout=timeout, stream=spec.stream, headers=headers
             )
         except APIError as error:
-            # The server answered, and JetStream said no: it is full, or not the stream that was meant.
+            # JetStream refused it: the stream is full, or it is another stream.
             await self.close()
             away = error.code is None or error.code >= 500
             raise (Unavailable if away else Invalid)(f"{error.code} {error.description}") from error
         except (Error, OSError, TimeoutError) as error:
             await self.close()
-            raise Unavailable(_story(error)) from error
+            raise Unavailable(_error_text(error)) from error
         return f"{taken.stream} {taken.seq}" + (" (again)" if taken.duplicate else "")
 
     async def close(self) -> None:
@@ -83,7 +83,7 @@ class NatsSink(Sink):
         return self._stream
 
     async def _connect(self, scheme: str, hosts: list[str], password: str | None) -> Client:
-        """To the first host that answers, at an address that the policy allows."""
+        """Connect to the first host that answers, at an address that the policy allows."""
         last: Exception | None = None
         for each in hosts:
             host, port = host_of(f"{scheme}://{each}", NATS_PORT)
@@ -107,10 +107,10 @@ class NatsSink(Sink):
             name="mandor",
             connect_timeout=max(1, round(float(spec.timeout))),
             allow_reconnect=False,
-            # Whoever sends tries again by himself; else the library goes on for two minutes.
+            # The caller retries; the library would retry for two minutes.
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
-            error_cb=_tell,
+            error_cb=_log_error,
         )
         try:
             await connecting
@@ -125,17 +125,17 @@ def subject_of(topic: str, message: Message) -> str:
     return f"{topic}.{_UNFIT.sub('_', kind)}.{_UNFIT.sub('_', reason)}"
 
 
-async def _tell(error: Exception) -> None:
+async def _log_error(error: Exception) -> None:
     log.debug("nats: %s", error)
 
 
 class _Client(Client):
-    """Ignores the addresses of other servers that a server announces: nobody has allowed them."""
+    """Ignores the addresses of other servers that a server announces: the policy has not allowed them."""
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         info.pop("connect_urls", None)
         await super()._process_info(info, initial_connection)
 
 
-def _story(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return " ".join(str(error).split())[:200].removeprefix("nats: ") or type(error).__name__

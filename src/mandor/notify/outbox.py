@@ -1,7 +1,7 @@
-"""One receiver's outbox: every event after a revision that is kept in the store, in order, at least once.
+"""Outbox of one receiver: sends every event after a stored revision, in order, at least once.
 
-The events themselves are the queue. What is remembered is how far the receiver is; after a restart, or under another
-leader, it goes on from there, and repeats what was sent since that was last written, a second's worth at most.
+The stored events are the queue. Only the receiver's progress is stored; after a restart or a change of the leader,
+sending continues from there and repeats at most one second of messages.
 """
 
 import asyncio
@@ -28,21 +28,21 @@ log = logging.getLogger(__name__)
 BACKOFF = Backoff(first_seconds=1.0, most_seconds=120.0, jitter=0.3)
 STORE_BACKOFF = Backoff(first_seconds=0.5, most_seconds=30.0, jitter=0.3)
 SAVE_SECONDS = 1.0
-"""How far it is, is written so often at most."""
+"""Minimum time between two writes of the progress."""
 IDLE_SAVE_SECONDS = 600.0
-"""And so often when nothing is sent: what is old by then was looked at."""
+"""Time between writes of the progress while nothing is sent."""
 RETRY_SECONDS_MOST = 600.0
-TELL_FAILURES = 3
-"""After so many tries in a row that failed, people are told."""
+REPORT_FAILURES = 3
+"""Consecutive failures after which an event about the receiver is recorded."""
 KEPT_SECONDS = 86_000.0
 KEPT_MOST = 20_000
-"""Events are kept for a day, and so many: whoever looks later may have missed some, and is told so."""
-SAYS_MOST = 200
+"""Number of events that are kept, for a day at most; a receiver that was away longer is notified of lost events."""
+ANSWER_MOST = 200
 TRIES = 5
 
 
 class Outbox:
-    """`run` sends for ever; a receiver that is not there costs nobody but itself."""
+    """Sends to one receiver until cancelled; a receiver that does not answer delays no other."""
 
     def __init__(
         self, store: Store, clock: Clock, recorder: Recorder, receiver: Receiver, sink: Sink, cluster: str
@@ -51,7 +51,7 @@ class Outbox:
         self._receiver, self._sink, self._cluster = receiver, sink, cluster
         self._spec, self._status = receiver.spec, receiver.status
         if not self._status.revision:
-            # A new receiver is told what happens from its own creation on.
+            # A new receiver gets the events after its own creation.
             self._status = msgspec.structs.replace(self._status, revision=receiver.meta.version, at=clock.now())
         self._saved = receiver.status
         self._saved_at = clock.monotonic()
@@ -90,7 +90,7 @@ class Outbox:
     async def _take(self, batch: Iterable[Change]) -> None:
         last = self._status.revision
         for change in batch:
-            # Several events may have come with one commit: it is done when the last of them is.
+            # One commit can have several events: it is done when the last of them is sent.
             self._reach(change.revision - 1)
             last = change.revision
             if isinstance(change.after, Event):
@@ -98,7 +98,7 @@ class Outbox:
         self._reach(last)
 
     async def _catch_up(self) -> None:
-        """From what the store still holds: the same sentence several times is told once, with its count."""
+        """Read the events that are still stored; a repeated event is sent once, with its count."""
         since, at = self._status.revision, self._status.at
         listing = await self._store.list(Event.kind)
         after = chosen(
@@ -132,7 +132,7 @@ class Outbox:
             await self._deliver(message_of(event, self._cluster), event.spec.last_at)
 
     async def _deliver(self, message: Message, happened_at: float | None = None) -> None:
-        """Until it is taken, or given up; in order, so whoever comes after it waits."""
+        """Send one message until it is accepted or given up; later messages wait for it."""
         begun = self._clock.now() if happened_at is None else happened_at
         refusals, attempt = 0, 0
         while True:
@@ -151,25 +151,25 @@ class Outbox:
         begun = self._clock.monotonic()
         try:
             async with asyncio.timeout(float(self._spec.timeout) + 1):
-                says = await self._sink.send(message)
+                answer = await self._sink.send(message)
         except TimeoutError:
             error: Exception = Unavailable(f"no answer within {self._spec.timeout}")
         except (Unavailable, Invalid) as refused:
             error = refused
-        except Exception as unexpected:  # A sink's library may raise anything, and others have to be told, too.
+        except Exception as unexpected:  # A sink's library can raise any exception, and the outbox has to continue.
             log.exception("%s: a message was not sent", self._receiver.key)
             error = Invalid(f"{type(unexpected).__name__}: {unexpected}")
         else:
-            self._log(message, "delivered", attempt, says, begun)
-            if self._status.failures >= TELL_FAILURES:
-                self._recorder.note(self._receiver, "ReceiverIsBack", "messages are taken again")
+            self._log(message, "delivered", attempt, answer, begun)
+            if self._status.failures >= REPORT_FAILURES:
+                self._recorder.note(self._receiver, "ReceiverIsBack", "messages are accepted again")
             self._change(delivered=self._status.delivered + 1, failures=0, message="")
             return None
-        says = str(error)[:SAYS_MOST]
-        self._log(message, "failed", attempt, says, begun)
-        self._change(failures=self._status.failures + 1, message=says)
-        if self._status.failures == TELL_FAILURES:
-            self._recorder.note(self._receiver, "ReceiverFails", says, type="warning")
+        answer = str(error)[:ANSWER_MOST]
+        self._log(message, "failed", attempt, answer, begun)
+        self._change(failures=self._status.failures + 1, message=answer)
+        if self._status.failures == REPORT_FAILURES:
+            self._recorder.note(self._receiver, "ReceiverFails", answer, type="warning")
         return error
 
     def _pause(self, error: Exception) -> float:
@@ -179,14 +179,14 @@ class Outbox:
 
     def _give_up(self, message: Message, attempt: int, error: Exception) -> None:
         log.error("%s: %s (%s) is given up: %s", self._receiver.key, message.type, message.id, error)
-        self._log(message, "given up", attempt, str(error)[:SAYS_MOST], self._clock.monotonic())
+        self._log(message, "given up", attempt, str(error)[:ANSWER_MOST], self._clock.monotonic())
         self._change(given_up=self._status.given_up + 1)
-        told = f"messages are given up: {error}"
-        self._recorder.note(self._receiver, "MessageGivenUp", told, type="warning")
+        text = f"a message was not delivered and is dropped: {error}"
+        self._recorder.note(self._receiver, "MessageGivenUp", text, type="warning")
 
-    # Remembering.
+    # Progress.
 
-    def _log(self, message: Message, outcome: Outcome, attempt: int, says: str, begun: float) -> None:
+    def _log(self, message: Message, outcome: Outcome, attempt: int, answer: str, begun: float) -> None:
         entry = Delivery(
             at=self._clock.now(),
             id=message.id,
@@ -195,7 +195,7 @@ class Outbox:
             outcome=outcome,
             attempt=attempt,
             milliseconds=round((self._clock.monotonic() - begun) * 1000),
-            says=says,
+            says=answer,
         )
         self._change(log=(entry, *self._status.log)[:LOG_MOST])
 
@@ -230,7 +230,7 @@ class Outbox:
                 return
             stored = await self._store.get(self._receiver.key)
             if stored is None or stored.meta.uid != self._receiver.meta.uid:
-                return  # It is gone, and whoever sends for it is about to end.
+                return  # The receiver was deleted; this task is about to end.
             try:
                 await self._store.commit(Put(stored.changed(status=status)))
             except Conflict:

@@ -1,4 +1,4 @@
-"""Secrets of receivers: values of `kind: secret`, or files of one folder, read whenever they are used."""
+"""Secrets of receivers: values of `kind: secret`, or files of one folder, read at every use."""
 
 import asyncio
 import ssl
@@ -14,9 +14,9 @@ from mandor.store.base import Store
 LEAST = 16
 
 OpenSecret = Callable[[Secret], Secret]
-"""With its values."""
+"""Returns the secret with its decrypted values."""
 ReadSecret = Callable[[str, str], Awaitable[bytes]]
-"""(reference, namespace) → value; `Unavailable` while there is none."""
+"""Returns the value for (reference, namespace); raises `Unavailable` while there is none."""
 
 
 class Secrets:
@@ -55,8 +55,8 @@ def _from_file(files: SecretFiles, name: str) -> bytes:
 
 
 def certificates(files: SecretFiles, name: str) -> ssl.SSLContext:
-    """Trusts the certificates in a file of the folder; those of the machine where none is named."""
+    """Return a TLS context that trusts a file of the folder; without a file, the certificates of the machine."""
     try:
         return ssl.create_default_context(cafile=str(files.path(name)) if name else None)
-    except (ValueError, OSError) as error:  # of which ssl.SSLError is one
+    except (ValueError, OSError) as error:  # ssl.SSLError is an OSError
         raise Unavailable(f"the certificates in {name} cannot be read: {error}") from error

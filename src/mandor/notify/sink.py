@@ -1,7 +1,7 @@
-"""The sink interface: what mandor needs from whoever takes its messages.
+"""The sink interface: delivers messages to one kind of receiver.
 
-A sink is given one message at a time and says when it has it for good. It remembers nothing: the caller sends a message
-again until it is taken, so every message carries an id by which a repeat is recognised.
+A sink gets one message at a time and returns when the receiver has stored it. A sink has no state: the caller repeats a
+message until it is delivered, so every message has an id by which receivers recognise repeats.
 """
 
 from abc import ABC, abstractmethod
@@ -12,12 +12,12 @@ from mandor.notify.message import Message
 class Sink(ABC):
     @abstractmethod
     async def send(self, message: Message) -> str:
-        """Return when the receiver has it for good; the result is a word for the log.
+        """Deliver a message and return a short text for the log.
 
-        `Unavailable` when nobody took it, or can just now (`retry_seconds`: not before so long from now): it is not the
-        message's fault. `Invalid` when it was refused, for whatever reason.
+        Raise `Unavailable` if the receiver did not answer or is overloaded (`retry_seconds`: earliest retry), and
+        `Invalid` if it refused the message.
         """
 
     async def close(self) -> None:
-        """Nothing is sent any more."""
+        """Release connections; no message is sent afterwards."""
         return

@@ -1,4 +1,4 @@
-"""The sink of a receiver; what a kind of bus needs is loaded when one is there."""
+"""Opens the sink of a receiver; the library of a bus is imported when it is used."""
 
 from importlib import import_module
 
@@ -20,7 +20,7 @@ _BUSES = {
 def open_sink(
     receiver: Receiver, read_secret: ReadSecret, egress: Egress = STRICT, files: SecretFiles = NO_FILES
 ) -> Sink:
-    """`Invalid` when this server cannot speak with it."""
+    """Return the sink of a receiver; raise `Invalid` if this server cannot use it."""
     if isinstance(receiver, Webhook):
         from mandor.notify.webhook import WebhookSink
 

@@ -1,4 +1,4 @@
-"""For receivers of webhooks: whether a message comes from the cluster whose secret one shares, and is new."""
+"""Verification for receivers of webhooks: whether a message is from the cluster that shares the secret, and is new."""
 
 import time
 from collections.abc import Mapping
@@ -14,9 +14,10 @@ def verify(
     now: float | None = None,
     window_seconds: float = signing.AGE_SECONDS_MOST,
 ) -> bool:
-    """True: this very body was signed with the secret, within the window. Call it before the body is read as JSON.
+    """Return whether the body was signed with the secret within the time window.
 
-    The window ends replays of old messages; those within it, and repeats, are told apart by the message's `id`.
+    Call it before the body is parsed as JSON. The window stops replays of old messages; repeats within it are
+    recognised by the message's `id`.
     """
     key = secret.encode() if isinstance(secret, str) else secret
     return signing.verify(key.strip(), body, headers, time.time() if now is None else now, most=window_seconds)

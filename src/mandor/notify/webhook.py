@@ -1,4 +1,4 @@
-"""Signed webhooks: one POST a message, with a time and an HMAC over it and the body."""
+"""Signed webhooks: one POST per message, with a timestamp and an HMAC over timestamp and body."""
 
 import time
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from mandor.notify.sink import Sink
 
 ANSWER_MOST = 4096
 AWAY = frozenset({429, 502, 503, 504})
-"""Answers that say: not now. Nobody has looked at the message."""
+"""HTTP statuses of an overloaded receiver: the message was not processed."""
 DELIVERY = "X-Mandor-Delivery"
 
 
 class WebhookSink(Sink):
-    """Redirects are not followed: the address is the one that an admin wrote."""
+    """Sends to one URL. Redirects are not followed: only the configured address is called."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class WebhookSink(Sink):
         except TimeoutError as error:
             raise Unavailable(f"no answer within {self._spec.timeout}") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(_story(error)) from error
+            raise Unavailable(_error_text(error)) from error
         if 200 <= answer.status < 300:
             return str(answer.status)
         said = f"{answer.status} {' '.join(said.split())[:200]}".strip()
@@ -75,7 +75,7 @@ class WebhookSink(Sink):
         return self._session
 
     async def _signed(self, body: bytes) -> dict[str, str]:
-        """By the secret, and while it is changed by the one before, side by side."""
+        """Return the signatures by the secret and, during a rotation, by the previous one."""
         spec, now = self._spec, self._now()
         references = [spec.secret] if spec.old_secret is None else [spec.secret, spec.old_secret]
         keys = [signing_key(await self._read_secret(each, spec.secret_namespace), each) for each in references]
@@ -83,7 +83,7 @@ class WebhookSink(Sink):
         return signed[0] | {SIGNATURE: " ".join(each[SIGNATURE] for each in signed)}
 
 
-def _story(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

@@ -1,1 +1,1 @@
-"""Machines on demand: whoever makes them, and gives them back."""
+"""Machines on demand: provisioners create and delete them."""

@@ -1,8 +1,7 @@
-"""The provisioner interface: what mandor needs from whoever makes machines.
+"""The provisioner interface: creates and deletes machines.
 
-A provisioner is told to make a machine and to take it away again. The machine starts an agent by itself, which joins
-with the token it was given; nobody waits for it here. Every verb is idempotent: an order carries the id of its machine,
-and the same id is the same machine, however often it is ordered.
+The agent of a new machine joins the cluster by itself, with the token that the machine was given; a provisioner does
+not wait for it. Every method is idempotent: an order has the id of its machine, and the same id is the same machine.
 """
 
 from abc import ABC, abstractmethod
@@ -16,20 +15,20 @@ from mandor.model.machine import MachineKind
 
 
 class JoinInfo(Struct, frozen=True, kw_only=True):
-    """What the agent of a new machine needs to become a node."""
+    """Settings that the agent of a new machine needs to join."""
 
     servers: tuple[str, ...]
     token: str
-    """Good for a while, and for joining only."""
+    """Join token with a limited life."""
     ca: str = ""
     """Certificates to trust (PEM); empty: those of the machine."""
 
 
 class MachineOrder(Struct, frozen=True, kw_only=True):
     id: str
-    """Of the machine, and the name of its node."""
+    """Id of the machine, and name of its node."""
     cluster: str
-    """Whose it is: machines of other clusters are left alone."""
+    """Id of the cluster; machines of other clusters are never touched."""
     pool: str
     kind: str
     what: MachineKind
@@ -37,7 +36,7 @@ class MachineOrder(Struct, frozen=True, kw_only=True):
 
 
 class Made(Struct, frozen=True, kw_only=True):
-    """A machine, as its provisioner sees it now."""
+    """A machine as its provisioner reports it."""
 
     id: str
     state: Literal["making", "there", "failed"]
@@ -47,31 +46,33 @@ class Made(Struct, frozen=True, kw_only=True):
 class Provisioner(ABC):
     name: ClassVar[str]
     options: ClassVar[type[Struct]]
-    """What `kinds.NAME.options` may say."""
+    """Type of `kinds.NAME.options`."""
     file_settings: ClassVar[tuple[str, ...]] = ()
-    """Settings that name files: of the folder `secret_files`, and of no other."""
+    """Settings that name files; only files of the folder `secret_files` are allowed."""
     url_settings: ClassVar[tuple[str, ...]] = ()
-    """Settings that name hosts: those that `egress_allow` allows."""
+    """Settings that name hosts; only hosts of `egress_allow` are allowed."""
     egress: Egress = STRICT
-    """Which hosts it may call."""
+    """Hosts that the provisioner may call."""
 
     def restrict(self, egress: Egress) -> None:
-        """Called once, before it is used."""
+        """Set the egress policy; called once, before the first use."""
         self.egress = egress
 
     @abstractmethod
     async def create(self, order: MachineOrder) -> None:
-        """Begin to make it; it may take as long as it takes after that. `Invalid` for what can never be made,
-        `Unavailable` for what cannot be made now."""
+        """Start to create a machine, without waiting for it.
+
+        Raise `Invalid` if it can never be created, `Unavailable` if it cannot be created now.
+        """
 
     @abstractmethod
     async def list(self, cluster: str) -> Sequence[Made] | None:
-        """All machines of the cluster; None: nobody here knows."""
+        """Return all machines of the cluster; None: the provisioner cannot list them."""
 
     @abstractmethod
     async def delete(self, cluster: str, machine: str) -> None:
-        """Take it away, whatever it does; one that is not there is no error. It may go on for a while after that."""
+        """Delete a machine in any state, without waiting for it; a missing machine is no error."""
 
     async def close(self) -> None:
-        """Nothing is asked of it any more."""
+        """Release connections; no method is called afterwards."""
         return

@@ -1,4 +1,4 @@
-"""A provisioner that makes nothing: for tests and the simulator, and to see what would be ordered."""
+"""A provisioner without real machines, for tests, the simulator, and dry runs."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -22,7 +22,7 @@ class FakeProvisioner(Provisioner):
         self.states: dict[str, Made] = {}
         self.calls: list[tuple[str, str]] = []
         self.trouble = ""
-        """Why nothing can be made now."""
+        """Error message for `create`; empty: it succeeds."""
         self.made: Callable[[MachineOrder], None] = lambda order: None
         self.taken: Callable[[MachineOrder], None] = lambda order: None
 

@@ -1,7 +1,7 @@
-"""A provisioner over Incus: each machine an instance of its own, which starts an agent and joins by itself.
+"""Incus provisioner: each machine is an Incus instance whose agent joins by itself.
 
-The instance is marked with the ids of its cluster and its machine; nothing without those marks is touched. Its agent's
-settings are put into `/etc/mandor/mandor.toml`, and then it is told to start: by a command, or by cloud-init.
+Instances are marked with the ids of their cluster and machine; instances without these marks are never touched. The
+settings of the agent are written to `/etc/mandor/mandor.toml`; a command or cloud-init then starts it.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ STOP_SECONDS = 30
 
 
 class IncusMachineOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a kind of machine is made of."""
+    """Options of a kind of machine."""
 
     image: str
-    """As in a workload: a local alias, `images:debian/12` … It has `mandor` in it, or gets it by `start`."""
+    """Image as in a workload: a local alias, `images:debian/12` … It contains `mandor`, or `start` installs it."""
     type: Literal["container", "virtual-machine"] = "container"
     profiles: tuple[str, ...] = ("default",)
     config: dict[str, str | int | bool] = {}
-    """Keys of Incus' own configuration: `security.nesting: true` for engines inside."""
+    """Incus configuration keys, for example `security.nesting: true` for engines inside."""
     devices: dict[str, dict[str, str | int | bool]] = {}
     begin: Literal["command", "cloud-init"] = "command"
-    """How its agent is started: by the command below, run inside, or by cloud-init, which runs it at the first boot."""
+    """How the agent is started: by running `start` in the instance, or by cloud-init at the first boot."""
     start: Annotated[tuple[str, ...], Meta(max_length=64)] = ("systemctl", "enable", "--now", "mandor-agent")
-    """What starts the agent; its settings stand in /etc/mandor/mandor.toml by then."""
+    """Command that starts the agent, after its settings were written to /etc/mandor/mandor.toml."""
     environment: dict[str, str] = {}
-    """Of that command."""
+    """Environment of that command."""
     servers: tuple[str, ...] = ()
-    """Where its agent finds the API, if not where others do."""
+    """API servers for its agent; empty: those of the pool."""
     server: str | None = None
-    """Where the image comes from, if it is not a remote that is known by name."""
+    """Image server; empty: a remote that is known by name."""
     protocol: Literal["simplestreams", "incus"] | None = None
     server_certificate: str | None = None
 
@@ -67,7 +67,7 @@ class IncusProvisioner(Provisioner):
         server_certificate: str = "",
         project: str = "default",
     ) -> None:
-        """`url` empty: the socket of the server's own incus."""
+        """`url` empty: the Incus socket of the server's machine."""
         own, secret, its = (Path(each) if each else None for each in (certificate, key, server_certificate))
         self._api = IncusClient(Server(url or find_url(), own, secret, its, project))
 
@@ -117,7 +117,7 @@ class IncusProvisioner(Provisioner):
     async def close(self) -> None:
         await self._api.close()
 
-    # What Incus is told.
+    # Requests to Incus.
 
     async def _find(self, name: str) -> Mapping[str, Any] | None:
         try:
@@ -152,7 +152,7 @@ class IncusProvisioner(Provisioner):
             raise Unavailable(f"{options.start[0]!r} ended with {code} in {name}: no agent was started")
 
     async def _ended(self, operation: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Of a command that only starts something; None: it goes on, and is the agent itself."""
+        """Return the exit code of a command; None: it is still running, and is the agent itself."""
         try:
             found: Mapping[str, Any] = await self._api.call(
                 "GET", f"{operation['operation']}/wait", query={"timeout": 5}
@@ -176,7 +176,7 @@ class IncusProvisioner(Provisioner):
 
 
 def body_of(order: MachineOrder, options: IncusMachineOptions) -> dict[str, Any]:
-    """What Incus is told to make."""
+    """Return the body of the request that creates an instance."""
     config = {name: _text(value) for name, value in options.config.items()}
     config |= {MACHINE: order.id, CLUSTER: order.cluster, "boot.autostart": "true"}
     config.setdefault("limits.cpu", str(max(1, -(-int(order.what.cpu) // 1000))))
@@ -197,7 +197,7 @@ def body_of(order: MachineOrder, options: IncusMachineOptions) -> dict[str, Any]
 
 
 def settings_of(order: MachineOrder, options: IncusMachineOptions) -> str:
-    """The agent's settings, as TOML; JSON's texts and lists are TOML's, too."""
+    """Return the agent's settings as TOML; JSON texts and lists are valid TOML."""
     labels = [f"{key}={value}" for key, value in order.what.labels.items()]
     lines = {
         "data": DATA,
@@ -218,7 +218,7 @@ def settings_of(order: MachineOrder, options: IncusMachineOptions) -> str:
 
 
 def user_data(order: MachineOrder, options: IncusMachineOptions) -> str:
-    """cloud-init's, which is YAML, and so may be JSON."""
+    """Return the user data of cloud-init: YAML, for which JSON is valid."""
     files = [{"path": SETTINGS, "permissions": "0600", "content": settings_of(order, options)}]
     if order.join.ca:
         files.append({"path": CA, "permissions": "0644", "content": order.join.ca})
@@ -237,7 +237,7 @@ def _own(found: Mapping[str, Any], cluster: str, machine: str) -> bool:
 
 
 def _name(machine: str) -> str:
-    """Incus' instances are called as hosts are."""
+    """Return the Incus name of a machine: a valid host name."""
     name = re.sub(r"[^a-z0-9-]", "-", machine)
     return name if name[0].isalpha() else f"m-{name}"
 

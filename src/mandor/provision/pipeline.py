@@ -1,4 +1,4 @@
-"""A provisioner that asks somebody else: a signed webhook tells a pipeline what to make; the node joins by itself."""
+"""Pipeline provisioner: a signed webhook asks an external pipeline for a machine; the node joins by itself."""
 
 import time
 from pathlib import Path
@@ -21,11 +21,11 @@ HERE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 class PipelineOptions(Struct, frozen=True, forbid_unknown_fields=True):
     parameters: dict[str, str] = {}
-    """Handed on as they are."""
+    """Parameters that are passed to the pipeline unchanged."""
 
 
 class PipelineProvisioner(Provisioner):
-    """POST, with `action: create` or `delete` and the id of the machine, which makes a second request harmless."""
+    """Sends POST requests with `action: create` or `delete` and the id of the machine, so that repeats are harmless."""
 
     name: ClassVar[str] = "pipeline"
     options: ClassVar[type[Struct]] = PipelineOptions
@@ -33,7 +33,7 @@ class PipelineProvisioner(Provisioner):
     url_settings: ClassVar[tuple[str, ...]] = ("url",)
 
     def __init__(self, url: str, secret_file: str) -> None:
-        """`secret_file`: on the server; what requests are signed with."""
+        """`secret_file`: file on the server with the secret that signs requests."""
         split = urlsplit(url)
         if split.scheme not in {"http", "https"} or not split.hostname:
             raise Invalid(f"{url[:100]!r} is no address of a pipeline", hint="https://HOST/PATH")
@@ -57,7 +57,7 @@ class PipelineProvisioner(Provisioner):
         await self._post(body)
 
     async def list(self, cluster: str) -> None:
-        """A pipeline is not asked what it has made: a node that joins says it."""
+        """Return None: a pipeline cannot list its machines; nodes show up when they join."""
 
     async def delete(self, cluster: str, machine: str) -> None:
         await self._post({"action": "delete", "id": machine, "cluster": cluster})
@@ -89,7 +89,7 @@ class PipelineProvisioner(Provisioner):
 
     @property
     def _shown(self) -> str:
-        """Without a query, where somebody may have put a key."""
+        """Return the URL without its query, which can contain a key."""
         return self._url.partition("?")[0]
 
     def _secret(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Provisioners by name: those of this package and those that others plugged in (entry points `mandor.provisioners`)."""
+"""Provisioners by name: the built-in ones and entry points of `mandor.provisioners`."""
 
 import inspect
 from collections.abc import Mapping
@@ -41,7 +41,8 @@ def make_provisioner(
 def resolved_settings(
     factory: type[Provisioner], settings: Mapping[str, str], egress: Egress, files: SecretFiles
 ) -> dict[str, str]:
-    """The settings of a pool with the paths of their files; `Invalid` for files and hosts that it may not name."""
+    """Return the settings of a pool with the paths of their files; raise `Invalid` for files and hosts that are not
+    allowed."""
     found = dict(settings)
     try:
         for name in factory.file_settings:
@@ -59,7 +60,7 @@ def resolved_settings(
 
 
 def check_outward(scaling: NodeAutoscale, path: str, egress: Egress, files: SecretFiles) -> None:
-    """`Invalid`, with the path, for hosts and files that the settings of a pool may not name."""
+    """Raise `Invalid`, with the path, for hosts and files that the settings of a pool may not name."""
     try:
         resolved_settings(_load(scaling.provisioner), scaling.settings, egress, files)
     except Invalid as error:
@@ -68,7 +69,7 @@ def check_outward(scaling: NodeAutoscale, path: str, egress: Egress, files: Secr
 
 
 def check_scaling(scaling: NodeAutoscale, path: str) -> None:
-    """`Invalid`, with the path, for what the provisioner would refuse when it is asked."""
+    """Raise `Invalid`, with the path, for options that the provisioner would refuse."""
     try:
         factory = _load(scaling.provisioner)
         _check_settings(scaling.provisioner, factory, scaling.settings)

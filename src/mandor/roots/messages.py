@@ -7,7 +7,7 @@ from mandor.lib.egress import STRICT, Egress
 from mandor.lib.sealing import Sealer
 from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.model.receiver import Receiver
-from mandor.notify.courier import Courier, try_out
+from mandor.notify.event_sender import EventSender, try_out
 from mandor.notify.secrets import Secrets
 from mandor.notify.sink import Sink
 from mandor.notify.sinks import open_sink
@@ -25,7 +25,7 @@ class Messages:
     async def run(self, recorder: Recorder) -> None:
         """For ever, in the leader."""
         cluster = await read_cluster(self._store)
-        await Courier(self._store, self._clock, recorder, cluster.id, self._sink).run()
+        await EventSender(self._store, self._clock, recorder, cluster.id, self._sink).run()
 
     async def try_out(self, receiver: Receiver) -> str:
         cluster = await read_cluster(self._store)

@@ -1,1 +1,1 @@
-"""What others are told of our own work: spans of a trace, from an API call to the instance that runs, sent as OTLP."""
+"""Traces of Mandor's own work: spans from an API call to the running instance, sent as OTLP."""

@@ -1,4 +1,4 @@
-"""Which trace something belongs to, and under which span of it: W3C trace context."""
+"""Trace context (W3C): the trace and the span that a piece of work belongs to."""
 
 import random
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 _HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _random = random.Random()
 _RATIO_BITS = 56
-"""Of a trace's id so many bits are random by its standard: whoever goes by them keeps or leaves out the same traces."""
+"""Random bits of a trace id by its standard; sampling by these bits selects the same traces everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,16 +15,16 @@ class SpanContext:
     trace_id: str
     span_id: str
     sampled: bool = True
-    """False: nobody records it, nor what comes of it."""
+    """False: neither this span nor its children are recorded."""
 
     @property
     def header(self) -> str:
-        """As `traceparent` says it."""
+        """Return the value of the header `traceparent`."""
         return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
 
 
 def parse_header(text: str | None) -> SpanContext | None:
-    """None: there is none, or it is not to be trusted; then a trace begins anew, as the standard says."""
+    """Parse `traceparent`; return None for a missing or invalid one, which starts a new trace."""
     found = _HEADER.fullmatch(text.strip().lower()) if text else None
     if found is None:
         return None
@@ -43,5 +43,5 @@ def new_span_id() -> str:
 
 
 def chosen(trace_id: str, ratio: float) -> bool:
-    """Whether a trace that begins here is one of those that are kept; all who use the same ratio agree about it."""
+    """Return whether a trace that starts here is recorded; equal ratios select the same traces in every process."""
     return int(trace_id, 16) & ((1 << _RATIO_BITS) - 1) < int(ratio * (1 << _RATIO_BITS))

@@ -1,4 +1,4 @@
-"""Exporter: sends what a tracer keeps, in batches, beside all else; a dead receiver costs spans, and only those."""
+"""Exporter: sends the spans of a tracer in batches, in the background; an unreachable receiver costs spans only."""
 
 import asyncio
 import logging
@@ -20,9 +20,9 @@ PAUSE_SECONDS = 1.0
 TRIES_MOST = 5
 AGAIN = Backoff(1.0, 30.0, jitter=0.3)
 LAST_SECONDS = 2.0
-"""So long the last spans may take when the process ends."""
+"""Seconds for sending the last spans when the process ends."""
 BUSY = frozenset({429, 502, 503, 504})
-"""By the standard, whoever answers so is to be asked again; anything else but 2xx is final."""
+"""HTTP statuses after which the standard requires a retry; all others but 2xx are final."""
 
 
 class Exporter:
@@ -35,7 +35,7 @@ class Exporter:
         pause_seconds: float = PAUSE_SECONDS,
         again: Backoff = AGAIN,
     ) -> None:
-        """`resource`: who sends, `service.name` above all."""
+        """`resource`: attributes of the sender, such as `service.name`."""
         self._tracer, self._headers, self._pause_seconds, self._again = tracer, target.headers, pause_seconds, again
         self._receiver = HttpReceiver(target.url, ca=target.ca, seconds=TIMEOUT_SECONDS)
         self._resource: dict[str, Value] = {
@@ -48,7 +48,7 @@ class Exporter:
         self._trouble = False
 
     async def run(self) -> None:
-        """For ever; when it is cancelled, what is left has a moment."""
+        """Send until cancelled, then send the remaining spans once."""
         try:
             while True:
                 with suppress(TimeoutError):
@@ -70,9 +70,9 @@ class Exporter:
                     sent = True
                     return
                 except Unavailable as error:
-                    self._tell(str(error))
-        except Exception as error:  # Whatever it is: nothing but spans may be lost by it.
-            self._tell(f"{type(error).__name__}: {error}")
+                    self._log_failure(str(error))
+        except Exception as error:  # Any error: only spans may be lost by it.
+            self._log_failure(f"{type(error).__name__}: {error}")
         finally:
             if not sent:
                 self._tracer.results["dropped",] += len(batch)
@@ -85,7 +85,7 @@ class Exporter:
         self._tracer.results["refused",] += lost
         self._tracer.results["sent",] += len(batch) - lost
         if lost:
-            self._tell(f"{lost} spans were refused: {why}")
+            self._log_failure(f"{lost} spans were refused: {why}")
         elif self._trouble:
             self._trouble = False
             log.info("traces reach %s again", self._receiver.url)
@@ -99,8 +99,8 @@ class Exporter:
         finally:
             await self._receiver.close()
 
-    def _tell(self, trouble: str) -> None:
-        """Once, until it is well again."""
+    def _log_failure(self, trouble: str) -> None:
+        """Log a failure once, until a request succeeds again."""
         if not self._trouble:
             self._trouble = True
             log.warning("traces do not reach %s: %s", self._receiver.url, trouble)

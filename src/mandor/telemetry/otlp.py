@@ -1,4 +1,4 @@
-"""Spans as OTLP in JSON: the body of a request to `/v1/traces`, and what its answer means."""
+"""Spans as OTLP in JSON: the body of a request to `/v1/traces`, and the meaning of its answer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ class _Link(_Wire, frozen=True):
 
 
 class _Span(_Wire, frozen=True):
-    """Ids are in hexadecimal here, unlike other bytes, and numbers of 64 bits are texts: so the standard has it."""
+    """A span in OTLP/JSON. The standard writes ids in hexadecimal and 64-bit numbers as text."""
 
     trace_id: str
     span_id: str
@@ -85,9 +85,9 @@ def _any(value: Value) -> dict[str, Any]:
 
 
 def refused(answer: bytes, of: str) -> tuple[int, str]:
-    """How many of those it took it did not like after all, and why; `of`: as it calls them, `rejectedSpans`."""
+    """Return the number of rejected items and the reason; `of`: the field with the number, such as `rejectedSpans`."""
     try:
         partial = (msgspec.json.decode(answer) if answer.strip() else {}).get("partialSuccess") or {}
         return int(partial.get(of) or 0), str(partial.get("errorMessage", ""))
     except (msgspec.MsgspecError, AttributeError, ValueError):
-        return 0, ""  # It is taken; what else it says is its own affair.
+        return 0, ""  # The batch was accepted; the rest of the answer is ignored.

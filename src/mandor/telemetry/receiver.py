@@ -1,4 +1,4 @@
-"""HttpReceiver: whoever takes logs or traces over HTTP; one connection, one POST after another."""
+"""HttpReceiver: sends logs or traces over HTTP, over one connection, one POST after another."""
 
 import ssl
 from collections.abc import Mapping
@@ -28,13 +28,13 @@ class Answer:
 
 class HttpReceiver:
     def __init__(self, url: str, *, ca: str = "", seconds: float, egress: Egress | None = None) -> None:
-        """`ca`: a file with the certificates to trust; empty: the machine's. `seconds`: so long an answer may take.
-        `egress`: the policy for an address that an API object names; None: an administrator named it."""
+        """`ca`: file with the certificates to trust; empty: those of the machine. `seconds`: time limit of an answer.
+        `egress`: the policy for an address from an API object; None: the address is a setting."""
         self.url, self._ca, self._seconds, self._egress = url, ca, seconds, egress
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """`Unavailable`: nobody answers."""
+        """Send a body; raise `Unavailable` if there is no answer."""
         sent = {"Content-Type": "application/json", "User-Agent": f"mandor/{__version__}", **headers}
         try:
             async with self._open().post(self.url, data=body, headers=sent, allow_redirects=False) as answer:

@@ -1,4 +1,4 @@
-"""Span: one step of a trace, and which of them this task is in."""
+"""Span: one step of a trace, and the current span of a task."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ MESSAGE_MOST = 1000
 
 
 class Kind(IntEnum):
-    """With the numbers that OTLP gives them."""
+    """Kind of a span, with OTLP's numbers."""
 
     INTERNAL = 1
     SERVER = 2
@@ -38,15 +38,15 @@ class Span:
     start: int = field(default_factory=time_ns)
     """Nanoseconds since the epoch."""
     end: int = 0
-    """0: it goes on."""
+    """Nanoseconds since the epoch; 0: not ended."""
     attributes: dict[str, Value] = field(default_factory=dict)
     failure: str | None = None
-    """What went wrong; None: nothing did."""
+    """Error message; None: no error."""
     commits: int = 0
     marked: int = 0
-    """How many objects carry it on."""
+    """Number of objects that carry the span's context."""
     pending: "list[Span] | None" = None
-    """Not None: whether it is told of is not known before its end, nor whether those below it are."""
+    """Finished children of a span that is recorded only if it turns out to matter; None: the span is recorded."""
     held_by: "Span | None" = None
     dropped: bool = False
 
@@ -64,13 +64,13 @@ _current: ContextVar[Span | None] = ContextVar("span", default=None)
 
 
 def current() -> Span | None:
-    """The span that this task is in, unless that has ended: tasks outlive it that were started there."""
+    """Return the span of this task; None if it has ended, since tasks can outlive it."""
     span = _current.get()
     return span if span is None or not span.end else None
 
 
 def ids() -> dict[str, object]:
-    """Of the span that this task is in, for log records."""
+    """Return the ids of the current span, for log records."""
     span = current()
     if span is None or not span.sampled:
         return {}
@@ -78,14 +78,14 @@ def ids() -> dict[str, object]:
 
 
 def headers() -> dict[str, str]:
-    """What a request says of the span that it is sent from."""
+    """Return the headers of a request that is sent within the current span."""
     span = current()
     return {"traceparent": span.context.header} if span is not None and span.sampled else {}
 
 
 @contextmanager
 def within(span: Span) -> Iterator[Span]:
-    """This task, and those it starts, is in it; so are the log records of both."""
+    """Make the span current for this task and the tasks that it starts."""
     token = _current.set(span)
     try:
         yield span
@@ -95,7 +95,7 @@ def within(span: Span) -> Iterator[Span]:
 
 @contextmanager
 def step(name: str, attributes: Mapping[str, Value], kind: Kind = Kind.INTERNAL) -> Iterator[Span | None]:
-    """A span below the one that this task is in; None: it is in none, and nothing is recorded."""
+    """Start a child of the current span; None: there is no current span, and nothing is recorded."""
     above = current()
     if above is None or not above.sampled:
         yield None

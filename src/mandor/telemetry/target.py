@@ -1,4 +1,4 @@
-"""Where spans go, and how many: from our own settings, or from the variables that all of OpenTelemetry reads."""
+"""Target of the exporter, from Mandor's settings or from OpenTelemetry's environment variables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,16 +13,17 @@ TIMEOUT_SECONDS = 10.0
 @dataclass(frozen=True, slots=True)
 class Target:
     url: str
-    """With its path."""
+    """URL with path."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     ca: str = ""
     ratio: float = 1.0
     resource: Mapping[str, str] = field(default_factory=dict)
-    """What else is said of whoever sends."""
+    """Further attributes of the sender."""
 
 
 def find_target(url: str, ratio: float | None, environ: Mapping[str, str]) -> Target | None:
-    """`url`: our own setting, as `http://HOST:4318`; empty: as the environment says. None: nobody is told anything."""
+    """Return the target; `url`: Mandor's setting, `http://HOST:4318`; empty: from the environment. None: tracing is
+    off."""
     found = _with_path(url) if url else _from_environment(environ)
     if not found:
         return None
@@ -57,7 +58,7 @@ def _with_path(url: str) -> str:
 
 
 def _ratio(environ: Mapping[str, str]) -> float:
-    """Samplers that are a share of all; any other keeps them all."""
+    """Return the ratio of the sampler; samplers without a ratio record all traces."""
     if not environ.get("OTEL_TRACES_SAMPLER", "").endswith("traceidratio"):
         return 0.0 if environ.get("OTEL_TRACES_SAMPLER", "").endswith("always_off") else 1.0
     try:
@@ -67,7 +68,7 @@ def _ratio(environ: Mapping[str, str]) -> float:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """`name=value,name=value`, percent-encoded; what is no pair is left out, as the standard has it."""
+    """Parse `name=value,name=value`, percent-encoded; invalid pairs are skipped, as the standard says."""
     found = {}
     for each in text.split(","):
         name, equals, value = each.partition("=")

@@ -1,4 +1,4 @@
-"""Tracer: begins and ends spans, and keeps those that ended until they are sent; as many as there is room for."""
+"""Tracer: starts and ends spans, and queues finished spans for the exporter."""
 
 import asyncio
 from collections import deque
@@ -12,22 +12,22 @@ from mandor.telemetry.context import SpanContext, chosen, new_span_id, new_trace
 from mandor.telemetry.span import Kind, Span, Value, ids
 
 WAITING_MOST = 8192
-"""So many spans wait to be sent; what ends while there is no room is left out, and counted."""
+"""Maximum number of spans that wait to be sent; further spans are dropped and counted."""
 BATCH = 512
 
 
 class Tracer:
-    """Nothing here waits or fails, whatever becomes of those who are told."""
+    """Starts and ends spans; no method waits or fails, whatever happens to the receiver."""
 
     def __init__(self, *, ratio: float = 1.0, most: int = WAITING_MOST) -> None:
-        """`ratio`: the share of traces that begin here which are kept; whoever goes on with one does as it says."""
+        """`ratio`: share of recorded traces among those that start here; a continued trace keeps its own decision."""
         self._ratio, self._most = ratio, most
         logs.ask_also(ids)
         self._waiting: deque[Span] = deque()
         self.results = Counts()
-        """What became of spans."""
+        """Number of spans by outcome."""
         self.enough = asyncio.Event()
-        """A batch is there."""
+        """Set when a batch is complete."""
 
     def begin(
         self,
@@ -39,7 +39,7 @@ class Tracer:
         attributes: dict[str, Value] | None = None,
         links: Sequence[SpanContext] = (),
     ) -> Span:
-        """Without a parent, a trace begins; `start`: nanoseconds since the epoch, if not now."""
+        """Start a span; without a parent, it starts a trace. `start`: nanoseconds since the epoch; default: now."""
         if parent is not None:
             context = SpanContext(parent.trace_id, new_span_id(), parent.sampled)
         else:
@@ -70,7 +70,7 @@ class Tracer:
         return span
 
     def end(self, span: Span, *, at: int = 0) -> None:
-        """Once; what is not sampled is forgotten."""
+        """End a span once; spans that are not sampled are dropped."""
         if span.end or not span.sampled:
             return
         span.end = max(at or time_ns(), span.start)
@@ -84,12 +84,12 @@ class Tracer:
             self._keep(each)
 
     def drop(self, span: Span) -> None:
-        """It is not worth telling, nor is what was held for it."""
+        """Drop a span and the children that were held back for it."""
         span.end, span.pending, span.dropped = span.start, None, True
 
     @contextmanager
     def ending(self, span: Span) -> Iterator[Span]:
-        """It ends with the block, and has failed if that does."""
+        """End the span with the block, with an error if the block raises."""
         try:
             yield span
         except Exception as error:
@@ -107,7 +107,7 @@ class Tracer:
             self.enough.set()
 
     def take(self, most: int = BATCH) -> list[Span]:
-        """The oldest that wait."""
+        """Return the oldest waiting spans."""
         self.enough.clear()
         taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         if len(self._waiting) >= BATCH:

@@ -16,7 +16,7 @@ from mandor.lib.quantity import Seconds
 from mandor.model.meta import Key, Meta
 from mandor.model.receiver import EventBus, EventBusSpec, Receiver, Webhook, WebhookSpec
 from mandor.model.record import Event, EventSpec
-from mandor.notify.courier import Courier
+from mandor.notify.event_sender import EventSender
 from mandor.notify.message import Message, message_of, wanted
 from mandor.notify.sink import Sink
 from mandor.store.base import Delete, Put
@@ -90,7 +90,7 @@ class World:
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[Recorder]:
         recorder = Recorder(self.store, "notify", self.clock)
-        task = asyncio.ensure_future(Courier(self.store, self.clock, recorder, "c1", self._open).run())
+        task = asyncio.ensure_future(EventSender(self.store, self.clock, recorder, "c1", self._open).run())
         try:
             await settle()
             yield recorder

@@ -102,7 +102,7 @@ async def test_a_busy_receiver_is_asked_again_and_one_that_refuses_is_not() -> N
 
 
 @pytest.mark.req("S2-43")
-async def test_without_a_receiver_spans_are_dropped_and_nobody_waits() -> None:
+async def test_without_a_receiver_spans_are_dropped_without_waiting() -> None:
     tracer = Tracer(most=10)
     async with exporting(tracer, f"http://127.0.0.1:{free_port()}"):
         ended(tracer, 4)

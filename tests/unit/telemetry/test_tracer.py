@@ -37,7 +37,7 @@ def test_what_is_not_sampled_leaves_nothing() -> None:
     assert [each.name for each in tracer.take()] == ["asked for"], "the caller decides, where there is one"
 
 
-def test_those_below_share_the_fate_of_one_that_may_not_be_told_of() -> None:
+def test_children_of_a_dropped_span_are_dropped() -> None:
     tracer = Tracer()
     for told in (True, False):
         above = tracer.begin("above")
@@ -61,7 +61,7 @@ def test_an_error_is_the_spans_failure() -> None:
     assert below.attributes == {"a": 1, "error.type": "ValueError"}
 
 
-def test_nobody_is_in_a_span_that_has_ended() -> None:
+def test_an_ended_span_is_not_current() -> None:
     tracer = Tracer()
     span = tracer.begin("over", PARENT)
     with within(span):

@@ -1,4 +1,4 @@
-"""The courier: an outbox for every receiver there is, each with a task of its own."""
+"""EventSender: one outbox per receiver, each in a task of its own."""
 
 import asyncio
 import logging
@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 2.0
 RECEIVERS_MOST = 100
-"""So many are served, by name; what comes on top is told, and waits."""
+"""Maximum number of receivers that are served, ordered by name; further ones get an event and wait."""
 
 
-class Courier:
-    """Runs in the leader; `open_sink` is asked once for each receiver, and again when it says something else."""
+class EventSender:
+    """Runs in the leader. `open_sink` is called once per receiver, and again when its spec changes."""
 
     def __init__(self, store: Store, clock: Clock, recorder: Recorder, cluster: str, open_sink: SinkFor) -> None:
         self._store, self._clock, self._recorder = store, clock, recorder
         self._cluster, self._open_sink = cluster, open_sink
         self._changed = asyncio.Event()
         self._running: dict[Key, tuple[Receiver, asyncio.Task[None] | None]] = {}
-        """Without a task: this server cannot serve it as it is."""
+        """Receivers with their task; None: this server cannot use the receiver as configured."""
 
     async def run(self) -> None:
         async with (
@@ -75,7 +75,7 @@ class Courier:
                 await self._begin(key, tasks)
 
     async def _begin(self, key: Key, tasks: Background) -> None:
-        # As it is stored now: the one before may just have written how far it is.
+        # Read it again: the previous task may just have stored its progress.
         receiver = await self._store.get(key)
         if not isinstance(receiver, Webhook | EventBus):
             return
@@ -91,7 +91,7 @@ class Courier:
 
 
 async def try_out(receiver: Receiver, open_sink: SinkFor, cluster: str, clock: Clock) -> str:
-    """Send one message that says it is a test; the receiver's word, or the error it ends with."""
+    """Send one test message; return the receiver's answer, or raise its error."""
     sink = open_sink(receiver)
     text = "a test: somebody wants to know whether messages arrive and are understood"
     message = made_up(cluster, f"test.{new_uid()}", receiver.kind, receiver.meta.name, "Test", text, clock.now())
