@@ -152,7 +152,7 @@ async def test_a_tmpfs_is_refused_in_words_and_nothing_of_it_is_left(engine: Cri
     await engine.start(UNIT, launch(mounts=(Mount(path="/scratch"),)))
     (seen,) = await engine.list()
     assert (seen.phase, seen.reason) == (UnitPhase.EXITED, "StartFailed")
-    assert "/scratch: this CRI runtime makes no tmpfs" in seen.message
+    assert "/scratch: this CRI runtime has no tmpfs" in seen.message
     assert runtime.containers == {}
     await engine.remove(UNIT)
     assert runtime.sandboxes == {}
@@ -170,5 +170,5 @@ async def test_it_takes_no_images_from_files(engine: CriEngine) -> None:
     async def content() -> AsyncIterator[bytes]:
         yield b""
 
-    with pytest.raises(Unsupported, match="takes no images from files"):
+    with pytest.raises(Unsupported, match="cannot load images from files"):
         await engine.load_image(ImageFile(kind="archive", size=1, names=("other:1",)), content())

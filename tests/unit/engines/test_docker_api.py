@@ -23,7 +23,7 @@ from mandor.engines.containers.labels import labels_of, owner_of, unit_of
 from mandor.engines.containers.launches import hostname
 from mandor.engines.containers.trouble import passing
 from mandor.engines.docker_api.body import make_body
-from mandor.engines.docker_api.files import who
+from mandor.engines.docker_api.files import find_ids
 from mandor.engines.docker_api.frames import parse_time, read_lines
 from mandor.engines.docker_api.idle import can_idle, idle_program
 from mandor.engines.docker_api.observe import observe
@@ -306,7 +306,7 @@ def test_a_login_file_that_makes_no_sense_is_no_login(tmp_path: Path, content: s
     [("0", (0, 0)), ("worker", (12, 13)), ("12", (12, 13)), ("99", (99, 0)), ("99:7", (99, 7)), ("nobody", (0, 0))],
 )
 def test_files_belong_to_whom_the_image_knows(user: str, found: tuple[int, int]) -> None:
-    assert who(user, "root:x:0:0::/:/bin/sh\nworker:x:12:13::/:/bin/sh\nbroken\n") == found
+    assert find_ids(user, "root:x:0:0::/:/bin/sh\nworker:x:12:13::/:/bin/sh\nbroken\n") == found
 
 
 def test_a_failure_is_remembered_until_it_is_forgotten(tmp_path: Path) -> None:

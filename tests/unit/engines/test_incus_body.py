@@ -61,5 +61,5 @@ def test_an_image_is_the_nodes_own_or_a_servers(image: str, options: dict[str, A
 
 
 def test_a_server_nobody_knows_is_refused() -> None:
-    with pytest.raises(Invalid, match="'elsewhere', which nobody knows"):
+    with pytest.raises(Invalid, match="unknown server 'elsewhere'"):
         body("elsewhere:debian")

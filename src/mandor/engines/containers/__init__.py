@@ -1,1 +1,1 @@
-"""What the engines that run containers share: labels, images, failures, and the order of things in each verb."""
+"""Code that all container engines share: labels, images, failed starts, and the steps of each verb."""

@@ -1,4 +1,4 @@
-"""Who may pull from a registry: read from the file that `docker login` and `podman login` write."""
+"""Logins for registries, read from pull secrets and from the files that `docker login` and `podman login` write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HUB_HOST = "docker.io"
 
 
 def default_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """Where the two look, the most particular first."""
+    """Return the files where docker and podman look for logins, the most specific first."""
     home = Path(environ.get("HOME") or "/root")
     found = [Path(environ["REGISTRY_AUTH_FILE"])] if environ.get("REGISTRY_AUTH_FILE") else []
     if environ.get("XDG_RUNTIME_DIR"):
@@ -28,7 +28,7 @@ DOCKER_CONFIG_KEYS = (".dockerconfigjson", "dockerconfigjson", "config.json")
 
 
 def given_login(registry: str, text: str) -> dict[str, str]:
-    """The login of a pull secret for this registry, in Docker's words; empty: it has none for it.
+    """Return the login for this registry from a pull secret, in Docker's format; empty: the secret has none.
 
     A pull secret has `username`, `password` and `registry` (absent: Docker Hub), or a whole Docker configuration.
     """
@@ -49,7 +49,7 @@ def given_login(registry: str, text: str) -> dict[str, str]:
 
 
 def login_for(registry: str, files: Sequence[Path], given: str = "") -> dict[str, str]:
-    """The login in Docker's words, that of a pull secret first; empty: there is none."""
+    """Return the login in Docker's format, from the pull secret first; empty: there is none."""
     if given and (found := given_login(registry, given)):
         return found
     for path in files:
@@ -61,7 +61,7 @@ def login_for(registry: str, files: Sequence[Path], given: str = "") -> dict[str
 
 
 def header_for(registry: str, files: Sequence[Path], given: str = "") -> dict[str, str]:
-    """The header that goes with a pull over Docker's API."""
+    """Return the header with the login for a pull over Docker's API."""
     login = login_for(registry, files, given)
     return {"X-Registry-Auth": base64.urlsafe_b64encode(msgspec.json.encode(login)).decode()} if login else {}
 

@@ -1,7 +1,7 @@
-"""The order of things in the verbs of an engine that runs containers; how each step is done, a subclass knows.
+"""The verbs of a container engine as a sequence of steps; a subclass implements the steps.
 
-A unit gets one order at a time. What can never start is remembered in a file, because no container tells of it.
-"""
+Starts and removals of one unit run one at a time. A unit that can never start is recorded in a file, because it has no
+container."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mandor.engines.containers.trouble import taken_port
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound, PortTaken, Unavailable
 
 AT_ONCE = min(64, 4 * (os.cpu_count() or 1))
-"""Starts at the same time: most of one is work for the processor, and more would only wait for each other."""
+"""Limit of concurrent starts: a start is mostly CPU work, and more of them would only wait for each other."""
 KILL_SECONDS = 30.0
-"""Longer than the kernel ever takes to end what was killed."""
+"""Seconds to wait for the end of a killed container; the kernel takes less."""
 
 
 class ContainerEngine(Engine):
@@ -35,11 +35,11 @@ class ContainerEngine(Engine):
         self._tracked: dict[Unit, Tracked] = {}
         self._owner = ""
         self._moment = count(1).__next__
-        """Orders and looks, one after the other."""
+        """Counter that orders starts and listings in time."""
 
     @property
     def title(self) -> str:
-        """What people call it, in the middle of a sentence."""
+        """The name of the engine in messages."""
         return self.name
 
     @property
@@ -51,42 +51,46 @@ class ContainerEngine(Engine):
                 raise self._unusable(error) from error
         return self._owner
 
-    # How each step is done. What is found of a unit is whatever the engine tells of its container.
+    # Steps of a subclass. `found` is the description of a container in the format of its engine.
 
     @abstractmethod
     async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
-        """This agent's units that have a container, each with a closer look at it.
+        """Return this agent's units that have a container, each with an awaitable that inspects it.
 
-        None: somebody is at it, or it is gone. What was made and nobody begins any more is taken away (`_abandon`).
+        The awaitable returns None if the unit is being started or removed, or is gone. A container that was created and
+        not started is removed (`_abandon`).
         """
 
     @abstractmethod
     async def _find(self, unit: Unit, *, foreign: bool = False) -> Any | None:
-        """`foreign`: somebody else's under the same name is a conflict, and not nothing."""
+        """Return the container of a unit; None: there is none. `foreign`: raise `Conflict` for a container of the same
+        name that belongs to another agent or program."""
 
     @abstractmethod
     def _phase(self, unit: Unit, found: Any) -> UnitPhase:
-        """Starting: it was made and not begun; unless somebody is at it, whoever made it was interrupted."""
+        """Return the phase of a container; STARTING: it was created and not started. If no start is in progress, the
+        start was interrupted."""
 
     @abstractmethod
     async def _begin(self, unit: Unit, launch: Launch, tracked: Tracked, found: Any | None) -> None:
-        """`found`: what is left of an earlier try. `Invalid`, `NotFound`: it never will start as it was asked for."""
+        """Create and start a container. `found`: the container of an earlier attempt. `Invalid`, `NotFound`: it can
+        never start with this launch."""
 
     @abstractmethod
     async def _end(self, unit: Unit, found: Any, tracked: Tracked, grace_seconds: float) -> None:
-        """Over when this returns."""
+        """Stop a running container and return when it has ended."""
 
     @abstractmethod
     async def _discard(self, unit: Unit) -> None:
-        """Gone when this returns, with everything kept for it; killed first if it runs."""
+        """Remove the container and everything kept for it; a running one is killed first."""
 
     def _check_there(self) -> None:
-        """`NotFound` where the machine has no such engine; one that is away is not absent."""
+        """Raise `NotFound` if the engine is not installed on this machine; an engine that is down is installed."""
 
     async def _execute(
         self, unit: Unit, found: Any, command: Sequence[str], *, terminal: bool, rows: int, columns: int
     ) -> Execution:
-        """In a unit that runs."""
+        """Run a command in a running container."""
         return await super().exec(unit, command, terminal=terminal, rows=rows, columns=columns)
 
     async def _send_signal(self, unit: Unit, found: Any, name: str) -> None:
@@ -94,13 +98,13 @@ class ContainerEngine(Engine):
         await super().signal(unit, name)
 
     async def _tidy(self, wanted: set[str]) -> None:
-        """Take away what belongs to instances of which nothing is left, as after a crash between two steps."""
+        """Remove what belongs to instances without units, such as sandboxes left by a crash."""
 
     async def _leave(self, uid: str) -> None:
-        """A task of that instance is gone: take away what they shared, if it was the last one."""
+        """Remove what the tasks of an instance shared, if none of them is left."""
 
     def _refusal(self, error: Refused, launch: Launch) -> MandorError:
-        """Why it can never start, in words."""
+        """Return the reason why the unit can never start, as an error for users."""
         return Invalid(error.message)
 
     # The verbs.
@@ -108,7 +112,7 @@ class ContainerEngine(Engine):
     async def list(self) -> Sequence[Observed]:
         self._check_there()
         begun = self._moment()
-        with self._told("asked what runs"):
+        with self._engine_errors("list its units"):
             listed = await self._list()
             seen = await asyncio.gather(*(look for _, look in listed))
             shown = {each.unit: each for each in (*self._failures.list(), *seen) if each is not None}
@@ -125,7 +129,7 @@ class ContainerEngine(Engine):
             self._tracked[unit] = tracked
             if self._failures.knows(unit):
                 return
-            with self._told(f"told to start {unit}"):
+            with self._engine_errors(f"start {unit}"):
                 found = await self._find(unit, foreign=True)
                 if found is not None and self._phase(unit, found) is not UnitPhase.STARTING:
                     return
@@ -139,7 +143,7 @@ class ContainerEngine(Engine):
         try:
             await self._begin(unit, launch, tracked, found)
         except asyncio.CancelledError:
-            # What was asked for last may still be on its way: it must find nothing that it could begin.
+            # The request that was cancelled may still arrive: it must find no container to start.
             with suppress(Refused, EngineDown):
                 await self._discard(unit)
             raise
@@ -156,8 +160,8 @@ class ContainerEngine(Engine):
     async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
         tracked = self._tracked.setdefault(unit, Tracked())
         async with tracked.busy:
-            pass  # What is being started can be stopped only afterwards.
-        with self._told(f"told to stop {unit}"):
+            pass  # A unit that is being started is stopped after its start.
+        with self._engine_errors(f"stop {unit}"):
             found = await self._find(unit)
             if found is not None and self._phase(unit, found) is UnitPhase.STARTING:
                 await self._abandon(unit)
@@ -170,12 +174,12 @@ class ContainerEngine(Engine):
     async def remove(self, unit: Unit) -> None:
         tracked = self._tracked.setdefault(unit, Tracked())
         async with tracked.busy:
-            with self._told(f"told to remove {unit}"):
+            with self._engine_errors(f"remove {unit}"):
                 await self._discard(unit)
                 self._failures.forget(unit)
             self._tracked.pop(unit, None)
         if not any(each.uid == unit.uid for each in self._busy()):
-            with self._told(f"told to remove what the tasks of {unit.uid} shared"):
+            with self._engine_errors(f"remove the sandbox of {unit.uid}"):
                 await self._leave(unit.uid)
 
     async def exec(
@@ -183,36 +187,37 @@ class ContainerEngine(Engine):
     ) -> Execution:
         if not command:
             raise Invalid("there is no command to run")
-        with self._told(f"told to run a command in {unit}"):
+        with self._engine_errors(f"run a command in {unit}"):
             found = await self._find(unit)
             if found is None or self._phase(unit, found) is not UnitPhase.RUNNING:
                 raise not_running(unit)
             return await self._execute(unit, found, command, terminal=terminal, rows=rows, columns=columns)
 
     async def signal(self, unit: Unit, name: str) -> None:
-        with self._told(f"told to signal {unit}"):
+        with self._engine_errors(f"send a signal to {unit}"):
             found = await self._find(unit)
             if found is None or self._phase(unit, found) is not UnitPhase.RUNNING:
                 raise not_running(unit, "a signal")
             await self._send_signal(unit, found, name)
 
-    # What the steps share.
+    # Helpers of the verbs and steps.
 
     async def _find_for_logs(self, unit: Unit) -> Any | None:
-        """None: it never started, so there are none."""
-        with self._told(f"asked for the logs of {unit}"):
+        """Return the container of a unit for its logs; None: it never started and has no logs."""
+        with self._engine_errors(f"read the logs of {unit}"):
             found = await self._find(unit)
         if found is None and not self._failures.knows(unit):
             raise NotFound(f"there is no unit {unit} here")
         return found
 
     def _is_busy(self, unit: Unit) -> bool:
-        """Somebody is about to start or remove it."""
+        """Return whether the unit is being started or removed."""
         tracked = self._tracked.get(unit)
         return tracked is not None and tracked.busy.locked()
 
     def _busy(self, *, since: int | None = None) -> Iterator[Unit]:
-        """`since`: or was busy at that moment or later, and is done."""
+        """Yield the units that are being started or removed; `since`: also those whose start ended after that
+        moment."""
         return (
             unit
             for unit, tracked in self._tracked.items()
@@ -220,12 +225,11 @@ class ContainerEngine(Engine):
         )
 
     async def _abandon(self, unit: Unit) -> Observed | None:
-        """Take away what was made and is begun by nobody any more: whoever made it was interrupted, and an order to
-        begin it, if one is still on its way, finds nothing.
+        """Remove a container whose start was interrupted; a start request that still arrives then finds nothing.
 
-        It may have begun since it was listed, so it is looked at again while nobody can be at it. None: it is gone, or
-        somebody is at it. What can neither be taken away now nor is seen to run may run yet, and is shown as that.
-        """
+        The container may have started since it was listed, so it is inspected again under the lock. Return None if it
+        is gone or being started; a container that can neither be removed nor is running is reported as starting,
+        because it may still start."""
         tracked = self._tracked.setdefault(unit, Tracked())
         if tracked.busy.locked():
             return None
@@ -239,11 +243,12 @@ class ContainerEngine(Engine):
         return None if found is None else Observed(unit=unit, phase=UnitPhase.STARTING)
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _engine_errors(self, action: str) -> Iterator[None]:
+        """Turn errors of the engine into errors of the interface; `action` continues "ENGINE cannot"."""
         try:
             yield
         except Refused as error:
-            raise Unavailable(f"{self.title}, {what}: {error.message}") from error
+            raise Unavailable(f"{self.title} cannot {action}: {error.message}") from error
         except OSError as error:
             raise self._unusable(error) from error
 
@@ -256,5 +261,5 @@ def not_running(unit: Unit, wanted: str = "exec") -> NotFound:
 
 
 def taken_away(unit: Unit) -> Unavailable:
-    """Whoever ended it meanwhile knows why: that it does not begin says nothing about the unit."""
-    return Unavailable(f"{unit} was taken away while it was being started")
+    """Return the error for a container that was removed during its start, by a stop or by another program."""
+    return Unavailable(f"the container of {unit} was removed while it was being started")

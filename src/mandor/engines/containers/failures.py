@@ -1,4 +1,4 @@
-"""Units that could never start: no container tells of them, so a small file does."""
+"""Records of units that can never start: they have no container, so each has a small file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Failure(Struct, frozen=True):
 
 
 class Failures:
-    """One file a unit, in a folder of the engine's own; it survives the agent."""
+    """One file per unit in a folder of the engine; it survives restarts of the agent."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""The images that an engine fetched for tasks, and when each was last wanted: what can be fetched again may go."""
+"""Record of the images that an engine pulled for tasks, with the time of their last use: these may be removed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from msgspec import DecodeError, json
 
 FRESH_SECONDS = 3600.0
-"""A use is written down only if the last one that was is older than this."""
+"""Seconds between two recorded uses of an image."""
 
 
 class Fetched:
-    """In a file of the engine's own; it survives the agent. Without it nothing is known, and nothing goes."""
+    """Kept in a file of the engine, which survives restarts of the agent. Without the file no image is removed."""
 
     def __init__(self, file: Path, now: Callable[[], float] = time.time) -> None:
         self._file, self._now = file, now
@@ -25,7 +25,7 @@ class Fetched:
         self._write()
 
     def use(self, name: str) -> None:
-        """Of one that came otherwise, nothing is remembered."""
+        """Record the use of an image, if it was pulled for a task."""
         known = self._known()
         if name in known:
             stale = self._now() - known[name] > FRESH_SECONDS
@@ -42,7 +42,7 @@ class Fetched:
             self._write()
 
     def oldest(self) -> list[str]:
-        """Whichever was wanted longest ago first."""
+        """Return the images, the least recently used first."""
         known = self._known()
         return sorted(known, key=lambda name: known[name])
 

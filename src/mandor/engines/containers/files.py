@@ -1,4 +1,4 @@
-"""Files of a task as files of the node, for engines that mount them into place."""
+"""Writes the files of a task to the node, for engines that mount them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mandor.errors import Invalid
 
 
 def write_files(launch: Launch, folder: Path, working_dir: str, user: str = "") -> dict[str, str]:
-    """Each file in a place of its own on the node, by where the task finds it; `user`: the image's own."""
+    """Write each file to the node; return the paths on the node by paths in the task. `user`: that of the image."""
     found: dict[str, str] = {}
     if launch.files:
         # Closed to other users of the node: the engine's daemon mounts the files by their paths.
@@ -19,7 +19,7 @@ def write_files(launch: Launch, folder: Path, working_dir: str, user: str = "") 
     for number, file in enumerate(launch.files):
         place = PurePosixPath(launch.working_dir or working_dir or "/", file.path)
         if ".." in place.parts or not place.is_absolute():
-            raise Invalid(f"file {file.path!r} must not contain `..`")
+            raise Invalid(f"the path of file {file.path!r} must not contain `..`")
         source = folder / str(number)
         source.touch(mode=0o600)
         source.write_text(file.content, encoding="utf-8")
@@ -30,7 +30,7 @@ def write_files(launch: Launch, folder: Path, working_dir: str, user: str = "") 
 
 
 def _give(path: Path, user: str) -> None:
-    """To `UID` or `UID:GID`; a name is known only inside."""
+    """Change the owner to `UID` or `UID:GID`; a name cannot be resolved outside of the image."""
     owner, _, group = user.partition(":")
     if owner.isdecimal():
         os.chown(path, int(owner), int(group) if group.isdecimal() else -1)

@@ -1,4 +1,4 @@
-"""Images of an engine: what is there, and fetching what is not."""
+"""Images of an engine: lists them, pulls missing ones and removes unused ones."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ class Images(ABC):
 
     @abstractmethod
     async def look(self, name: str) -> Any | None:
-        """What the engine says of it; None: it is not there."""
+        """Return the description of an image in the format of its engine; None: the node does not have it."""
 
     @abstractmethod
     async def sizes(self) -> Mapping[str, int]:
-        """Those that are there, in bytes."""
+        """Return the sizes of the images on the node, in bytes, by name."""
 
     @abstractmethod
     async def _pull(self, name: str, progress: Progress, login: str) -> None:
-        """`login`: the values of a pull secret; empty: none."""
+        """Pull an image. `login`: the values of a pull secret; empty: none."""
 
     async def ensure(self, name: str, pull: Pull, progress: Progress, login: str = "") -> Any:
-        """The image, which is there afterwards; many who want the same one wait for one pull.
+        """Return the image, pulled if need be; concurrent calls for one image share one pull.
 
-        `NotFound`: it never will be as things stand; `Unavailable`: its registry cannot be asked now.
+        `NotFound`: it cannot be pulled as it is named; `Unavailable`: its registry does not answer.
         """
         if pull != "always" and (found := await self.look(name)) is not None:
             self.fetched.use(name)
             return found
         if pull == "never":
             raise NotFound(
-                f"the image {name} is not on this node, and `pull: never` forbids to fetch it",
-                hint="`mandor image load` brings it there; or allow it to be pulled",
+                f"the image {name} is not on this node, and `pull: never` forbids pulling it",
+                hint="load it with `mandor image load`, or remove `pull: never`",
             )
         async with self._busy.setdefault(name, asyncio.Lock()):
             try:
                 if pull == "missing" and (found := await self.look(name)) is not None:
-                    return found  # Somebody else waited for the same one, and was first.
+                    return found  # Another call has pulled the same image meanwhile.
                 progress(f"pulling {name}")
                 async with self._pulls:
                     with step("pull image", {"container.image.name": name}):
@@ -76,22 +76,23 @@ class Images(ABC):
         progress("")
         found = await self.look(name)
         if found is None:
-            raise Unavailable(f"{name} was pulled and is not there")
+            raise Unavailable(f"the image {name} was pulled, and the engine does not list it")
         return found
 
     async def load(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
-        """From an archive; True: it is new. What is there under all its names, by its id, is not taken again."""
+        """Load an image from an archive; return whether it is new. An image that the node has under all its names, with
+        the same id, is not loaded again."""
         if image.id and image.names:
             found = [await self.look(name) for name in image.names]
             if all(each is not None and self._id(each).removeprefix("sha256:") == image.id for each in found):
                 return False
         async with self._pulls:
             await self._load(image, content)
-        self.fetched.forget(*image.names)  # it cannot be fetched again
+        self.fetched.forget(*image.names)  # it cannot be pulled again
         return True
 
     def digest_of(self, name: str, found: Any) -> str:
-        """The digest of an image that was pulled here; empty: it came otherwise, or its engine names none."""
+        """Return the digest of an image that was pulled; empty: it was loaded from a file, or has no digest."""
         if name not in self.fetched:
             return ""
         wanted = repository_of(name)
@@ -100,10 +101,10 @@ class Images(ABC):
 
     @abstractmethod
     def _digests(self, found: Any) -> Sequence[str]:
-        """`REPOSITORY@DIGEST` of what `look` found."""
+        """Return the `REPOSITORY@DIGEST` names of an image that `look` returned."""
 
     async def clean(self, keep: Collection[str]) -> str:
-        """Take away the one that was fetched here, is used by nothing, and was wanted longest ago: its name."""
+        """Remove the least recently used image that was pulled for a task and has no container; return its name."""
         for name in self.fetched.oldest():
             if name in keep or name in self._busy:
                 continue
@@ -116,30 +117,32 @@ class Images(ABC):
 
     @abstractmethod
     async def _remove(self, name: str) -> bool:
-        """False: something uses it, whoever's that is."""
+        """Remove an image; False: a container uses it."""
 
     @abstractmethod
     def _id(self, found: Any) -> str:
-        """Of what `look` found."""
+        """Return the id of an image that `look` returned."""
 
     @abstractmethod
     async def _load(self, image: ImageFile, content: AsyncIterator[bytes]) -> None: ...
 
     @property
     def _files(self) -> Sequence[Path]:
-        """Where logins to registries are found."""
+        """Return the files with logins for registries."""
         return default_files() if self._credentials is None else self._credentials
 
 
 def cannot_pull(name: str, message: str) -> NotFound | Unavailable:
     words = f"the image {name} is not on this node and cannot be pulled: {message}"
     if any(mark in message.lower() for mark in _NEVER):
-        return NotFound(words, hint="is its name right, and is the node logged in, or has the task a `pull_secret`?")
-    return Unavailable(words, hint="is its registry reachable from this node?")
+        return NotFound(
+            words, hint="check the name of the image, and the login of the node or the `pull_secret` of the task"
+        )
+    return Unavailable(words, hint="check that the node can reach the registry")
 
 
 def split(name: str) -> tuple[str, str, str]:
-    """(registry, repository with its registry as it was written, tag or `@digest`)."""
+    """Split a name into registry, repository as written, and tag or `@digest`."""
     repository, at, digest = name.partition("@")
     last = repository.rpartition("/")[2]
     tag = ""

@@ -1,4 +1,4 @@
-"""Labels say whose a container is: the unit as idempotency token, and the agent it belongs to."""
+"""Labels of containers: the unit, which is the idempotency token, and the agent that owns the container."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ UID = "io.mandor.uid"
 TASK = "io.mandor.task"
 ATTEMPT = "io.mandor.attempt"
 TOKEN = (OWNER, UID, TASK, ATTEMPT)
-"""What tells a unit."""
+"""Labels that identify a unit."""
 NAME = "io.mandor.name"
 NAMESPACE = "io.mandor.namespace"
 SIGNAL = "io.mandor.signal"
-"""The stop signal, where the engine forgets it."""
+"""Label with the stop signal, for engines that do not store it."""
 DIGEST = "io.mandor.digest"
-"""The digest of its image, if that was pulled."""
+"""Label with the digest of a pulled image."""
 MEMORY = "io.mandor.memory"
-"""The memory limit, where the engine forgets it."""
+"""Label with the memory limit, for engines that do not store it."""
 
 
 def owner_of(directory: Path) -> str:
-    """Who this agent is towards the engine: it goes with the folder, and a folder made anew in its place has the same.
+    """Return the id of this agent in labels. It depends on the path of the folder only.
 
-    Several agents may share an engine, so each sees its own containers only.
+    Several agents may share an engine; each lists only its own containers.
     """
     path = directory / "owner"
     try:
@@ -63,7 +63,7 @@ def labels_of(owner: str, unit: Unit, launch: Launch) -> dict[str, str]:
 
 
 def unit_of(labels: Mapping[str, str], owner: str) -> Unit | None:
-    """None: it is somebody else's, or no unit's."""
+    """Return the unit of a container; None: it belongs to another agent, or to none."""
     if labels.get(OWNER) != owner or not labels.get(ATTEMPT, "").isdecimal():
         return None
     return Unit(labels.get(UID, ""), labels.get(TASK, ""), int(labels[ATTEMPT]))

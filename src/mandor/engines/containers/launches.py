@@ -1,4 +1,4 @@
-"""What every container is made of, whoever makes it: pure, but for a look at what is to be mounted."""
+"""Parts of a launch in the form that all container engines use; the sources of mounts are checked on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mandor.model.user_range import mapped_user
 
 PERIOD_MICROSECONDS = 100_000
 QUOTA_LEAST = 1000
-"""The kernel gives no less than a hundredth of a processor."""
+"""Least CPU quota that the kernel accepts, in microseconds per period."""
 HOSTNAME_MOST = 63
 TMP = "/tmp"  # noqa: S108 - a path inside the container
 TMP_BYTES = 64 * 1024 * 1024
@@ -23,13 +23,13 @@ TMP_BYTES = 64 * 1024 * 1024
 
 def image_of(launch: Launch) -> str:
     if not launch.image:
-        raise Invalid("this engine runs images, and the task names none", hint="`image:` says which one")
+        raise Invalid("this engine runs images, and the task has no `image`", hint="add `image: NAME` to the task")
     return launch.image
 
 
 def user_of(launch: Launch) -> str:
-    """The user for a container, empty: the image's own. A user of a namespace has a group of the same number: without
-    one, engines take the group 0."""
+    """Return the user for a container; empty: that of the image. A user of a namespace gets a group of the same number,
+    because engines default to group 0."""
     if launch.user is None:
         return ""
     user = str(launch.user)
@@ -37,7 +37,7 @@ def user_of(launch: Launch) -> str:
 
 
 def with_mapped_user(launch: Launch) -> Launch:
-    """The launch for an engine that knows 65536 users: a user of a namespace becomes one of these."""
+    """Return the launch for an engine with 65,536 users: the user of a namespace is mapped to one of them."""
     if not isinstance(launch.user, int) or launch.user < FIRST_NAMESPACE_USER:
         return launch
     user = mapped_user(launch.user)
@@ -45,7 +45,7 @@ def with_mapped_user(launch: Launch) -> Launch:
 
 
 def with_writable_tmp(launch: Launch) -> Launch:
-    """The launch with memory at /tmp, where the level made its root read-only and it mounts nothing there."""
+    """Return the launch with a tmpfs at /tmp if the level made its root read-only and nothing is mounted there."""
     taken = any(each.path.rstrip("/") == TMP for each in launch.mounts)
     if launch.level != "restricted" or not launch.security.read_only_root or taken:
         return launch
@@ -58,19 +58,19 @@ def check_working_dir(launch: Launch) -> None:
 
 
 def check_mount(mount: Mount) -> None:
-    """A source that is not there is refused: the engine must not make one."""
+    """Refuse a relative path, and a source that does not exist: engines would create it."""
     if not mount.path.startswith("/"):
-        raise Invalid(f"the volume at {mount.path}: in a container a mount has an absolute path")
+        raise Invalid(f"the mount {mount.path} needs an absolute path, because the task runs in a container")
     if mount.source is not None and not os.path.exists(mount.source):
-        raise Invalid(f"the volume at {mount.path}: there is no {mount.source} on this node")
+        raise Invalid(f"the mount {mount.path}: its source {mount.source} does not exist on this node")
 
 
 def cpu_quota(milli: int) -> int:
-    """Microseconds of each period."""
+    """Return the CPU quota in microseconds per period."""
     return max(QUOTA_LEAST, -(-milli * PERIOD_MICROSECONDS // 1000))
 
 
 def hostname(name: str) -> str:
-    """`shop-web-0/app` is on the machine `shop-web-0`."""
+    """Return the host name for a launch: `shop-web-0` for `shop-web-0/app`."""
     first = name.partition("/")[0].lower()
     return re.sub(r"[^a-z0-9-]", "-", first)[:HOSTNAME_MOST].strip("-") or "unit"

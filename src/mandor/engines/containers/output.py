@@ -1,4 +1,4 @@
-"""What a command prints, from those who receive it to whoever reads it: never more than a few pieces at a time."""
+"""Bounded queue for the output of a command, from the connection to the reader."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Output:
     async def read(self) -> tuple[str, bytes] | None:
         found = await self._queue.get()
         if found is None:
-            self._queue.put_nowait(None)  # For whoever asks again.
+            self._queue.put_nowait(None)  # For the next call.
         return found
 
     def drop(self) -> None:
-        """Whoever reads learns at once that it is over."""
+        """Discard the queued output: the reader gets the end at once."""
         while not self._queue.empty():
             self._queue.get_nowait()
         self._queue.put_nowait(None)

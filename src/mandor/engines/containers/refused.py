@@ -1,4 +1,4 @@
-"""The engine answered, and said no."""
+"""Refused: an error that the engine answered with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mandor.engines.containers.trouble import passing
 
 
 class Refused(Exception):
-    """Each engine's client has its own, which knows its codes."""
+    """Each client has a subclass with the error codes of its engine."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -14,10 +14,10 @@ class Refused(Exception):
 
     @property
     def unknown(self) -> bool:
-        """There is no such thing."""
+        """The object does not exist."""
         return False
 
     @property
     def passing(self) -> bool:
-        """The same may be granted later."""
+        """The same request may succeed later."""
         return passing(self.message)

@@ -1,4 +1,4 @@
-"""What the engine object remembers of a unit besides what the engine itself knows."""
+"""State of a unit that is only in the memory of the agent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 @dataclass(slots=True)
 class Tracked:
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while it is being started or removed."""
+    """Held while the unit is being started or removed."""
     starting: bool = False
     progress: str = ""
-    """What its start waits for, in words."""
+    """Progress of its start, for users."""
     tried: int = 0
-    """The moment at which the latest try to start it was over."""
+    """Value of the engine's counter when its last start ended."""
     asked: bool = False
-    """It got its stop signal: programs may take a second one for impatience."""
+    """The stop signal was sent; it is sent once, because some programs end at once on a second one."""

@@ -1,4 +1,4 @@
-"""What keeps a container from starting now and may be gone later: pure."""
+"""Classifies error messages of engines: those that may pass, and ports that are in use. Pure."""
 
 import re
 from collections.abc import Collection
@@ -27,13 +27,13 @@ _PASSING = (
 
 
 def passing(message: str) -> bool:
-    """To be tried again; everything else is wrong as it was asked for."""
+    """Return whether the request may succeed later; other errors are caused by the request itself."""
     said = message.lower()
     return any(mark in said for mark in _PASSING)
 
 
 def taken_port(message: str, ports: Collection[int]) -> int | None:
-    """Which of these ports of the node somebody else has, by what the engine says; None: that is not what it says."""
+    """Return the port that is in use according to the message; None: the message is about something else."""
     if not ports or not any(mark in message.lower() for mark in _TAKEN):
         return None
     told = {int(number) for number in re.findall(r"\d+", message)}

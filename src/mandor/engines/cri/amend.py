@@ -1,6 +1,6 @@
-"""What the CRI has no words for, said to containerd itself: a tmpfs, and how many processes there may be.
+"""Adds settings that the CRI lacks, through containerd's own API: tmpfs mounts and the limit of processes.
 
-Between being made and being started a container is only its description; that is changed here.
+A container that was created and not started is only a description, which is changed here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def needs_amending(launch: Launch) -> bool:
 
 
 def amended(spec: dict[str, Any], launch: Launch) -> dict[str, Any]:
-    """The description of a container, as the runtime specification of the Open Container Initiative has it: pure."""
+    """Return the changed OCI runtime specification of a container: pure."""
     mounts = list(spec.get("mounts") or ())
     for each in (each for each in launch.mounts if each.source is None):
         mounts.insert(_place(mounts, each.path), _tmpfs(each))
@@ -46,7 +46,7 @@ def amended(spec: dict[str, Any], launch: Launch) -> dict[str, Any]:
 
 
 def _place(mounts: Sequence[Mapping[str, Any]], path: str) -> int:
-    """Before what is mounted inside it."""
+    """Return the index of a mount: before the mounts below its path."""
     inside = (number for number, each in enumerate(mounts) if each["destination"].startswith(f"{path.rstrip('/')}/"))
     return next(inside, len(mounts))
 

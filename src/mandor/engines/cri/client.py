@@ -1,4 +1,4 @@
-"""Speaks with a CRI runtime: gRPC over its socket, one channel for all."""
+"""Client of a CRI runtime: gRPC over its socket, one channel for all calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Refused(containers.Refused):
 
     @property
     def reserved(self) -> bool:
-        """Something of that name is being made, or taken away."""
+        """An object of that name is being created or removed."""
         return "reserve" in self.message
 
     @property
@@ -45,7 +45,7 @@ class CriClient:
         self._channel: grpc.aio.Channel | None = None
 
     async def call(self, method: Method, *, seconds: float | None = None, **fields: Any) -> Any:
-        """`EngineDown` when nobody answers, `Refused` for every other no."""
+        """Call a method; `EngineDown`: the runtime does not answer, `Refused`: any other error."""
         stub = self.open().unary_unary(method.path, **_codec(method))
         try:
             return await stub(make(method.request, **fields), timeout=seconds or self.answer_seconds)
@@ -68,7 +68,7 @@ class CriClient:
     def open(self) -> grpc.aio.Channel:
         if self._channel is None:
             if not self.socket.exists():
-                raise EngineDown(f"there is no CRI runtime at {self.socket}", hint="is containerd or CRI-O running?")
+                raise EngineDown(f"there is no CRI runtime at {self.socket}", hint="start containerd or CRI-O")
             options = [
                 ("grpc.max_receive_message_length", MESSAGE_MOST),
                 ("grpc.initial_reconnect_backoff_ms", 200),
@@ -79,7 +79,7 @@ class CriClient:
         return self._channel
 
     def failed(self, error: grpc.aio.AioRpcError) -> Exception:
-        """What it means: nobody answers, or a no."""
+        """Return the exception for a gRPC error: `EngineDown` or `Refused`."""
         message = error.details() or error.code().name
         if error.code() in _DOWN:
             return EngineDown(f"the CRI runtime at {self.socket} does not answer: {message}")

@@ -1,4 +1,4 @@
-"""From a launch to what the runtime is told to make: pure."""
+"""Converts a launch to the CRI configurations of its sandbox and container: pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MASKED_PATHS = (
     *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"),
 )
 READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-"""Parts of the kernel that a container neither reads nor changes; as Docker has them."""
+"""Kernel files that a container can neither read nor change; the same as in Docker."""
 
 
 def sandbox_config(
     uid: str, launch: Launch, options: CriOptions, labels: Mapping[str, str], logs: Path, attempt: int = 0
 ) -> Any:
-    """One for all tasks of an instance: their network and their name."""
+    """Return the configuration of the sandbox of an instance: network, ports and host name of its tasks."""
     names = {"udp": UDP, "tcp": TCP}
     ports = [
         make(
@@ -53,7 +53,7 @@ def sandbox_config(
 
 
 def _runtime_default() -> Any:
-    """The runtime's own seccomp profile."""
+    """Return the default seccomp profile of the runtime."""
     return make("SecurityProfile", profile_type=0)
 
 
@@ -64,12 +64,12 @@ def container_config(
     labels: Mapping[str, str],
     files: Mapping[str, str],
 ) -> Any:
-    """`files`: what to mount, paths of the node by paths in the container."""
+    """Return the configuration of a container. `files`: paths on the node by paths in the container."""
     mounts = [make("Mount", container_path=path, host_path=source) for path, source in files.items()]
     for each in launch.mounts:
         check_mount(each)
         if each.source is None:
-            continue  # The CRI has no words for it: see `amend`.
+            continue  # The CRI has no tmpfs: see `amend`.
         mounts.append(make("Mount", container_path=each.path, host_path=each.source, readonly=each.read_only))
     return make(
         "ContainerConfig",
@@ -115,7 +115,7 @@ def _security(launch: Launch, options: CriOptions) -> Any:
         ),
     }
     if not parts["privileged"]:
-        # What a runtime does not read here it leaves out: the kubelet gives these, too.
+        # The runtime has no defaults for these; the kubelet sets them, too.
         parts |= {"seccomp": _runtime_default(), "masked_paths": MASKED_PATHS, "readonly_paths": READ_ONLY_PATHS}
     user, _, group = user_of(launch).partition(":")
     if user.isdecimal():
@@ -124,6 +124,6 @@ def _security(launch: Launch, options: CriOptions) -> Any:
         parts["run_as_username"] = user
     if group:
         if not group.isdecimal():
-            raise Invalid(f"the group {group!r} of the user must be a number here")
+            raise Invalid(f"the group {group!r} of the user must be a number for the engine cri")
         parts["run_as_group"] = make("Int64Value", value=int(group))
     return make("ContainerSecurity", **parts)

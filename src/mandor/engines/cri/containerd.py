@@ -1,6 +1,6 @@
-"""Images from files into containerd: by its transfer service, on the same socket; the CRI has no verb for that.
+"""Loads images from files into containerd with its transfer service, on the same socket; the CRI has no call for it.
 
-The archive goes over a stream of its own, at the pace that containerd grants; an order to transfer names that stream.
+The archive is sent over a separate stream with flow control; the transfer request names that stream.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mandor.errors import Unsupported
 from mandor.lib.wire import Fields, make_messages
 
 NAMESPACE = "k8s.io"
-"""Where containerd keeps what the CRI sees."""
+"""The containerd namespace of the CRI."""
 PIECE = 32 << 10
-"""The most that one message of a stream carries."""
+"""Limit of bytes in one message of a stream."""
 LABEL = "io.mandor.loaded"
 HINT = f"on the node: `ctr --namespace {NAMESPACE} images import FILE`"
 
@@ -51,7 +51,8 @@ def packed(kind: str, **fields: Any) -> Any:
 async def import_image(
     client: CriClient, names: Sequence[str], content: AsyncIterator[bytes], *, several: bool
 ) -> None:
-    """`names` are whole references; `several`: of as many images, which have them in the archive already."""
+    """Load an archive. `names`: full references; `several`: of several images, which have these names in the
+    archive."""
     stream = secrets.token_hex(8)
     try:
         sending = await _open(client, stream)
@@ -59,7 +60,7 @@ async def import_image(
         ordering = asyncio.ensure_future(_order(client, stream, names, several))
         try:
             await asyncio.wait({feeding, ordering}, return_when=asyncio.FIRST_COMPLETED)
-            # Whoever of the two has failed first knows why.
+            # The first of the two that failed has the reason.
             for done in (each for each in (feeding, ordering) if each.done()):
                 done.result()
             await ordering
@@ -71,7 +72,7 @@ async def import_image(
             await asyncio.gather(feeding, ordering, return_exceptions=True)
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            raise Unsupported("this CRI runtime takes no images from files", hint=HINT) from None
+            raise Unsupported("this CRI runtime cannot load images from files", hint=HINT) from None
         raise client.failed(error) from None
 
 
@@ -83,13 +84,13 @@ async def _open(client: CriClient, stream: str) -> Any:
     )
     call = stub(metadata=METADATA)
     await call.write(packed("StreamInit", id=stream))
-    if not _told(await call.read()):  # Nothing in it: it says that the stream is known now.
+    if not _is_open(await call.read()):  # An empty message: the stream is registered.
         raise Refused(grpc.StatusCode.UNKNOWN, "containerd closed the stream")
     return call
 
 
 async def _feed(call: Any, content: AsyncIterator[bytes]) -> None:
-    """As many bytes as containerd has room for, and then its next word."""
+    """Send as many bytes as containerd has granted, then wait for the next grant."""
     window = 0
     async for whole in content:
         for start in range(0, len(whole), PIECE):
@@ -101,15 +102,15 @@ async def _feed(call: Any, content: AsyncIterator[bytes]) -> None:
     await call.done_writing()
 
 
-def _told(answer: Any) -> bool:
-    """False: the stream has ended."""
+def _is_open(answer: Any) -> bool:
+    """Return whether the stream is still open."""
     return isinstance(answer, _messages["Any"])
 
 
 async def _granted(call: Any) -> int:
     told = await call.read()
-    if not _told(told):
-        # It wants no more: the order says how it ended.
+    if not _is_open(told):
+        # It needs no more data: the transfer request has the result.
         await asyncio.Event().wait()
     if not told.type_url.endswith("WindowUpdate"):
         return 0
@@ -123,7 +124,7 @@ async def _order(client: CriClient, stream: str, names: Sequence[str], several: 
         response_deserializer=_messages["Empty"].FromString,
     )
     references = [_messages["ImageReference"](name=name) for name in names[1:]]
-    if several:  # The prefix is for mere tags: with a name of their own they keep that.
+    if several:  # The prefix applies to bare tags; full names are kept.
         references = [_messages["ImageReference"](name="loaded", is_prefix=True, allow_overwrite=True)]
     request = _messages["TransferRequest"](
         source=packed("ImageImportStream", stream=stream),
@@ -133,14 +134,14 @@ async def _order(client: CriClient, stream: str, names: Sequence[str], several: 
 
 
 async def _announce(client: CriClient, names: Sequence[str]) -> None:
-    """The transfer service tells nobody; a change of a label is told, and the CRI looks at the image."""
+    """Change a label of the images: unlike a transfer, this sends the event that makes the CRI read the image."""
     stub: Any = client.open().unary_unary(
         "/containerd.services.images.v1.Images/Update",
         request_serializer=_messages["UpdateImageRequest"].SerializeToString,
         response_deserializer=_messages["Empty"].FromString,
     )
     for name in names:
-        # Containerd cannot bear it if these are missing, although they are not in the mask.
+        # containerd requires these fields although they are not in the mask.
         empty = _messages["Empty"]()
         image = _messages["Image"](name=name, labels={LABEL: "true"}, target=empty, created_at=empty)
         mask = _messages["FieldMask"](paths=[f"labels.{LABEL}"])

@@ -1,4 +1,5 @@
-"""An engine over the Container Runtime Interface: one sandbox an instance, one container a unit, found by labels."""
+"""An engine over the Container Runtime Interface: one sandbox per instance and one container per unit, found by
+labels."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/var/run/crio/crio.soc
 LOOK_SECONDS = 0.05
 POLL_SECONDS = 1.0
 CONTAINERD = "containerd"
-"""Its own API, on the same socket, can do what the CRI has no words for."""
+"""Runtime whose own API, on the same socket, has calls that the CRI lacks."""
 LIMITS = frozenset({"cpu", "memory"})
 EXTRAS = frozenset(
     (
@@ -73,22 +74,22 @@ class CriEngine(ContainerEngine):
         self._sandboxes = Sandboxes(self._api)
         self._dial = dial
         self._seen: dict[str, Observed] = {}
-        """What is over, by container: that does not change any more."""
+        """Exited units by container id; they do not change any more."""
         self._processes: dict[str, int | None] = {}
-        """The first process of each container, as far as they were asked for."""
+        """Process id of the first process by container id; None: not read yet."""
         self._starts = asyncio.Semaphore(AT_ONCE)
         self._questions = asyncio.Semaphore(AT_ONCE)
-        """Apart from the starts: whoever asks must not wait for them."""
+        """Limit of concurrent reads, separate from the starts: a read does not wait for a start."""
 
     @property
     def title(self) -> str:
         return "the CRI runtime"
 
-    # What it is, and what it tells.
+    # Reading.
 
     async def probe(self) -> Capabilities:
         self._check_there()
-        with self._told("asked what it is"):
+        with self._engine_errors("report its version"):
             version = await self._version()
             status = await self._api.call(wire.STATUS)
         lacking = [each for each in status.status.conditions if not each.status]
@@ -109,7 +110,7 @@ class CriEngine(ContainerEngine):
             return
 
         async def over() -> bool:
-            with self._told(f"asked whether {unit} runs"):
+            with self._engine_errors(f"find {unit}"):
                 found = await self._find(unit)
             return found is None or found.state == wire.EXITED
 
@@ -119,7 +120,7 @@ class CriEngine(ContainerEngine):
 
     async def usage(self) -> Mapping[Unit, Usage]:
         wanted = wire.make("ContainerStatsFilter", label_selector={marks.OWNER: self.owner})
-        with self._told("asked what its units use"):
+        with self._engine_errors("measure its units"):
             running = {each.id: each for _, each in await self._labelled() if each.state == wire.RUNNING}
             found = await self._api.call(wire.STATS, filter=wanted)
             traffic = await self._traffic(running)
@@ -136,7 +137,7 @@ class CriEngine(ContainerEngine):
         }
 
     async def _traffic(self, running: Mapping[str, Any]) -> Mapping[str, Traffic]:
-        """By container; tasks that share a network are counted with the first of them."""
+        """Return the traffic by container; tasks that share a network are counted with the first one."""
         first = {each.pod_sandbox_id: identity for identity, each in sorted(running.items(), reverse=True)}
         self._processes = {identity: self._processes.get(identity) for identity in first.values()}
         for identity in [identity for identity, process in self._processes.items() if process is None]:
@@ -146,27 +147,27 @@ class CriEngine(ContainerEngine):
         return {identity: traffic_of(process) for identity, process in known}
 
     async def images(self) -> Mapping[str, int]:
-        with self._told("asked for its images"):
+        with self._engine_errors("list its images"):
             return await self._images.sizes()
 
     async def clean_image(self, keep: Collection[str]) -> str:
-        with self._told("told to take an image away"):
+        with self._engine_errors("remove an image"):
             return await self._images.clean(keep)
 
     async def storage(self) -> str:
-        with self._told("asked where it keeps its images"):
+        with self._engine_errors("report its storage folder"):
             found = (await self._api.call(wire.IMAGE_DISKS)).image_filesystems
         return next((each.fs_id.mountpoint for each in found), "")
 
     async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
         if image.kind != "archive":
             return await super().load_image(image, content)
-        with self._told("told to load an image"):
+        with self._engine_errors("load an image"):
             return await self._images.load(image, content)
 
     async def events(self) -> AsyncIterator[None]:
-        with self._told("asked for its events"):
-            yield  # Nobody listened until now.
+        with self._engine_errors("send events"):
+            yield  # Changes before this subscription were not sent.
             try:
                 async for _ in self._api.stream(wire.EVENTS):
                     yield
@@ -174,9 +175,9 @@ class CriEngine(ContainerEngine):
                 if not error.unimplemented:
                     raise
             else:
-                raise EngineDown("the events of the CRI runtime broke off")
+                raise EngineDown("the event stream of the CRI runtime ended")
             before: object = None
-            while True:  # Older runtimes have no events: look often, and tell only what is new.
+            while True:  # Older runtimes have no events: poll, and report changes only.
                 now = [(each.id, each.state) for _, each in await self._labelled()]
                 if now != before:
                     yield
@@ -190,7 +191,7 @@ class CriEngine(ContainerEngine):
 
     def _check_there(self) -> None:
         if not self._api.socket.exists() and not (self._directory / "owner").exists():
-            raise NotFound("there is no CRI runtime on this machine", hint=f"its socket would be {self._api.socket}")
+            raise NotFound("no CRI runtime is installed on this machine", hint=f"there is no socket {self._api.socket}")
 
     async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
         listed = await self._labelled()
@@ -204,7 +205,8 @@ class CriEngine(ContainerEngine):
         return [(unit, each) for each in found.containers if (unit := marks.unit_of(each.labels, self.owner))]
 
     async def _find(self, unit: Unit, *, foreign: bool = False) -> Any | None:
-        """Names are a sandbox's own, so nobody else's is ever in the way."""
+        """Return the container of a unit. Names are unique within a sandbox, so they never conflict with foreign
+        ones."""
         labels = {marks.UID: unit.uid, marks.TASK: unit.task, marks.ATTEMPT: str(unit.attempt)}
         found = next((each for _, each in await self._labelled(labels)), None)
         if found is not None and found.state == wire.EXITED and found.id not in self._seen:
@@ -278,7 +280,7 @@ class CriEngine(ContainerEngine):
         if (await self._version()).runtime_name == CONTAINERD:
             await amend(self._api, identity, launch)
         elif memory := next((each for each in launch.mounts if each.source is None), None):
-            raise Invalid(f"the mount {memory.path}: this CRI runtime makes no tmpfs", hint="mount a volume")
+            raise Invalid(f"the mount {memory.path}: this CRI runtime has no tmpfs", hint="mount a volume instead")
 
     async def _version(self) -> Any:
         return await self._api.call(wire.VERSION)
@@ -295,7 +297,7 @@ class CriEngine(ContainerEngine):
                     wire.CREATE, seconds=START_SECONDS, pod_sandbox_id=sandbox, config=container, sandbox_config=config
                 )
             except Refused as error:
-                # Somebody was interrupted while the runtime made it.
+                # An interrupted start may have left it.
                 if not error.reserved or asyncio.get_running_loop().time() > deadline:
                     raise
             found = await self._find(unit)
@@ -321,7 +323,7 @@ class CriEngine(ContainerEngine):
         wait = 0 if tracked.asked else int(-(-grace_seconds // 1))
         await self._quietly(wire.STOP, container_id=found.id, timeout=wait, seconds=grace_seconds + 2 * KILL_SECONDS)
         if not await self._over(found.id, KILL_SECONDS):
-            raise EngineDown(f"{unit} does not end, not even when it is killed")
+            raise EngineDown(f"{unit} does not end after SIGKILL")
 
     async def _send_signal(self, unit: Unit, found: Any, name: str) -> None:
         if not await self._signal(found, name):
@@ -370,7 +372,7 @@ class CriEngine(ContainerEngine):
             try:
                 await self._quietly(wire.STOP, container_id=identity, timeout=0, seconds=2 * KILL_SECONDS)
                 return await self._quietly(wire.REMOVE, container_id=identity)
-            except Refused as error:  # Somebody told it to start, and was interrupted.
+            except Refused as error:  # An interrupted start request is still being processed.
                 if "starting state" not in error.message or asyncio.get_running_loop().time() > deadline:
                     raise
             await asyncio.sleep(LOOK_SECONDS)
@@ -393,7 +395,7 @@ class CriEngine(ContainerEngine):
         return execution
 
     async def _quietly(self, method: wire.Method, *, seconds: float | None = None, **fields: Any) -> None:
-        """What is no longer there needs it no more."""
+        """Call a method; a container that does not exist is no error."""
         try:
             await self._api.call(method, seconds=seconds, **fields)
         except Refused as error:
@@ -409,7 +411,7 @@ class CriEngine(ContainerEngine):
         return self._directory / "files" / str(unit)
 
     async def _rotate_logs(self) -> None:
-        """The runtime writes for ever into one file; whoever uses it begins the next one."""
+        """Rotate log files that are too large: the runtime appends to one file without limit."""
         for unit, each in await self._labelled():
             size, _, keep = each.labels.get(_LOG_LIMITS, "").partition(".")
             path = self._logs(unit.uid) / log_name(unit)

@@ -1,4 +1,4 @@
-"""A command that runs beside the task: Kubernetes' remote command protocol, version 4."""
+"""Runs a command in a container with Kubernetes' remote command protocol, version 4."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mandor.errors import EngineDown
 PROTOCOL = "v4.channel.k8s.io"
 KILLED = 137
 FAILED = 126
-"""What a shell says of what cannot be run."""
+"""Exit code of a shell for a command that cannot be run."""
 
 Dial = Callable[[str, int, ssl.SSLContext | None], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
@@ -28,7 +28,7 @@ async def dial_directly(
 
 
 async def begin(url: str, dial: Dial, *, terminal: bool) -> CriExecution:
-    """`url` is the runtime's answer to an Exec: it is good once, and for a short time."""
+    """Start the command. `url`: the answer of the runtime to `Exec`; it is valid once, for a short time."""
     parts = urlsplit(url)
     context = None
     if parts.scheme == "https":  # The runtime's own certificate on loopback: the token in the URL is the secret.
@@ -70,7 +70,7 @@ class CriExecution:
         return await asyncio.shield(self._over)
 
     async def close(self) -> None:
-        """Its input ends and nobody listens to it any more: the runtime tells no more of it."""
+        """Close the connection: the input of the command ends, and its output is discarded."""
         if not self._over.done():
             self._over.set_result(KILLED)
         self._reading.cancel()
@@ -97,7 +97,7 @@ class CriExecution:
 
 
 def exit_code(verdict: bytes) -> int:
-    """From the status that the error stream carries at the end."""
+    """Return the exit code from the status on the error stream."""
     try:
         status = msgspec.json.decode(verdict) if verdict else {}
     except msgspec.DecodeError:

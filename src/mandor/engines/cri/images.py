@@ -1,4 +1,4 @@
-"""Images of a CRI runtime: what is there, and how the rest is fetched."""
+"""Images of a CRI runtime: lists, pulls and loads them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CriImages(Images):
             raise cannot_pull(name, error.message) from error
 
     async def _remove(self, name: str) -> bool:
-        """The runtime itself would take away what containers are made of."""
+        """Remove an image without containers; the runtime itself would also remove one that is in use."""
         found = await self.look(name)
         known = {name, found.image.id, *found.image.repo_tags, *found.image.repo_digests} if found else {name}
         containers = (await self._api.call(wire.LIST)).containers
@@ -63,22 +63,22 @@ class CriImages(Images):
         return str(found.image.id)
 
     async def _load(self, image: ImageFile, content: AsyncIterator[bytes]) -> None:
-        """Several images keep the names that their archive has; one gets all that it was given."""
+        """Load an archive. Several images keep their names in the archive; a single one gets all given names."""
         names = [whole(name) for name in image.names]
         try:
             await import_image(self._api, names, content, several=not image.id)
         except Refused as error:
             raise cannot_load("containerd", error.message) from error
-        # The CRI learns of it a moment later.
+        # The CRI lists it a moment later.
         for _ in range(SEEN_TRIES):
             if all([await self.look(name) is not None for name in image.names]):
                 return
             await asyncio.sleep(SEEN_SECONDS)
-        raise cannot_load("containerd", f"it took the archive, and has no image {', '.join(image.names)}")
+        raise cannot_load("containerd", f"it loaded the archive, and has no image {', '.join(image.names)}")
 
 
 def whole(name: str) -> str:
-    """`web` as containerd keeps it: `docker.io/library/web:latest`."""
+    """Return the full reference of an image: `docker.io/library/web:latest` for `web`."""
     registry, repository, tag = split(name)
     if registry == HUB_HOST:
         path = repository.removeprefix(f"{HUB_HOST}/")

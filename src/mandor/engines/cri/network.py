@@ -1,4 +1,4 @@
-"""What went over the network of a container: the interface does not tell, the kernel does."""
+"""Reads the network traffic of a container from the kernel; the CRI does not report it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(process: int) -> Traffic:
-    """As the network that this process sees counts it; nothing where that is the node's own, or cannot be seen."""
+    """Return the traffic in the network namespace of a process; zero for the network of the node, or on an error."""
     try:
         if Path(f"/proc/{process}/ns/net").readlink() == Path("/proc/self/ns/net").readlink():
             return Traffic()
@@ -22,7 +22,7 @@ def traffic_of(process: int) -> Traffic:
 
 
 def read_devices(text: str) -> Traffic:
-    """Of all devices but the loopback; received bytes are the first number, sent bytes the ninth."""
+    """Return the traffic of all devices but the loopback: the first column is received bytes, the ninth sent bytes."""
     lines = [line.partition(":") for line in text.splitlines() if ":" in line]
     counters = [numbers.split() for name, _, numbers in lines if name.strip() != "lo"]
     return Traffic(sum(int(each[0]) for each in counters), sum(int(each[8]) for each in counters))

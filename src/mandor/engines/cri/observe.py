@@ -1,4 +1,4 @@
-"""From what the runtime says about a container to what mandor makes of it: pure."""
+"""Converts the CRI status of a container to an `Observed`: pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _START_ERRORS = {"StartError", "ContainerCannotRun", "CreateContainerError"}
 
 
 def observe(unit: Unit, status: Any, address: str = "") -> Observed | None:
-    """None: it was made and not begun."""
+    """Return the state of a unit; None: its container was created and not started."""
     if status.state == RUNNING:
         return Observed(unit=unit, phase=UnitPhase.RUNNING, started_at=status.started_at / NANO, address=address)
     if status.state != EXITED:
         return None
     times = {"started_at": max(0, status.started_at) / NANO, "finished_at": max(0, status.finished_at) / NANO}
     if status.reason == "Unknown":
-        words = "it ended while the runtime was away, and how is not known"
+        words = "it ended while the runtime was down; the exit code is not known"
         return Observed(unit=unit, phase=UnitPhase.EXITED, reason="Vanished", message=words, **times)
     failed = status.reason in _START_ERRORS
     out_of_memory = status.reason == "OOMKilled"
@@ -37,12 +37,12 @@ def observe(unit: Unit, status: Any, address: str = "") -> Observed | None:
 
 
 def interrupted(status: Any) -> bool:
-    """Its start was broken off by the end of whoever had ordered it: it is as if nobody had."""
+    """Return whether the start was cancelled because the client disconnected: the container counts as not started."""
     return status.state == EXITED and status.reason in _START_ERRORS and "context canceled" in status.message
 
 
 def process_of(info: Mapping[str, str]) -> int | None:
-    """The number of the container's first process, which runtimes tell to those who ask for more."""
+    """Return the process id of the container's first process, from the verbose status; None: it is not there."""
     for text in (info.get("info", ""), info.get("pid", "")):
         try:
             found = json.loads(text)
@@ -55,7 +55,7 @@ def process_of(info: Mapping[str, str]) -> int | None:
 
 
 def working_dir_of(info: Mapping[str, str]) -> str:
-    """The image's own working directory."""
+    """Return the working directory of the image."""
     try:
         found = json.loads(info.get("info", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a task may say under `options.cri`."""
+"""Options of a task under `options.cri`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mandor.lib.quantity import Size
 
 class CriOptions(Struct, frozen=True, forbid_unknown_fields=True):
     pull: Pull = "missing"
-    """When the image is fetched: at every start, when it is not there, never."""
+    """Pull policy of the image: at every start, if the node does not have it, or never."""
     log_size: Size = Size(10 * 1024 * 1024)
-    """How large a log file grows before the next one begins."""
+    """Size at which a log file is rotated."""
     log_files: Annotated[int, Meta(ge=1, le=100)] = 3
-    """How many are kept."""
+    """Number of rotated log files that are kept."""
     privileged: bool = False
-    """All of the node's devices and powers."""
+    """Gives it all devices and capabilities of the node."""
     read_only: bool = False
-    """Nothing can be written but to mounts."""
+    """Makes its root file system read-only; mounts stay writable."""
     cap_add: tuple[str, ...] = ()
-    """Powers of root it gets beyond the usual ones."""
+    """Capabilities in addition to the defaults of the runtime."""
     cap_drop: tuple[str, ...] = ()
-    """Powers of root it does not get; `ALL` for none."""
+    """Capabilities that are removed; `ALL` removes all."""
     network: Literal["host"] | None = None
-    """`host`: the node's own; absent: the runtime's."""
+    """`host`: the network of the node; absent: that of the runtime."""
     runtime: str = ""
-    """Another runtime handler that the runtime knows, such as `runsc` or `kata`."""
+    """Name of a runtime handler, such as `runsc` or `kata`."""
     cgroup_parent: str = ""
-    """Where its cgroups are made; absent: where the runtime makes them."""
+    """Parent of its cgroups; absent: the default of the runtime."""

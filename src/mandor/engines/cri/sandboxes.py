@@ -1,4 +1,4 @@
-"""Sandboxes: what the tasks of one instance share, their network first of all."""
+"""Sandboxes: the network and host name that the tasks of an instance share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Sandboxes:
     def __init__(self, api: CriClient) -> None:
         self._api = api
         self._known: dict[str, list[str]] = {}
-        """By instance; as they were seen last."""
+        """Sandboxes by instance uid, as last listed."""
         self._addresses: dict[str, str] = {}
         self._busy: dict[str, asyncio.Lock] = {}
 
@@ -30,7 +30,7 @@ class Sandboxes:
         self._addresses = {identity: found for identity, found in self._addresses.items() if identity in ids}
 
     async def address(self, identity: str) -> str:
-        """Empty where it shares the node's network."""
+        """Return the address of a sandbox; empty: it uses the network of the node."""
         if identity not in self._addresses:
             try:
                 found = await self._api.call(wire.SANDBOX_STATUS, pod_sandbox_id=identity)
@@ -40,8 +40,9 @@ class Sandboxes:
         return self._addresses[identity]
 
     async def ensure(self, uid: str, owner: str, config: Callable[[int], Any], runtime: str) -> tuple[str, Any]:
-        """(id, configuration) of one that is ready; one that is not, as after a restart of the machine, is left to its
-        containers, and the next one has a higher number."""
+        """Return the id and the configuration of a ready sandbox, created if need be.
+
+        A sandbox that is not ready, as after a reboot, is kept for its containers; the new one gets a higher number."""
         async with self._busy.setdefault(uid, asyncio.Lock()):
             deadline = asyncio.get_running_loop().time() + START_SECONDS
             while True:
@@ -55,7 +56,7 @@ class Sandboxes:
                         wire.RUN_SANDBOX, seconds=START_SECONDS, config=made, runtime_handler=runtime
                     )
                 except Refused as error:
-                    # Somebody was interrupted while the runtime made one of this name: it is finished, or taken back.
+                    # An interrupted call may have left a sandbox of this name: wait until it is created or removed.
                     if not error.reserved or asyncio.get_running_loop().time() > deadline:
                         raise
                     await asyncio.sleep(AGAIN_SECONDS)
@@ -71,7 +72,7 @@ class Sandboxes:
         self._busy.pop(uid, None)
 
     async def tidy(self, wanted: set[str]) -> None:
-        """Those whose tasks are all gone, as after a crash between two steps."""
+        """Remove sandboxes of instances without units, such as those left by a crash."""
         for uid in [uid for uid in self._known if uid not in wanted]:
             for identity in self._known.pop(uid):
                 await self._remove(identity)

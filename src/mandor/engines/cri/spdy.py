@@ -1,7 +1,6 @@
-"""Just enough of SPDY/3.1 for Kubernetes' streaming protocol: streams that this side opens, data both ways.
+"""The part of SPDY/3.1 that Kubernetes' streaming protocol needs: streams opened by this side, data in both directions.
 
-Header blocks are sent without the protocol's preset dictionary, which is the sender's choice, and those of the other
-side say nothing that is needed.
+Header blocks are sent without the preset dictionary, which the protocol allows; received header blocks are skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OPEN_SECONDS = 30.0
 
 
 class SpdyConnection:
-    """Frames in the order they come; whoever reads slowly slows the other side down."""
+    """Reads frames in order; a slow reader slows down the sender."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -34,7 +33,7 @@ class SpdyConnection:
         self._next = 1
 
     async def open(self, headers: Mapping[str, str]) -> int:
-        """The number of a new stream."""
+        """Open a stream and return its number."""
         stream, self._next = self._next, self._next + 2
         block = struct.pack(">I", len(headers))
         for name, value in headers.items():
@@ -44,7 +43,7 @@ class SpdyConnection:
         return stream
 
     async def write(self, stream: int, data: bytes, *, last: bool = False) -> None:
-        """What nobody takes any more is dropped: the reading side tells how it ended."""
+        """Send data; on a closed connection it is dropped, and the reader gets the end."""
         pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)] or [b""]
         for piece in pieces:
             ends = _FIN if last and piece is pieces[-1] else 0
@@ -55,7 +54,7 @@ class SpdyConnection:
                 return
 
     async def read(self) -> tuple[int, bytes, bool] | None:
-        """(stream, data, is it the last of it?); None: the connection is over."""
+        """Return the stream, its data and whether the stream ends; None: the connection has ended."""
         while True:
             try:
                 first, second, rest = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
@@ -87,7 +86,7 @@ class SpdyConnection:
 async def upgrade(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str, protocol: str
 ) -> SpdyConnection:
-    """Turn a connection to `url`'s server into streams."""
+    """Upgrade a connection to the server of `url` to SPDY."""
     parts = urlsplit(url)
     target = parts.path + (f"?{parts.query}" if parts.query else "")
     lines = (
@@ -107,5 +106,5 @@ async def upgrade(
         raise EngineDown(f"{parts.netloc} does not speak SPDY/3.1") from error
     status = answer.split(b"\r\n", 1)[0].decode(errors="replace")
     if " 101 " not in f"{status} ":
-        raise Unavailable(f"{parts.netloc} opens no stream: {status}")
+        raise Unavailable(f"{parts.netloc} refused the upgrade to SPDY: {status}")
     return SpdyConnection(reader, writer)

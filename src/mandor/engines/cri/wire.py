@@ -1,4 +1,4 @@
-"""The part of the Container Runtime Interface (v1) that an engine needs, as a table."""
+"""Messages and methods of the Container Runtime Interface (v1) that the engine uses."""
 
 from typing import Any, NamedTuple
 
@@ -146,7 +146,7 @@ MESSAGES: dict[str, Fields] = {
     },
     "ExecResponse": {1: ("url", "string")},
     "ContainerEvent": {1: ("container_id", "string"), 2: ("container_event_type", "int32")},
-    # What they use.
+    # Statistics.
     "ListContainerStatsRequest": {1: ("filter", "ContainerStatsFilter")},
     "ContainerStatsFilter": {1: ("id", "string"), 3: ("label_selector", "map")},
     "ListContainerStatsResponse": {1: ("stats", "*ContainerStats")},

@@ -1,4 +1,4 @@
-"""Docker, over its socket."""
+"""The docker engine, over Docker's socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DockerEngine(DockerApiEngine):
 
 
 def find_socket(environ: Mapping[str, str] = os.environ) -> Path:
-    """The one that DOCKER_HOST names, else the system's, else the user's own (rootless)."""
+    """Return the socket of DOCKER_HOST, else that of the system, else that of the user (rootless)."""
     named = environ.get("DOCKER_HOST", "")
     if named.startswith("unix://"):
         return Path(named.removeprefix("unix://"))

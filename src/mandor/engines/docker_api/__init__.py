@@ -1,1 +1,1 @@
-"""What engines with Docker's Engine API have in common: the docker and podman engines are built on it."""
+"""Base of the docker and podman engines, which share Docker's Engine API."""

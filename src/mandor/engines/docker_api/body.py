@@ -1,4 +1,4 @@
-"""From a launch to what the engine is told to make."""
+"""Converts a launch to the body of a request that creates a container."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from mandor.engines.docker_api.options import ContainerOptions
 def make_body(
     launch: Launch, options: ContainerOptions, labels: dict[str, str], *, network_of: str | None = None
 ) -> dict[str, Any]:
-    """`network_of`: the container whose network it shares, which then has the name and the ports."""
+    """Return the body. `network_of`: the container whose network it shares; that one has the host name and the
+    ports."""
     check_working_dir(launch)
     body: dict[str, Any] = {
         "Image": image_of(launch),
@@ -48,7 +49,7 @@ def make_body(
 
 
 def add_network(body: dict[str, Any], launch: Launch, options: ContainerOptions) -> None:
-    """Name, network and ports: of a container, or of the one whose network several share."""
+    """Add host name, network and ports, for a container or for the sandbox of several."""
     host = body["HostConfig"]
     if options.network is not None:
         host["NetworkMode"] = options.network
@@ -86,7 +87,7 @@ def _mounts(mounts: Sequence[Mount]) -> dict[str, Any]:
 
 def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
     host: dict[str, Any] = {
-        "RestartPolicy": {"Name": "no"},  # Mandor restarts, and counts.
+        "RestartPolicy": {"Name": "no"},  # The agent restarts tasks, and counts.
         "LogConfig": {
             "Type": "json-file",
             "Config": {"max-size": str(int(options.log_size)), "max-file": str(options.log_files)},
@@ -126,8 +127,8 @@ def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
 
 
 def _shared(options: ContainerOptions) -> dict[str, Any]:
-    """What of its node a container sees and may use."""
-    told: dict[str, Any] = {
+    """Return the settings by which a container shares parts of its node."""
+    given: dict[str, Any] = {
         "Devices": [_device(each) for each in options.devices],
         "DeviceCgroupRules": list(options.device_rules),
         "GroupAdd": list(options.groups),
@@ -140,11 +141,11 @@ def _shared(options: ContainerOptions) -> dict[str, Any]:
         "CpuShares": options.cpu_shares,
         "OomScoreAdj": options.oom_score_adj,
     }
-    return {key: value for key, value in told.items() if value is not None and value != []}
+    return {key: value for key, value in given.items() if value is not None and value != []}
 
 
 def _device(text: str) -> dict[str, str]:
-    """`SOURCE[:PATH][:rwm]`"""
+    """Parse a device: `SOURCE[:PATH][:rwm]`."""
     source, *rest = text.split(":")
     inside = rest[0] if rest and rest[0].startswith("/") else source
     powers = rest[-1] if rest and not rest[-1].startswith("/") else "rwm"

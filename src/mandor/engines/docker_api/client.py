@@ -1,4 +1,4 @@
-"""Docker's Engine API over a unix socket: requests, streams, and what goes wrong with them."""
+"""Client of Docker's Engine API over a unix socket: requests, streams and errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mandor.engines.docker_api.hijack import Hijacked, hijack
 from mandor.errors import EngineDown
 
 ANSWER_SECONDS = 60.0
-"""An engine that has not answered an ordinary request by then does not answer."""
+"""Seconds after which an ordinary request counts as not answered."""
 START_SECONDS = 300.0
-"""Making and starting a container on a busy disk takes its time."""
+"""Seconds for requests that create or start a container, which are slow on a busy disk."""
 CONNECTIONS_MOST = 256
 ASKED_AGAIN = 5
-"""Times, where the answer was overtaken by what happened."""
+"""Attempts of a request whose answer was outdated by an event."""
 NEWEST = (1, 47)
-"""The latest version of the API this client knows; older engines are spoken to in theirs."""
+"""Latest API version of this client; with an older engine its version is used."""
 
 GONE, NOT_NOW = 404, 409
 _ENDED = re.compile(r"no such process|/proc/\d+/\S*: no such file")
@@ -46,12 +46,12 @@ class Refused(containers.Refused):
 
     @property
     def name_taken(self) -> bool:
-        """Podman does not call it a conflict as long as the one that has the name is being made."""
+        """The name is in use. Podman does not report a conflict while the other container is being created."""
         return self.status == NOT_NOW or "name is already in use" in self.message
 
     @property
     def overtaken(self) -> bool:
-        """Podman looked at a process that ended at that moment: asked again, it knows."""
+        """Podman inspected a process that ended at that moment: the next attempt succeeds."""
         return _ENDED.search(self.message) is not None
 
 
@@ -63,20 +63,20 @@ class _Request:
     data: Any = None
     headers: Mapping[str, str] | None = None
     seconds: float | None = None
-    """None: as long as it takes."""
+    """None: no limit."""
 
 
 class ApiClient:
-    """One engine; connections are made when they are needed and kept for a while."""
+    """Client of one engine; connections are opened on demand and reused."""
 
     def __init__(self, name: str, socket: Path, *, cure: str, answer_seconds: float = ANSWER_SECONDS) -> None:
-        """`cure`: what starts the engine, for people."""
+        """`cure`: the command that starts the engine, for messages."""
         self.name, self.socket = name, socket
         self._cure = cure
         self.version: tuple[int, ...] = ()
-        """Of the API; empty while the engine does not answer."""
+        """Version of the API; empty while the engine does not answer."""
         self.answered = False
-        """At least once."""
+        """The engine has answered at least once."""
         self._answer_seconds = answer_seconds
         self._session: aiohttp.ClientSession | None = None
 
@@ -109,15 +109,15 @@ class ApiClient:
         headers: Mapping[str, str] | None = None,
         seconds: float | None = None,
     ) -> Any:
-        """The answer, decoded if it is JSON; `Refused` if it is no."""
+        """Return the answer, decoded if it is JSON; `Refused`: an error status."""
         limit = seconds or self._answer_seconds
         if body is not None:
             data = msgspec.json.encode(body)
             headers = {"Content-Type": "application/json", **(headers or {})}
-        wish = _Request(method=method, path=path, query=query, data=data, headers=headers, seconds=limit)
-        async with self._request(wish) as answer:
+        request = _Request(method=method, path=path, query=query, data=data, headers=headers, seconds=limit)
+        async with self._request(request) as answer:
             content = await answer.read()
-            # Podman does not always say that an answer is JSON.
+            # Podman does not always set the content type of JSON.
             return msgspec.json.decode(content) if content.startswith((b"{", b"[")) else content
 
     @asynccontextmanager
@@ -130,12 +130,12 @@ class ApiClient:
         headers: Mapping[str, str] | None = None,
         data: Any = None,
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """An answer that comes in pieces, for as long as it takes."""
+        """Open an answer that is read in pieces, without a time limit."""
         async with self._request(_Request(method=method, path=path, query=query, data=data, headers=headers)) as answer:
             yield answer.content
 
     async def hijack(self, path: str, body: Any) -> Hijacked:
-        """A connection of its own, over which bytes go both ways."""
+        """Open a separate connection with bytes in both directions."""
         await self.negotiate()
         try:
             async with asyncio.timeout(self._answer_seconds):
@@ -147,7 +147,7 @@ class ApiClient:
         return connection
 
     async def negotiate(self) -> tuple[int, ...]:
-        """The newest version of the API that both ends know."""
+        """Choose the newest API version that both sides support."""
         if not self.version:
             async with self._open(_Request(method="GET", path="/_ping", seconds=self._answer_seconds)) as answer:
                 theirs = tuple(int(part) for part in re.findall(r"\d+", answer.headers.get("Api-Version", "1.41")))
@@ -155,26 +155,26 @@ class ApiClient:
         return self.version
 
     @asynccontextmanager
-    async def _request(self, wish: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _request(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         await self.negotiate()
-        async with self._open(replace(wish, path=self._path(wish.path))) as answer:
+        async with self._open(replace(request, path=self._path(request.path))) as answer:
             if answer.status >= 400:
                 raise Refused(answer.status, _message(await answer.read()))
             yield answer
 
     @asynccontextmanager
-    async def _open(self, wish: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _open(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             connector = aiohttp.UnixConnector(str(self.socket), limit=CONNECTIONS_MOST)
             self._session = aiohttp.ClientSession(connector=connector)
         try:
             async with self._session.request(
-                wish.method,
-                f"http://engine{wish.path}",
-                params=_plain(wish.query or {}),
-                data=wish.data,
-                headers=wish.headers,
-                timeout=aiohttp.ClientTimeout(total=wish.seconds, sock_connect=self._answer_seconds),
+                request.method,
+                f"http://engine{request.path}",
+                params=_plain(request.query or {}),
+                data=request.data,
+                headers=request.headers,
+                timeout=aiohttp.ClientTimeout(total=request.seconds, sock_connect=self._answer_seconds),
             ) as answer:
                 yield answer
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -184,15 +184,19 @@ class ApiClient:
         return f"/v{'.'.join(str(part) for part in self.version)}{path}"
 
     def _down(self, error: BaseException) -> EngineDown:
-        self.version = ()  # What comes back may be another version.
+        self.version = ()  # The engine may have another version after its restart.
         if isinstance(error, TimeoutError):
             return EngineDown(f"{self.name} does not answer at {self.socket}")
         if not self.socket.exists():
-            return EngineDown(f"{self.name} does not run: there is no {self.socket}; `{self._cure}` starts it")
+            return EngineDown(
+                f"{self.name} does not run: there is no socket {self.socket}; start it with `{self._cure}`"
+            )
         if isinstance(error, PermissionError) or isinstance(getattr(error, "os_error", None), PermissionError):
-            hint = f"run the agent as root, or as a user who may use {self.socket}"
-            return EngineDown(f"{self.name} may not be used by this user ({self.socket})", hint=hint)
-        return EngineDown(f"{self.name} broke off at {self.socket}: {str(error) or type(error).__name__}")
+            hint = f"run the agent as root, or as a user with access to {self.socket}"
+            return EngineDown(f"this user has no access to the socket of {self.name} ({self.socket})", hint=hint)
+        return EngineDown(
+            f"the connection to {self.name} at {self.socket} failed: {str(error) or type(error).__name__}"
+        )
 
 
 def filters(**wanted: list[str]) -> str:

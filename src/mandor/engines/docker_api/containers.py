@@ -1,4 +1,4 @@
-"""One container: found, made, told something, taken away; each of it whatever others do at the same time."""
+"""Operations on one container; each tolerates concurrent changes by other programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mandor.engines.base import Launch, Unit
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers.engine import KILL_SECONDS
 from mandor.engines.docker_api.client import GONE, NOT_NOW, START_SECONDS, ApiClient, Refused
-from mandor.engines.docker_api.files import make_archive, read_archived, who
+from mandor.engines.docker_api.files import find_ids, make_archive, read_archived
 from mandor.engines.docker_api.observe import OVER
 from mandor.errors import Conflict, EngineDown
 
@@ -20,11 +20,13 @@ LOOK_SECONDS_MOST = 0.5
 
 class Containers:
     def __init__(self, api: ApiClient, owner: Callable[[], str], *, waits: bool, kill: str) -> None:
-        """`waits`: the engine itself can wait for an end, and costs nothing while it does; `kill`: the call's path."""
+        """`waits`: the engine has a cheap call that waits for the end of a container; `kill`: path of the call that
+        sends a signal."""
         self._api, self._owner, self._waits, self._kill = api, owner, waits, kill
 
     async def find(self, unit: Unit, *, foreign: bool = False) -> dict[str, Any] | None:
-        """Its container, inspected; `foreign`: somebody else's of the same name is an error, and not nothing."""
+        """Return the inspected container of a unit; `foreign`: raise `Conflict` for a foreign container of the same
+        name."""
         name = marks.container_name(unit)
         found = await self.inspect(name)
         if found is None:
@@ -33,12 +35,13 @@ class Containers:
             return found
         if foreign:
             raise Conflict(
-                f"{self._api.name} has a container called {name} that is not this agent's", hint="remove or rename it"
+                f"{self._api.name} has a container {name} that belongs to another agent or program",
+                hint="remove or rename it",
             )
         return None
 
     async def inspect(self, identity: str) -> dict[str, Any] | None:
-        """None: there is no such container."""
+        """Inspect a container; None: it does not exist."""
         try:
             found: dict[str, Any] = await self._api.get(f"/containers/{identity}/json")
         except Refused as error:
@@ -56,7 +59,7 @@ class Containers:
                 )
                 return str(made["Id"])
             except Refused as error:
-                # The same order was given before and broken off: it is being carried out, or was just now.
+                # A cancelled earlier request for the same container is still being processed, or has just been.
                 if not error.name_taken or asyncio.get_running_loop().time() > deadline:
                     raise
             found = await self.find(unit, foreign=True)
@@ -69,7 +72,7 @@ class Containers:
             return
         config = (await self._api.get(f"/containers/{identity}/json"))["Config"]
         user = config.get("User") or "0"
-        uid, gid = who(user, await self._read(identity, "/etc/passwd"))
+        uid, gid = find_ids(user, await self._read(identity, "/etc/passwd"))
         archive = make_archive(launch.files, config.get("WorkingDir") or "/", uid=uid, gid=gid)
         await self._api.call(
             "PUT",
@@ -109,7 +112,7 @@ class Containers:
             pause = min(pause * 1.5, LOOK_SECONDS_MOST)
 
     async def quietly(self, method: str, path: str, **query: Any) -> None:
-        """What is no longer there, or no longer runs, needs it no more."""
+        """Send a request; a container that does not exist or does not run is no error."""
         try:
             await self._api.call(method, path, query=query)
         except Refused as error:
@@ -117,7 +120,7 @@ class Containers:
                 raise
 
     async def discard(self, identity: str) -> None:
-        """Gone afterwards, whoever else removes it at the same time."""
+        """Remove a container and return when it is gone, also if another program removes it."""
         for _ in range(int(KILL_SECONDS * 10)):
             try:
                 await self._api.call("DELETE", f"/containers/{identity}", query={"force": "true", "v": "true"})

@@ -1,4 +1,4 @@
-"""An engine over Docker's API: containers are found by their labels, and each verb can be given again."""
+"""An engine over Docker's API: containers are found by their labels, and each verb can be repeated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXTRAS = frozenset(
 
 
 class DockerApiEngine(ContainerEngine):
-    """What docker and podman have in common; a subclass says where the socket is and what is peculiar."""
+    """Base of the docker and podman engines; a subclass has the socket and the differences."""
 
     def __init__(
         self,
@@ -61,55 +61,56 @@ class DockerApiEngine(ContainerEngine):
         self._images = ApiImages(self._api, Fetched(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
         self._seen: dict[str, tuple[str, Observed]] = {}
-        """What an inspection said, by container: it holds while the state is the same."""
+        """State and result of the last inspection by container id; valid while the state is the same."""
         self._starts = asyncio.Semaphore(AT_ONCE)
         self._questions = asyncio.Semaphore(AT_ONCE)
-        """Apart from the starts: whoever asks must not wait for them."""
+        """Limit of concurrent reads, separate from the starts: a read does not wait for a start."""
 
     options = ContainerOptions
 
-    # What is peculiar to one of them.
+    # Differences between the engines.
 
     _maps_users: bool | None = None
 
     program: ClassVar[str]
-    """Where neither it nor the socket is on the machine, there is no such engine here."""
+    """Name of the engine's program: the engine is installed if the program or the socket exists."""
     cure: ClassVar[str]
-    """What starts it, for people to type."""
+    """Command that starts the engine, for messages."""
     waits: ClassVar[bool] = True
-    """It waits for the end of a container without looking at it all the time."""
+    """The engine's call that waits for the end of a container does not poll."""
     kill: ClassVar[str] = "/containers/{}/kill"
 
     @abstractmethod
     def default_socket(self) -> Path:
-        """Where the engine's own command looks for it."""
+        """Return the socket that the engine's own command uses."""
 
     @property
     def extras(self) -> frozenset[str]:
         return EXTRAS if can_idle() else EXTRAS - {"sandbox"}
 
     async def limits(self) -> frozenset[str]:
-        """Which limits are enforced on this machine."""
+        """Return the limits that are enforced on this machine."""
         info = await self._api.get("/info")
         known = {"cpu": "CpuCfsQuota", "memory": "MemoryLimit", "processes": "PidsLimit"}
         return frozenset(limit for limit, key in known.items() if info.get(key))
 
     async def maps_users(self) -> bool:
-        """Whether users of its containers are mapped to few users of the node, as in rootless mode. Asked once."""
+        """Return whether users of containers are mapped to a range of users of the node, as in rootless mode. Read
+        once."""
         if self._maps_users is None:
-            told = (await self._api.get("/info")).get("SecurityOptions") or ()
-            self._maps_users = any(str(each).startswith(("name=rootless", "name=userns")) for each in told)
+            options = (await self._api.get("/info")).get("SecurityOptions") or ()
+            self._maps_users = any(str(each).startswith(("name=rootless", "name=userns")) for each in options)
         return self._maps_users
 
-    def judge(self, observed: Observed, inspected: Mapping[str, Any], *, asked: bool) -> Observed:
-        """Correct what the engine is known to tell wrong; `asked`: mandor told it to stop."""
+    def correct(self, observed: Observed, inspected: Mapping[str, Any], *, asked: bool) -> Observed:
+        """Correct known errors in the report of the engine; `asked`: the agent sent the stop signal."""
         return observed
 
-    # What it is, and what it tells.
+    # Reading.
 
     async def probe(self) -> Capabilities:
         self._check_there()
-        with self._told("asked what it is"):
+        with self._engine_errors("report its version"):
             version, limits = await asyncio.gather(self._api.get("/version"), self.limits())
         return Capabilities(
             version=str(version.get("Version", "")),
@@ -127,9 +128,9 @@ class DockerApiEngine(ContainerEngine):
             return
         query: dict[str, Any] = {"stdout": True, "stderr": True, "timestamps": True, "follow": follow}
         query["tail"] = "all" if tail is None else tail
-        if since is not None:  # A moment earlier, because a float is not as fine as the engine's clock.
+        if since is not None:  # A millisecond earlier, because a float is less precise than the engine's clock.
             query["since"] = f"{max(0.0, since - 0.001):.6f}"
-        with self._told(f"asked for the logs of {unit}"):
+        with self._engine_errors(f"read the logs of {unit}"):
             async with self._api.stream("GET", f"/containers/{found['Id']}/logs", query=query) as stream:
 
                 async def read(count: int) -> bytes:
@@ -143,13 +144,13 @@ class DockerApiEngine(ContainerEngine):
                         yield line
 
     async def usage(self) -> Mapping[Unit, Usage]:
-        with self._told("asked what its units use"):
+        with self._engine_errors("measure its units"):
             running = await self._api.get("/containers/json", filters=self._mine())
             ids = {each["Id"]: unit for each in running if (unit := marks.unit_of(each["Labels"], self.owner))}
             return await self._usage(ids)
 
     async def disk(self) -> Mapping[Unit, int]:
-        with self._told("asked how much disk its units take"):
+        with self._engine_errors("measure the disks of its units"):
             found = await self._api.get("/containers/json", filters=self._mine(), all="true", size="true")
         return {
             unit: int(each.get("SizeRw") or 0)
@@ -171,38 +172,38 @@ class DockerApiEngine(ContainerEngine):
         return usage_of(found) if found.get("cpu_stats") else None
 
     async def images(self) -> Mapping[str, int]:
-        with self._told("asked for its images"):
+        with self._engine_errors("list its images"):
             return await self._images.sizes()
 
     async def clean_image(self, keep: Collection[str]) -> str:
-        with self._told("told to take an image away"):
+        with self._engine_errors("remove an image"):
             return await self._images.clean(keep)
 
     async def storage(self) -> str:
-        with self._told("asked where it keeps its images"):
+        with self._engine_errors("report its storage folder"):
             return str((await self._api.get("/info")).get("DockerRootDir") or "")
 
     async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
         if image.kind != "archive":
             return await super().load_image(image, content)
-        with self._told("told to load an image"):
+        with self._engine_errors("load an image"):
             return await self._images.load(image, content)
 
     async def events(self) -> AsyncIterator[None]:
         wanted = {"filters": filters(type=["container"], label=[f"{marks.OWNER}={self.owner}"])}
-        with self._told("asked for its events"):
-            # From a moment ago: what happens while the connection is made is not missed.
+        with self._engine_errors("send events"):
+            # Since a second ago: events during the connection are not missed.
             async with self._api.stream("GET", "/events", query={**wanted, "since": int(time()) - 1}) as stream:
                 self._seen.clear()
-                yield  # Nobody listened until now.
+                yield  # Changes before this subscription were not sent.
                 while line := await stream.readline():
-                    if self._heard(line):
+                    if self._changes_list(line):
                         yield
-        raise EngineDown(f"the events of {self.name} broke off")
+        raise EngineDown(f"the event stream of {self.name} ended")
 
-    def _heard(self, line: bytes) -> bool:
-        """Whether it may change what `list` says: commands beside a task, such as probes, do not, nor does a container
-        that was made and not started."""
+    def _changes_list(self, line: bytes) -> bool:
+        """Return whether an event can change the result of `list`: commands inside a container, such as probes, and
+        containers that are only created do not."""
         try:
             event = msgspec.json.decode(line)
         except msgspec.DecodeError:
@@ -219,7 +220,9 @@ class DockerApiEngine(ContainerEngine):
 
     def _check_there(self) -> None:
         if not self._api.answered and not self._api.socket.exists() and shutil.which(self.program) is None:
-            raise NotFound(f"there is no {self.name} on this machine", hint=f"its socket would be {self._api.socket}")
+            raise NotFound(
+                f"{self.name} is not installed on this machine", hint=f"there is no socket {self._api.socket}"
+            )
 
     def _mine(self) -> str:
         return filters(label=[f"{marks.OWNER}={self.owner}"])
@@ -245,7 +248,7 @@ class DockerApiEngine(ContainerEngine):
             return None
         observed = self._sandboxes.located(observed)
         tracked = self._tracked.get(unit)
-        observed = self.judge(observed, inspected, asked=tracked is not None and tracked.asked)
+        observed = self.correct(observed, inspected, asked=tracked is not None and tracked.asked)
         if inspected["State"]["Status"] == state:
             self._seen[identity] = (state, observed)
         return observed
@@ -291,7 +294,7 @@ class DockerApiEngine(ContainerEngine):
             raise
 
     async def _with_mounted_files(self, unit: Unit, launch: Launch) -> Launch:
-        """Where nothing can be written, the engine puts no files either."""
+        """Write the files to the node and mount them: the engine cannot copy files to a read-only root file system."""
         config = (await self._api.get(f"/images/{launch.image}/json"))["Config"] or {}
         written = await asyncio.to_thread(
             write_files, launch, self._files(unit), config.get("WorkingDir") or "/", config.get("User") or ""
@@ -305,15 +308,15 @@ class DockerApiEngine(ContainerEngine):
     async def _end(self, unit: Unit, found: Any, tracked: Tracked, grace_seconds: float) -> None:
         if found["State"].get("Paused"):
             await self._containers.quietly("POST", f"/containers/{found['Id']}/unpause")
-        await self._ask(tracked, found)
+        await self._send_stop_signal(tracked, found)
         if await self._containers.over(found["Id"], grace_seconds):
             return
         await self._containers.signal(found["Id"], "SIGKILL")
         if not await self._containers.over(found["Id"], KILL_SECONDS):
-            raise EngineDown(f"{unit} does not end, not even when it is killed")
+            raise EngineDown(f"{unit} does not end after SIGKILL")
 
-    async def _ask(self, tracked: Tracked, found: Mapping[str, Any]) -> None:
-        """Once, however many order it."""
+    async def _send_stop_signal(self, tracked: Tracked, found: Mapping[str, Any]) -> None:
+        """Send the stop signal once, also if `stop` is called several times."""
         if tracked.asked:
             return
         tracked.asked = True
@@ -351,13 +354,13 @@ class DockerApiEngine(ContainerEngine):
     async def _execute(
         self, unit: Unit, found: Any, command: Sequence[str], *, terminal: bool, rows: int, columns: int
     ) -> Execution:
-        wish: dict[str, Any] = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True}
-        wish |= {"Cmd": list(command), "Tty": terminal}
+        request: dict[str, Any] = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True}
+        request |= {"Cmd": list(command), "Tty": terminal}
         begin: dict[str, Any] = {"Detach": False, "Tty": terminal}
         if terminal:
-            wish["ConsoleSize"] = begin["ConsoleSize"] = [rows, columns]
+            request["ConsoleSize"] = begin["ConsoleSize"] = [rows, columns]
         try:
-            made = await self._api.post(f"/containers/{found['Id']}/exec", wish)
+            made = await self._api.post(f"/containers/{found['Id']}/exec", request)
             connection = await self._api.hijack(f"/exec/{made['Id']}/start", begin)
         except Refused as error:
             if error.status in {GONE, NOT_NOW}:
@@ -368,5 +371,5 @@ class DockerApiEngine(ContainerEngine):
             return int((await self._api.get(f"/containers/{found['Id']}/json"))["State"]["Pid"])
 
         execution = ContainerExecution(self._api, made["Id"], connection, init, terminal=terminal)
-        await execution.resize(rows, columns)  # Engines before API 1.42 do not take it at the beginning.
+        await execution.resize(rows, columns)  # Engines before API 1.42 ignore the size at the start.
         return execution

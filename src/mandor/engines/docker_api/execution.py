@@ -1,4 +1,4 @@
-"""A command that runs beside the task, inside its container."""
+"""A command that runs inside the container of a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ContainerExecution:
     def __init__(
         self, api: ApiClient, identity: str, connection: Hijacked, init: Callable[[], Awaitable[int]], *, terminal: bool
     ) -> None:
-        """`init` tells the number of the container's first process."""
+        """`init`: returns the process id of the container's first process."""
         self._api, self._id, self._connection, self._init = api, identity, connection, init
         self._terminal = terminal
         self._closed = False
@@ -48,7 +48,7 @@ class ContainerExecution:
     async def resize(self, rows: int, columns: int) -> None:
         if not self._terminal:
             return
-        with suppress(Refused):  # It may be over.
+        with suppress(Refused):  # The command may have ended.
             await self._api.post(f"/exec/{self._id}/resize", h=rows, w=columns)
 
     async def wait(self) -> int:
@@ -61,7 +61,7 @@ class ContainerExecution:
             pause = min(pause * 1.5, LOOK_SECONDS_MOST)
 
     async def close(self) -> None:
-        """The API has no verb for ending it: its process is killed from outside."""
+        """End the command by killing its process: the API has no call for it."""
         if self._closed:
             return
         self._closed = True
@@ -73,7 +73,7 @@ class ContainerExecution:
             await self._connection.close()
 
     async def _begun(self) -> int:
-        """Its process; 0: it is over. The connection is there a moment before the process is."""
+        """Return the process id; 0: the command has ended. The process starts a moment after the connection."""
         while True:
             state = await self._state()
             if state.ended or state.pid:
@@ -84,7 +84,7 @@ class ContainerExecution:
         try:
             found = await self._api.get(f"/exec/{self._id}/json")
         except Refused as error:
-            if error.status == 404:  # Forgotten with its container.
+            if error.status == 404:  # The engine forgot it with its container.
                 return _State(ended=True, exit_code=KILLED)
             raise
         code = found.get("ExitCode")
@@ -92,7 +92,7 @@ class ContainerExecution:
         return _State(ended=ended, exit_code=int(code or 0), pid=int(found.get("Pid") or 0))
 
     async def _kill(self, pid: int) -> None:
-        if pid and _beside(pid, await self._init()):
+        if pid and _same_container(pid, await self._init()):
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
             await self.wait()
@@ -105,8 +105,8 @@ class _State:
     pid: int = 0
 
 
-def _beside(pid: int, init: int) -> bool:
-    """Both are processes of one container, so the number is not by chance somebody else's on this machine."""
+def _same_container(pid: int, init: int) -> bool:
+    """Return whether both processes are in one container, so that no process of the node with that id is killed."""
     try:
         theirs, container, own = (os.readlink(f"/proc/{each}/ns/pid") for each in (pid, init, "self"))
     except OSError:

@@ -1,4 +1,4 @@
-"""Files that are put into a container before it starts, as the archive that the engine takes."""
+"""Packs the files of a task into the archive that the engine copies to a container before its start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from mandor.model.task import File
 
 
 def make_archive(files: Sequence[File], working_dir: str, *, uid: int, gid: int) -> bytes:
-    """To be unpacked at `/`; a relative path is inside the working directory, and the files are the task's user's."""
+    """Return an archive to be unpacked at `/`; relative paths are below the working directory. The task's user owns the
+    files."""
     out = io.BytesIO()
     now = int(time.time())
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -29,12 +30,12 @@ def make_archive(files: Sequence[File], working_dir: str, *, uid: int, gid: int)
 def _inside(path: str, working_dir: str) -> str:
     where = PurePosixPath("/", working_dir or "/", path)
     if ".." in where.parts or "\0" in path or len(where.parts) < 2:
-        raise Invalid(f"{path!r} cannot be the path of a file")
+        raise Invalid(f"{path!r} is not a valid path of a file")
     return str(where).lstrip("/")
 
 
-def who(user: str, passwd: str) -> tuple[int, int]:
-    """User and group number of `USER[:GROUP]`, a name being looked up in the image's own /etc/passwd."""
+def find_ids(user: str, passwd: str) -> tuple[int, int]:
+    """Return the user and group ids of `USER[:GROUP]`; a name is looked up in the /etc/passwd of the image."""
     name, _, group = user.partition(":")
     uid, gid = 0, 0
     if name.isdecimal():
@@ -48,7 +49,7 @@ def who(user: str, passwd: str) -> tuple[int, int]:
 
 
 def read_archived(archive: bytes) -> str:
-    """The text of the only file in an archive."""
+    """Return the text of the only file in an archive."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for entry in tar:
             found = tar.extractfile(entry)

@@ -1,4 +1,4 @@
-"""Docker's stream format: frames of standard output and standard error on one connection."""
+"""Reads Docker's stream format: frames of standard output and standard error on one connection."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mandor.engines.base import LogLine
 HEADER_BYTES = 8
 STREAMS = {1: "stdout", 2: "stderr"}
 LINE_MOST = 1 << 20
-"""A longer line is shown in pieces."""
+"""Limit of bytes per line; a longer line is split."""
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) ?")
 
 Read = Callable[[int], Awaitable[bytes]]
-"""Exactly so many bytes; fewer only at the end."""
+"""Reads exactly `count` bytes; fewer only at the end."""
 
 
 async def read_frame(read: Read) -> tuple[str, bytes] | None:
-    """(stream, data); None at the end, also in the middle of a frame."""
+    """Return the stream and the data of a frame; None at the end, also inside a frame."""
     while True:
         header = await read(HEADER_BYTES)
         if len(header) < HEADER_BYTES:
@@ -34,7 +34,7 @@ async def read_frame(read: Read) -> tuple[str, bytes] | None:
 
 
 async def read_lines(read: Read) -> AsyncIterator[LogLine]:
-    """Lines with their times; what was written without a line end, and long lines the engine cut, are put together."""
+    """Yield lines with their times; parts of a line that the engine or the program split are joined."""
     begun: dict[str, tuple[float, bytearray]] = {}
     while (frame := await read_frame(read)) is not None:
         stream, data = frame
@@ -58,7 +58,7 @@ def moment(stamp: re.Match[bytes]) -> float:
 
 
 def parse_time(text: str) -> float:
-    """Seconds since 1970; 0 for Docker's way of saying never."""
+    """Return the seconds since 1970; 0 for Docker's value for "never"."""
     stamp = _STAMP.match(text.encode())
     if stamp is None or text.startswith("0001-"):
         return 0.0

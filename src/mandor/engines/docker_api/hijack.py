@@ -1,4 +1,4 @@
-"""A request whose connection becomes a pair of byte streams, as `exec` and `attach` do."""
+"""Requests whose connection becomes a pair of byte streams, such as `exec` and `attach`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PIECE_BYTES = 65536
 
 
 class Hijacked:
-    """Both directions of one connection; closing it ends nothing on the other side but the connection."""
+    """Both directions of one connection; closing it does not end the command."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -23,7 +23,7 @@ class Hijacked:
             return b""
 
     async def read_exactly(self, count: int) -> bytes:
-        """Fewer bytes only at the end."""
+        """Read exactly `count` bytes; fewer only at the end."""
         try:
             return await self._reader.readexactly(count)
         except asyncio.IncompleteReadError as error:
@@ -32,7 +32,7 @@ class Hijacked:
             return b""
 
     async def write(self, data: bytes) -> None:
-        """What nobody takes any more is dropped: the reading side tells how it ended."""
+        """Send data; on a closed connection it is dropped, and the reader gets the end."""
         with suppress(OSError):
             self._writer.write(data)
             await self._writer.drain()
@@ -43,13 +43,13 @@ class Hijacked:
                 self._writer.write_eof()
 
     async def close(self) -> None:
-        self._writer.transport.abort()  # What nobody has taken by now, nobody takes any more.
+        self._writer.transport.abort()  # Unsent data is discarded.
         with suppress(OSError):
             await self._writer.wait_closed()
 
 
 async def hijack(socket: Path, path: str, body: bytes) -> tuple[int, bytes, Hijacked | None]:
-    """(status, why not, the connection): one of the last two."""
+    """Return the status, and either an error message or the connection."""
     reader, writer = await asyncio.open_unix_connection(str(socket), limit=HEAD_MOST)
     try:
         writer.write(

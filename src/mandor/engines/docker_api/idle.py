@@ -1,4 +1,4 @@
-"""A program that waits for ever, and the smallest image that holds it: made here, so that no registry is needed."""
+"""Makes a program that only waits, and a minimal image with it, so that sandboxes need no registry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 import tarfile
 
 IDLE = "mandor.local/idle-1:latest"
-"""The version is in the name, because podman imports everything as latest."""
+"""The name includes the version, because podman imports every image as `latest`."""
 
 _BASE, _HEADER_BYTES, _SEGMENT_BYTES = 0x400000, 64, 56
 _PROGRAMS = {
@@ -27,7 +27,7 @@ def can_idle(machine: str | None = None) -> bool:
 
 
 def idle_program(machine: str | None = None) -> bytes:
-    """A whole executable: header, one segment, a handful of instructions."""
+    """Return an executable: ELF header, one segment, a few instructions."""
     number, code = _PROGRAMS[machine or platform.machine()]
     start = _HEADER_BYTES + _SEGMENT_BYTES
     size = start + len(code)

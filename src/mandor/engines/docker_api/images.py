@@ -1,4 +1,4 @@
-"""Images over Docker's API: what is there, and fetching what is not."""
+"""Images over Docker's API: lists, pulls and loads them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ class ApiImages(Images):
             progress(f"pulling {name}: {done * 100 // max(total, 1)} % of {total / 1e6:.1f} MB")
 
     async def _remove(self, name: str) -> bool:
-        """What has another name, too, would lose only this one: so it is looked for, and not only tried."""
+        """Remove an image without containers. An image with a second name would only lose this name, so containers are
+        checked first."""
         using = msgspec.json.encode({"ancestor": [name]}).decode()
         if await self._api.get("/containers/json", all="true", filters=using):
             return False
@@ -74,7 +75,7 @@ class ApiImages(Images):
             await self._api.call("DELETE", f"/images/{name}", query={"force": "false"})
         except Refused as error:
             if error.status == 409:
-                return False  # a container is made of it
+                return False  # a container uses it
             if error.status != 404:
                 raise
         return True
@@ -92,15 +93,15 @@ class ApiImages(Images):
             ) as stream:
                 while line := await stream.readline():
                     said += _loaded(self._api.name, line)
-            await self._call_it(image, said)
+            await self._tag(image, said)
         except Refused as error:
             raise cannot_load(self._api.name, error.message) from error
         for name in image.names:
             if await self.look(name) is None:
-                raise cannot_load(self._api.name, f"it has no image {name} in it")
+                raise cannot_load(self._api.name, f"the archive has no image {name}")
 
-    async def _call_it(self, image: ImageFile, said: Sequence[str]) -> None:
-        """By the names it was given besides its own."""
+    async def _tag(self, image: ImageFile, said: Sequence[str]) -> None:
+        """Give the loaded image the requested names."""
         missing = [name for name in image.names if await self.look(name) is None]
         for name in missing if said else ():
             _, repository, tag = split(name)
@@ -108,7 +109,7 @@ class ApiImages(Images):
 
 
 def _loaded(engine: str, line: bytes) -> list[str]:
-    """The names or ids that a line tells of."""
+    """Return the names or ids in a line of the answer."""
     try:
         told = msgspec.json.decode(line)
     except msgspec.DecodeError:
@@ -118,5 +119,5 @@ def _loaded(engine: str, line: bytes) -> list[str]:
     if told.get("error"):
         raise cannot_load(engine, str(told["error"]))
     word, _, name = str(told.get("stream", "")).partition(": ")
-    # Podman puts several into one line.
+    # Podman writes several into one line.
     return [each.strip() for each in name.split(",")] if word.startswith("Loaded image") else []

@@ -1,4 +1,4 @@
-"""From what the engine says about a container to what mandor makes of it: pure."""
+"""Converts an inspected container to an `Observed`: pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OVER = {"exited", "dead", "stopped"}
 
 
 def observe(unit: Unit, inspected: Mapping[str, Any]) -> Observed | None:
-    """None: it was made and not begun, or is being taken away."""
+    """Return the state of a unit; None: its container was created and not started, or is being removed."""
     state = inspected["State"]
     status = state.get("Status", "")
     if status in RUNNING:
@@ -41,7 +41,7 @@ def observe(unit: Unit, inspected: Mapping[str, Any]) -> Observed | None:
 
 
 def address_of(inspected: Mapping[str, Any]) -> str:
-    """The first address it has on a network; empty where it shares the node's."""
+    """Return the first address of a container; empty: it uses the network of the node."""
     settings = inspected.get("NetworkSettings") or {}
     networks = (settings.get("Networks") or {}).values()
     found = [settings, *networks]

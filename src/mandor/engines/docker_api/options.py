@@ -1,4 +1,4 @@
-"""What a task may say under `options.docker` and `options.podman`."""
+"""Options of a task under `options.docker` and `options.podman`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEVICE = r"^/[^:]+(:/[^:]+)?(:[rwm]{1,3})?$"
 
 
 class Ulimit(Struct, frozen=True, forbid_unknown_fields=True):
-    """How much of something of the kernel a process may have; -1: no limit."""
+    """A resource limit of the kernel; -1: no limit."""
 
     soft: Annotated[int, Meta(ge=-1)]
     hard: Annotated[int, Meta(ge=-1)]
@@ -21,66 +21,66 @@ class Ulimit(Struct, frozen=True, forbid_unknown_fields=True):
 
 class ContainerOptions(Struct, frozen=True, forbid_unknown_fields=True):
     pull: Pull = "missing"
-    """When the image is fetched: at every start, when it is not there, never."""
+    """Pull policy of the image: at every start, if the node does not have it, or never."""
     log_size: Size = Size(10 * 1024 * 1024)
-    """How large a log file grows before the next one begins."""
+    """Size at which a log file is rotated."""
     log_files: Annotated[int, Meta(ge=1, le=100)] = 3
-    """How many are kept."""
+    """Number of rotated log files that are kept."""
     init: bool = False
-    """A small first process that passes signals on and takes care of orphans."""
+    """Runs a small init process that forwards signals and reaps orphans."""
     privileged: bool = False
-    """All of the node's devices and powers."""
+    """Gives it all devices and capabilities of the node."""
     read_only: bool = False
-    """Nothing can be written but to mounts."""
+    """Makes its root file system read-only; mounts stay writable."""
     cap_add: tuple[str, ...] = ()
-    """Powers of root it gets beyond the usual ones."""
+    """Capabilities in addition to the defaults of the engine."""
     cap_drop: tuple[str, ...] = ()
-    """Powers of root it does not get; `ALL` for none."""
+    """Capabilities that are removed; `ALL` removes all."""
     network: str | None = None
     """A network of the engine, `host` or `none`; absent: the engine's own bridge."""
     hostname: str | None = None
-    """Absent: the instance's name."""
+    """Host name; absent: the name of the instance."""
     shm_size: Size | None = None
-    """How large /dev/shm is."""
+    """Size of /dev/shm."""
     runtime: str | None = None
-    """Another runtime that the engine knows, such as `runsc` or `kata`."""
+    """Name of a runtime of the engine, such as `runsc` or `kata`."""
     extra_hosts: tuple[str, ...] = ()
-    """`NAME:ADDRESS`, put into its hosts file."""
+    """Entries `NAME:ADDRESS` for its hosts file."""
     dns: tuple[str, ...] = ()
     """Addresses of name servers; absent: the engine's."""
     dns_search: tuple[str, ...] = ()
-    """Domains that are tried behind a bare name."""
+    """Search domains for short host names."""
     ulimits: dict[str, Ulimit] = {}
-    """By their names: `{nofile: {soft: 65536, hard: 65536}}`; absent: the engine's."""
+    """Limits by name: `{nofile: {soft: 65536, hard: 65536}}`; absent: those of the engine."""
     sysctls: dict[str, str] = {}
-    """Settings of the kernel that a container has for itself: `{net.core.somaxconn: "1024"}`."""
+    """Kernel settings of the container: `{net.core.somaxconn: "1024"}`."""
     dns_options: tuple[str, ...] = ()
     """Options of the resolver, such as `ndots:2`."""
     domainname: str | None = None
-    """What follows the host's name."""
+    """NIS domain name of the container."""
     devices: tuple[Annotated[str, Meta(pattern=DEVICE)], ...] = ()
     """Devices of the node: `/dev/ttyUSB0`, or `SOURCE:PATH[:rwm]`."""
     device_rules: tuple[str, ...] = ()
-    """Kinds of devices that it may use, as the kernel writes them: `c 13:* rmw`."""
+    """Device cgroup rules in the format of the kernel: `c 13:* rmw`."""
     groups: tuple[str, ...] = ()
-    """Further groups of its user, by name or number."""
+    """Supplementary groups of its user, by name or number."""
     ipc: Literal["host", "private", "shareable", "none"] | None = None
-    """`host`: shared memory is the node's; absent: as the engine has it."""
+    """`host`: shared memory of the node; absent: the default of the engine."""
     pid: Literal["host"] | None = None
-    """`host`: it sees all processes of the node."""
+    """`host`: process namespace of the node."""
     uts: Literal["host"] | None = None
-    """`host`: its name is the node's."""
+    """`host`: host name of the node."""
     userns: str | None = None
-    """`host`: its users are the node's, where the engine maps them otherwise."""
+    """`host`: users of the node, for engines that map users."""
     cgroupns: Literal["host", "private"] | None = None
-    """Whether it sees all control groups of the node."""
+    """`host`: cgroup namespace of the node; `private`: its own."""
     cpuset: Annotated[str, Meta(pattern=r"^[0-9,-]+$")] | None = None
-    """The only cores it may use: `0-3,8`. The scheduler does not count them."""
+    """CPU cores that it may use: `0-3,8`. The scheduler does not count them."""
     cpu_shares: Annotated[int, Meta(ge=2, le=262_144)] | None = None
-    """How much of the processor it gets beside others, when there is not enough for all; the usual is 1024."""
+    """Relative weight for CPU time under contention; the default is 1024."""
     security_opt: tuple[str, ...] = ()
-    """Profiles other than the engine's own: `seccomp=unconfined`, `apparmor=NAME`."""
+    """Security profiles instead of the engine's: `seccomp=unconfined`, `apparmor=NAME`."""
     oom_score_adj: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
-    """The higher, the sooner the kernel ends it when memory runs out."""
+    """OOM score adjustment: a higher value is killed earlier when memory runs out."""
     stdin: bool = False
-    """Its input stays open, so that a shell does not end at once."""
+    """Keeps standard input open, so that a shell does not end at once."""

@@ -1,4 +1,4 @@
-"""One network for all tasks of an instance: a container that does nothing holds it for as long as they need it."""
+"""Sandboxes: an idle container for each instance that holds the network its tasks share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mandor.errors import Conflict
 
 SANDBOX = "io.mandor.sandbox"
 IDLE_USER = "65534:65534"
-"""The container that holds a network needs no powers."""
+"""Settings of the idle container, which needs no capabilities."""
 
 
 class Sandboxes:
     def __init__(self, api: ApiClient) -> None:
         self._api = api
         self._addresses: dict[str, str] = {}
-        """By instance: the containers that were seen last."""
+        """Sandbox containers by instance uid, as last listed."""
         self._busy = asyncio.Lock()
 
     def saw(self, listed: Iterable[Mapping[str, Any]]) -> None:
@@ -34,7 +34,7 @@ class Sandboxes:
         self._addresses = {each["Labels"][marks.UID]: address_of(each) for each in held}
 
     def located(self, observed: Observed) -> Observed:
-        """A task that shares a network has the address of it."""
+        """Return the state of a unit with the address of its sandbox."""
         address = self._addresses.get(observed.unit.uid)
         return observed if not address or observed.address else replace(observed, address=address)
 
@@ -42,7 +42,7 @@ class Sandboxes:
         return uid in self._addresses
 
     async def ensure(self, uid: str, launch: Launch, options: ContainerOptions, owner: str) -> str:
-        """The container whose network the tasks of `uid` share, running."""
+        """Return the running sandbox container of an instance, created if need be."""
         name = _name(uid)
         async with self._busy:
             self._addresses.setdefault(uid, "")
@@ -65,7 +65,7 @@ class Sandboxes:
                 found = await self._api.post("/containers/create", body, seconds=START_SECONDS, name=name)
             if "Config" in found and (found["Config"]["Labels"] or {}).get(marks.OWNER) != owner:
                 raise Conflict(
-                    f"there is a container called {name} that is not this agent's", hint="remove or rename it"
+                    f"there is a container {name} that belongs to another agent or program", hint="remove or rename it"
                 )
             if not (found.get("State") or {}).get("Running"):
                 await self._api.post(f"/containers/{found['Id']}/start", seconds=START_SECONDS)
@@ -80,7 +80,7 @@ class Sandboxes:
                 raise
 
     async def tidy(self, wanted: set[str]) -> None:
-        """Those whose tasks are all gone, as after a crash between two steps."""
+        """Remove sandboxes of instances without units, such as those left by a crash."""
         for uid in [uid for uid in self._addresses if uid not in wanted]:
             await self.remove(uid)
 

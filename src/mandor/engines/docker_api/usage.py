@@ -1,4 +1,4 @@
-"""What a container uses, from the engine's own counters: pure."""
+"""Converts the statistics of a container to a `Usage`: pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mandor.engines.base import Usage
 def usage_of(stats: Mapping[str, Any]) -> Usage:
     memory = stats.get("memory_stats") or {}
     detail = memory.get("stats") or {}
-    # Pages of files that can be dropped at any time are not what the task needs.
+    # Inactive file cache can be reclaimed, and is not counted.
     spare = detail.get("total_inactive_file", detail.get("inactive_file", 0))
     networks = (stats.get("networks") or {}).values()
     blocks = (stats.get("blkio_stats") or {}).get("io_service_bytes_recursive") or ()

@@ -1,4 +1,4 @@
-"""From a launch to what Incus is told to make: pure."""
+"""Converts a launch to the body of a request that creates an Incus instance: pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PERIOD_MILLISECONDS = 100
 def make_body(
     name: str, launch: Launch, options: IncusOptions, marks: dict[str, str], io: str | None
 ) -> dict[str, Any]:
-    """`io`: the folder of the node where the command leaves what it says; None: there is no command."""
+    """Return the body. `io`: the folder of the node for the output of the command; None: there is no command."""
     return {
         "name": name,
         "type": options.type,
@@ -30,7 +30,7 @@ def make_body(
 def _config(launch: Launch, options: IncusOptions) -> dict[str, str]:
     config = {name: _text(value) for name, value in options.config.items()}
     config |= {f"environment.{name}": value for name, value in launch.env.items()}
-    config["boot.autostart"] = "false"  # Mandor starts, and counts.
+    config["boot.autostart"] = "false"  # The agent starts instances, and counts.
     if launch.cpu_milli is not None:
         if options.type == "virtual-machine":
             config["limits.cpu"] = str(max(1, -(-launch.cpu_milli // 1000)))
@@ -46,7 +46,7 @@ def _config(launch: Launch, options: IncusOptions) -> dict[str, str]:
     if options.privileged:
         config["security.privileged"] = "true"
     elif options.type == "container" and launch.level != "privileged":
-        # Over what a profile says. Only a list of its namespace can have allowed other values.
+        # These override profiles. Other values need an entry in the namespace.
         walls = {"security.privileged": "false", "security.nesting": "false"}
         walls |= {"security.idmap.isolated": "true"} if launch.level == "restricted" else {}
         config |= {key: value for key, value in walls.items() if key not in options.config}
@@ -75,13 +75,13 @@ def _devices(launch: Launch, options: IncusOptions, io: str | None) -> dict[str,
 
 def _mount(mount: Mount, options: IncusOptions) -> dict[str, str]:
     if mount.source is None:
-        raise Invalid(f"the mount {mount.path}: incus makes no tmpfs for it", hint="mount a volume")
+        raise Invalid(f"the mount {mount.path}: the engine incus has no tmpfs", hint="mount a volume instead")
     check_mount(mount)
     device = {"type": "disk", "source": mount.source, "path": mount.path}
     if mount.read_only:
         device["readonly"] = "true"
     if options.type == "container" and not options.privileged:
-        device["shift"] = "true"  # Its users are who they are on the node.
+        device["shift"] = "true"  # User ids are the same as on the node.
     return device
 
 

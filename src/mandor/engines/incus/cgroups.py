@@ -1,4 +1,4 @@
-"""Whether the kernel ended something in a container because it wanted too much memory."""
+"""Reads from cgroups whether the kernel killed a process of a container for lack of memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def killed_for_memory(name: str) -> bool:
-    """As the kernel counts it; False where that cannot be seen."""
+    """Return whether the kernel counted an OOM kill; False if the counter cannot be read."""
     places = (
         ROOT / "memory" / f"lxc.payload.{name}" / "memory.oom_control",
         ROOT / f"lxc.payload.{name}" / "memory.events",

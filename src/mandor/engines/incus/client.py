@@ -1,4 +1,4 @@
-"""Incus' REST API, over its socket or over HTTPS: requests, operations that take long, web sockets."""
+"""Client of Incus' REST API, over its socket or HTTPS: requests, long operations, web sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mandor.lib.egress import Egress
 
 ANSWER_SECONDS = 60.0
 LONG_SECONDS = 3600.0
-"""An image of many gigabytes over a slow line."""
+"""Seconds for a long operation, such as an image of many gigabytes over a slow line."""
 CONNECTIONS_MOST = 128
 MISSING, TAKEN = 404, 409
 
@@ -35,15 +35,15 @@ class Refused(containers.Refused):
 
 
 class Server(Struct, frozen=True):
-    """Where Incus is, and who we are to it."""
+    """Address of Incus and the credentials for it."""
 
     url: str
     """`unix:///path/of/the/socket` or `https://HOST:PORT`."""
     certificate: Path | None = None
-    """Our own, which Incus trusts; with HTTPS."""
+    """Client certificate that Incus trusts; for HTTPS."""
     key: Path | None = None
     server_certificate: Path | None = None
-    """The only one that is accepted from the server."""
+    """Pinned certificate of the server."""
     project: str = "default"
 
     @property
@@ -52,16 +52,16 @@ class Server(Struct, frozen=True):
 
     @property
     def local(self) -> bool:
-        """It is on this machine: it and we see the same folders."""
+        """Incus runs on this machine, so that both use the same folders."""
         return bool(self.socket) or urlsplit(self.url).hostname in {"127.0.0.1", "::1", "localhost"}
 
 
 class Parts(TypedDict, total=False):
-    """Of a request, besides its path and what is sent as JSON."""
+    """Parts of a request besides its path and JSON body."""
 
     query: Mapping[str, Any]
     data: bytes | AsyncIterator[bytes]
-    """In pieces: it takes as long as it takes."""
+    """Body in pieces, sent without a time limit."""
     headers: Mapping[str, str]
 
 
@@ -71,7 +71,7 @@ class IncusClient:
         self._answer_seconds = answer_seconds
         self._session: aiohttp.ClientSession | None = None
         self.egress: Egress | None = None
-        """The policy for an address that an API object names; None: an administrator named it."""
+        """Egress policy for an address from an API object; None: an administrator configured the address."""
 
     async def close(self) -> None:
         if self._session is not None:
@@ -82,7 +82,7 @@ class IncusClient:
         return await self.call("GET", path, query=query)
 
     async def call(self, method: str, path: str, body: Any = None, **parts: Unpack[Parts]) -> Any:
-        """What it answers; of a long operation, that operation (wait for it with `finish`)."""
+        """Return the answer; for a long operation, the operation (wait for it with `finish`)."""
         content = await self.fetch(method, path, body, **parts)
         answer = msgspec.json.decode(content) if content else {}
         if answer.get("type") == "error":
@@ -91,7 +91,7 @@ class IncusClient:
         return {**(found or {}), "operation": answer["operation"]} if answer.get("type") == "async" else found
 
     async def fetch(self, method: str, path: str, body: Any = None, **parts: Unpack[Parts]) -> bytes:
-        """The answer as it comes: a file, for example."""
+        """Return the raw answer, such as a file."""
         data, headers = parts.get("data"), dict(parts.get("headers", {}))
         if body is not None:
             data, headers = msgspec.json.encode(body), {"Content-Type": "application/json"} | headers
@@ -115,21 +115,21 @@ class IncusClient:
         return content
 
     async def finish(self, operation: Mapping[str, Any]) -> Any:
-        """Wait until a long operation is over, as long as it takes; `Refused` if it failed."""
+        """Wait for the end of a long operation; `Refused` if it failed."""
         path = str(operation["operation"])
         deadline = asyncio.get_running_loop().time() + LONG_SECONDS
         while True:
             found = await self._wait(path)
-            if found is not None and found["status_code"] >= 200:  # 1xx: still on its way
+            if found is not None and found["status_code"] >= 200:  # 1xx: in progress
                 break
             if asyncio.get_running_loop().time() > deadline:
-                raise EngineDown(f"incus does not finish {path}")
+                raise EngineDown(f"incus did not finish {path} within {LONG_SECONDS:.0f} s")
         if found["status_code"] != 200:
             raise Refused(int(found["status_code"]), str(found.get("err") or found.get("status")))
         return found.get("metadata") or {}
 
     async def _wait(self, path: str) -> Any | None:
-        """None: it is not over yet."""
+        """Wait for an operation; None: it has not ended yet."""
         half = max(1, int(self._answer_seconds / 2))
         try:
             return await self.call("GET", f"{path}/wait", query={"timeout": half})
@@ -139,7 +139,7 @@ class IncusClient:
             raise
 
     async def run(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """A request and the whole operation it begins."""
+        """Send a request and wait for its operation."""
         answer = await self.call(method, path, body, query=query)
         return await self.finish(answer) if isinstance(answer, dict) and "operation" in answer else answer
 
@@ -148,7 +148,7 @@ class IncusClient:
         try:
             return await self._open().ws_connect(self._url(path), params=wanted, max_msg_size=0, autoping=pongs)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise EngineDown(f"incus at {self.server.url} opens no stream: {error}") from error
+            raise EngineDown(f"incus at {self.server.url} refused a web socket: {error}") from error
 
     def _url(self, path: str) -> str:
         return ("http://incus" if self.server.socket else self.server.url.rstrip("/")) + path
@@ -161,19 +161,21 @@ class IncusClient:
     def _connector(self) -> aiohttp.BaseConnector:
         if self.server.socket:
             if not Path(self.server.socket).exists():
-                raise EngineDown(f"there is no incus at {self.server.socket}", hint="is incusd running?")
+                raise EngineDown(f"there is no socket of incus at {self.server.socket}", hint="is incusd running?")
             return aiohttp.UnixConnector(self.server.socket, limit=CONNECTIONS_MOST)
         allowed = self.egress.socket_factory(self.server.url) if self.egress is not None else None
         return aiohttp.TCPConnector(limit=CONNECTIONS_MOST, ssl=tls_of(self.server), socket_factory=allowed)
 
 
 def tls_of(server: Server) -> ssl.SSLContext:
-    """Incus' certificate is its own: it is pinned, or signed by somebody this machine trusts."""
+    """Return the TLS context: the certificate of Incus is pinned, or signed by an authority that the machine trusts."""
     context = ssl.create_default_context()
     try:
         if server.server_certificate is not None:
             context = ssl.create_default_context(cafile=str(server.server_certificate))
-            context.check_hostname = False  # It names the machine it was made on; the pin says more.
+            context.check_hostname = (
+                False  # The certificate names the machine it was made on; the pin replaces that check.
+            )
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if server.certificate is not None:
             context.load_cert_chain(server.certificate, server.key)

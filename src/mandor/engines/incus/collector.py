@@ -1,4 +1,4 @@
-"""Looks after the commands that run: what they print goes into their logs, and their end is told."""
+"""Collects the output of running commands into their logs, and reports their ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Watched:
 
 
 class Collector:
-    """One task for all of them; whoever is quiet is looked at less often."""
+    """One asyncio task for all units; units without output are read less often."""
 
     def __init__(self, ticks: Ticks) -> None:
         self._ticks = ticks
@@ -38,7 +38,7 @@ class Collector:
         return unit in self._watched
 
     def watch(self, unit: Unit, folder: UnitFolder, limits: str) -> None:
-        """`limits`: `BYTES.FILES` of its log. What has ended and is collected is not watched."""
+        """Collect the output of a unit until it has ended. `limits`: `BYTES.FILES` of its log."""
         if unit in self._watched or folder.ending() is not None:
             with suppress(OSError):
                 if unit not in self._watched:
@@ -52,7 +52,7 @@ class Collector:
         self._watched.pop(unit, None)
 
     def hurry(self) -> None:
-        """Something has happened: look at all of them now."""
+        """Read all units now."""
         for each in self._watched.values():
             each.pause, each.next_at = LOOK_SECONDS, 0.0
         self._hurried.set()
@@ -84,7 +84,7 @@ class Collector:
             over = each.folder.ending() is not None
             news = each.folder.collect(each.size, each.keep, over=over)
         except OSError:
-            over, news = False, False  # A full disk: what is printed waits where it is.
+            over, news = False, False  # The disk is full: the output stays in the folder.
         each.pause = LOOK_SECONDS if news else min(LOOK_SECONDS_MOST, each.pause * 2)
         each.next_at = time.monotonic() + each.pause
         if over:

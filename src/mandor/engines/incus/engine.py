@@ -1,8 +1,8 @@
-"""An engine over Incus: each unit an instance of its own, a system container or a virtual machine.
+"""An engine over Incus: each unit is an instance, a system container or a virtual machine.
 
-A task without a command is the machine itself: it runs while the machine does. A task with one runs it inside a
-container that has booted; a few lines of shell in there (`runner.py`) keep what it prints and how it ends in a folder
-of the node, so that neither the agent nor Incus has to be up for that.
+A task without a command is the machine itself, and runs while the machine runs. A command runs inside a booted
+container; a shell script (`runner.py`) writes its output and exit code to a folder of the node, so that neither the
+agent nor Incus has to run meanwhile.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from mandor.model.node import MAPPED_USERS, Capabilities
 
 SOCKETS = (Path("/var/lib/incus/unix.socket"), Path("/run/incus/unix.socket"))
 NEVER = "1970-01-01"
-"""When Incus says an instance ran last that never did."""
+"""Prefix of the time that Incus reports for an instance that never ran."""
 ADDRESS_SECONDS = 2.0
-"""So often a machine without an address is looked at again."""
+"""Seconds between reads of a machine without an address."""
 AT_ONCE = 8
 EXTRAS = frozenset(
     {"logs", "exec", "signal", "stats", "events", "pull", "user", "mounts", "ports", "clean", MAPPED_USERS}
@@ -66,7 +66,7 @@ class IncusEngine(ContainerEngine):
         project: str = "default",
         answer_seconds: float = 60.0,
     ) -> None:
-        """`url` None: the socket of this machine's incus."""
+        """`url`: None: the socket of Incus on this machine."""
         super().__init__(directory)
         server = Server(url or find_url(), certificate, key, server_certificate, project)
         self._api = IncusClient(server, answer_seconds=answer_seconds)
@@ -75,14 +75,14 @@ class IncusEngine(ContainerEngine):
         self._collector = Collector(self._ticks)
         self._addresses: dict[str, tuple[str, float]] = {}
         self._over: dict[str, Observed] = {}
-        """Machines that have stopped, since they were first seen so."""
+        """Stopped machines, with the time when the stop was first observed."""
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    # What it is, and what it tells.
+    # Reading.
 
     async def probe(self) -> Capabilities:
         self._check_there()
-        with self._told("asked what it is"):
+        with self._engine_errors("report its version"):
             found = await self._api.get("/1.0")
         if found.get("auth") != "trusted":
             raise EngineDown(
@@ -116,19 +116,19 @@ class IncusEngine(ContainerEngine):
             yield line
 
     async def usage(self) -> Mapping[Unit, Usage]:
-        with self._told("asked what its units use"):
+        with self._engine_errors("measure its units"):
             found = await self._instances.list(recursion=2)
         running = [(unit, each) for unit, each in found if each["status"] == "Running" and each.get("state")]
         return {unit: usage_of(each["state"]) for unit, each in running if self._folder(unit).ending() is None}
 
     async def images(self) -> Mapping[str, int]:
-        with self._told("asked for its images"):
+        with self._engine_errors("list its images"):
             found = await self._api.get("/1.0/images", recursion=1)
         return {alias["name"]: int(each["size"]) for each in found for alias in each.get("aliases") or ()}
 
     async def clean_image(self, keep: Collection[str]) -> str:
-        """Incus knows itself what it fetched and may fetch again; no instance needs it once it is made."""
-        with self._told("told to take an image away"):
+        """Incus itself records which images it pulled; an instance does not need its image."""
+        with self._engine_errors("remove an image"):
             for each in spare_images(await self._api.get("/1.0/images", recursion=1), keep):
                 await self._api.run("DELETE", f"/1.0/images/{each['fingerprint']}")
                 return str(each["update_source"].get("alias") or each["fingerprint"][:12])
@@ -143,7 +143,7 @@ class IncusEngine(ContainerEngine):
         news = self._ticks.stream()
         listening = asyncio.create_task(self._listen())
         try:
-            yield  # Nobody listened until now.
+            yield  # Changes before this subscription were not sent.
             async for _ in news:
                 if listening.done():
                     break
@@ -151,7 +151,7 @@ class IncusEngine(ContainerEngine):
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
-        raise EngineDown("the events of incus broke off")
+        raise EngineDown("the event stream of incus ended")
 
     async def _listen(self) -> None:
         try:
@@ -172,7 +172,7 @@ class IncusEngine(ContainerEngine):
     def _check_there(self) -> None:
         socket = self._api.server.socket
         if socket and not Path(socket).exists() and not (self._directory / "owner").exists():
-            raise NotFound("there is no incus on this machine", hint=f"its socket would be {socket}")
+            raise NotFound("incus is not installed on this machine", hint=f"there is no socket {socket}")
 
     async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
         return [(unit, self._look(unit, each)) for unit, each in await self._instances.list()]
@@ -181,7 +181,7 @@ class IncusEngine(ContainerEngine):
         return await self._instances.find(unit, foreign=foreign)
 
     def _phase(self, unit: Unit, found: Any) -> UnitPhase:
-        """Begun: it was told to start, did so and, if it is to run a command, that one too."""
+        """Return the phase: a unit has started when its machine has, and its command, if there is one."""
         folder = self._folder(unit)
         commanded = not found["config"].get(marks.COMMAND) or folder.begun_at() is not None or folder.ending()
         if not (_started(found) and _ever_ran(found) and commanded):
@@ -217,7 +217,7 @@ class IncusEngine(ContainerEngine):
         return over
 
     async def _address(self, name: str) -> str:
-        """The first it has; asked for again as long as it has none."""
+        """Return the first address; it is read again while there is none."""
         known, at = self._addresses.get(name, ("", 0.0))
         if not known and time.monotonic() - at >= ADDRESS_SECONDS:
             known = address_of(await self._instances.state(name))
@@ -230,8 +230,8 @@ class IncusEngine(ContainerEngine):
         if command and (options.type != "container" or not self._api.server.local):
             raise Invalid(
                 "incus runs commands only in containers of this machine; a virtual machine, or an instance of another"
-                " machine, runs what its image starts",
-                hint="leave `command` out; `options.incus.user_data` tells cloud-init what to run",
+                " machine, runs the programs of its image",
+                hint="remove `command`; cloud-init runs commands of `options.incus.user_data`",
             )
         check_working_dir(launch)
         name, folder = marks.instance_name(unit), self._folder(unit)
@@ -241,7 +241,7 @@ class IncusEngine(ContainerEngine):
         body = make_body(name, launch, options, marked, str(folder.io) if command else None)
         async with self._places:
             if found is None:
-                tracked.progress = f"making it from {launch.image}"
+                tracked.progress = f"creating it from {launch.image}"
                 await self._instances.create(name, body)
             tracked.progress = ""
             try:
@@ -261,17 +261,19 @@ class IncusEngine(ContainerEngine):
         return Invalid(error.message)
 
     async def _run(self, name: str, folder: UnitFolder, launch: Launch, command: Sequence[str]) -> None:
-        wish: dict[str, Any] = {"record-output": False}
+        request: dict[str, Any] = {"record-output": False}
         if launch.user is not None:
             user, _, group = str(with_mapped_user(launch).user).partition(":")
             if not user.isdecimal() or (group and not group.isdecimal()):
-                raise Invalid(f"the user {launch.user} must be a number here, as must the group")
-            wish |= {"user": int(user), "group": int(group or user)}
-        await self._instances.command(name, command_line(launch.working_dir or "/", [*command]), **wish)
+                raise Invalid(f"the user {launch.user} and its group must be numbers for the engine incus")
+            request |= {"user": int(user), "group": int(group or user)}
+        await self._instances.command(name, command_line(launch.working_dir or "/", [*command]), **request)
         deadline = asyncio.get_running_loop().time() + KILL_SECONDS
         while folder.begun_at() is None and folder.ending() is None:
             if asyncio.get_running_loop().time() > deadline:
-                raise Unavailable("its container has no shell that answers", hint="the image needs /bin/sh")
+                raise Unavailable(
+                    "the command did not start: the shell of the container does not run", hint="the image needs /bin/sh"
+                )
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _end(self, unit: Unit, found: Any, tracked: Tracked, grace_seconds: float) -> None:
@@ -298,7 +300,7 @@ class IncusEngine(ContainerEngine):
         self._ticks.tick()
 
     async def _send_signal(self, unit: Unit, found: Any, name: str) -> None:
-        """To the command, or to the init of a machine without one."""
+        """Send the signal to the command, or to the init process of a machine without one."""
         folder = self._folder(unit)
         commanded = bool(found["config"].get(marks.COMMAND))
         process = folder.process() if commanded else 1
@@ -336,9 +338,9 @@ class IncusEngine(ContainerEngine):
     ) -> Execution:
         if found["status"] != "Running" or self._folder(unit).ending() is not None:
             raise not_running(unit)
-        wish: dict[str, Any] = {"wait-for-websocket": True, "interactive": terminal}
-        wish |= {"width": columns, "height": rows} if terminal else {}
-        operation = await self._instances.command(found["name"], command, **wish)
+        request: dict[str, Any] = {"wait-for-websocket": True, "interactive": terminal}
+        request |= {"width": columns, "height": rows} if terminal else {}
+        operation = await self._instances.command(found["name"], command, **request)
         return await begin(self._api, operation, terminal=terminal)
 
     def _folder(self, unit: Unit) -> UnitFolder:
@@ -350,10 +352,10 @@ def find_url() -> str:
 
 
 def _ever_ran(found: Any) -> bool:
-    """Whoever told it to start may have been interrupted before Incus heard of it."""
+    """Return whether an instance ever ran: a start request may have been interrupted before Incus got it."""
     return not str(found.get("last_used_at") or NEVER).startswith(NEVER)
 
 
 def _started(found: Any) -> float:
-    """When it was told to start; 0: it is not complete yet."""
+    """Return the time of its start request; 0: it is not complete yet."""
     return float(found["config"].get(marks.STARTED) or 0)

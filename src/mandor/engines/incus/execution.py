@@ -1,4 +1,4 @@
-"""A command that runs beside the task, inside its instance."""
+"""A command that runs inside the instance of a task."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KILL = 9
 
 
 async def begin(api: IncusClient, operation: dict[str, Any], *, terminal: bool) -> IncusExecution:
-    """`operation` is Incus' answer to an exec that waits for its streams."""
+    """Start the command. `operation`: the answer of Incus to an exec that waits for its web sockets."""
     path, secrets = operation["operation"], operation["metadata"]["fds"]
     sockets = {}
-    for name in sorted(secrets, reverse=True):  # The command begins, and may be over, once 0, 1 and 2 are connected.
-        # Whoever answers a ping on a line that Incus has closed by then loses what it still had to say.
+    for name in sorted(secrets, reverse=True):  # The command starts, and may end, when 0, 1 and 2 are connected.
+        # An answer to a ping on a connection that Incus has closed would lose its last data.
         sockets[name] = await api.connect(f"{path}/websocket", pongs=False, secret=secrets[name])
     return IncusExecution(api, path, sockets, terminal=terminal)
 
@@ -57,7 +57,7 @@ class IncusExecution:
                 await socket.send_str("")
                 await socket.close()
         except (ConnectionError, aiohttp.ClientError):
-            return  # It has ended and reads no more.
+            return  # The command has ended.
 
     async def resize(self, rows: int, columns: int) -> None:
         await self._control({"command": "window-resize", "args": {"width": str(columns), "height": str(rows)}})
@@ -88,7 +88,7 @@ class IncusExecution:
                 return
 
     async def _answer_control(self) -> None:
-        """Somebody has to read, or a closed connection is never noticed."""
+        """Read the control connection, so that its end is noticed."""
         socket = self._sockets.get("control")
         if socket is not None:
             async for _ in socket:
@@ -96,13 +96,13 @@ class IncusExecution:
 
     async def _read_all(self, outputs: dict[str, str]) -> None:
         await asyncio.gather(*(self._read_one(self._sockets[name], stream) for name, stream in outputs.items()))
-        for socket in self._sockets.values():  # Incus waits for that, before it tells the exit code.
+        for socket in self._sockets.values():  # Incus waits for this before it reports the exit code.
             await socket.close()
         await self._output.end()
 
     async def _read_one(self, socket: aiohttp.ClientWebSocketResponse, stream: str) -> None:
         async for message in socket:
-            if message.type is aiohttp.WSMsgType.TEXT:  # An empty one ends a stream.
+            if message.type is aiohttp.WSMsgType.TEXT:  # An empty message ends a stream.
                 break
             if message.type is aiohttp.WSMsgType.BINARY and message.data:
                 await self._output.put(stream, message.data)

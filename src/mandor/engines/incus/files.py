@@ -1,4 +1,4 @@
-"""Puts a task's files into an instance that does not run yet."""
+"""Copies the files of a task into an instance before its start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def put_files(api: IncusClient, name: str, launch: Launch) -> None:
     for file in launch.files:
         place = PurePosixPath(launch.working_dir or "/", file.path)
         if ".." in place.parts or not place.is_absolute():
-            raise Invalid(f"file {file.path!r} must not contain `..`")
+            raise Invalid(f"the path of file {file.path!r} must not contain `..`")
         for folder in reversed(place.parents[:-1]):
             if folder not in made:
                 made.add(folder)

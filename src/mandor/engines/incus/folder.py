@@ -1,4 +1,5 @@
-"""The node's side of a unit that runs a command: what it prints, how it ended. The other side may be anybody."""
+"""The folder of a unit with a command, shared with its container: output and exit code. The container is not
+trusted."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from mandor.engines.stamped import rotate, stamp
 
 READ_BYTES = 256 * 1024
 LINE_MOST = 64 * 1024
-"""A longer one is kept in parts."""
+"""Limit of bytes per line; a longer line is split."""
 SMALL_BYTES = 4096
 STREAMS = {"out": "stdout", "err": "stderr"}
 _PUNCH = 0x02 | 0x01
@@ -28,13 +29,13 @@ _PUNCH = 0x02 | 0x01
 @dataclass(frozen=True, slots=True)
 class Ending:
     code: int | None
-    """None: it never began, and `message` says why."""
+    """Exit code; None: the command never started, and `message` has the reason."""
     message: str
     at: float
 
 
 class UnitFolder:
-    """`io` is shared with the container: nothing in it is trusted, no link in it is followed."""
+    """`io` is shared with the container: its content is not trusted, and no link in it is followed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +46,7 @@ class UnitFolder:
     def make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.io.mkdir(exist_ok=True)
-        self.io.chmod(0o777)  # Whoever the container's users are outside; the folder above is closed to all others.
+        self.io.chmod(0o777)  # Users of the container have other ids here; the folder above is closed to all others.
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -65,16 +66,16 @@ class UnitFolder:
         kind, _, rest = words.partition(" ")
         if kind == "ended" and rest.isdecimal():
             return Ending(min(int(rest), 255), "", at)
-        return Ending(None, rest or "how it ended cannot be read", at)
+        return Ending(None, rest or "the record of its end cannot be read", at)
 
     def process(self) -> int | None:
-        """Its number inside."""
+        """Return the process id of the command inside the container; None: not known."""
         with self._open("pid") as descriptor:
             words = os.read(descriptor, SMALL_BYTES).strip() if descriptor is not None else b""
         return int(words) if words.isdigit() and len(words) < 10 else None
 
     def collect(self, size: int, keep: int, *, over: bool = False) -> bool:
-        """Move what was printed into the log, with the time; `over`: nothing more will come. True: there was some."""
+        """Move new output to the log, with times, and return whether there was any; `over`: the command has ended."""
         offsets = self._read_offsets()
         found = False
         for name, stream in STREAMS.items():
@@ -124,7 +125,8 @@ class UnitFolder:
 
 
 def _cut(data: bytes, stream: str, now: float, *, rest: bool) -> tuple[int, bytes]:
-    """(how much of it are whole lines, those lines with their time); `rest`: also what has no line end."""
+    """Return the number of bytes in complete lines, and these lines with their time; `rest`: also an incomplete
+    line."""
     *lines, left = data.split(b"\n")
     stamped = [stamp(now, stream, part, whole=last) for line in lines for part, last in _parts(line)]
     taken = len(data) - len(left)
@@ -141,6 +143,6 @@ def _parts(line: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _punch(descriptor: int, end: int) -> None:
-    """Give the disk back what has been read; file systems that cannot keep it until the unit is removed."""
+    """Free the disk blocks of read output; without support of the file system they stay until the unit is removed."""
     call = ctypes.CDLL(None, use_errno=True).fallocate
     call(descriptor, _PUNCH, ctypes.c_longlong(0), ctypes.c_longlong(end))

@@ -1,4 +1,4 @@
-"""One instance of Incus: found, made, told something, taken away; each of it whatever else Incus is busy with."""
+"""Operations on Incus instances; each waits for other operations of Incus on the same instance."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class Instances:
         if marks.unit_of(found["config"], self._owner()) == unit:
             return found
         if foreign:
-            raise Conflict(f"incus has an instance called {name} that is not this agent's", hint="remove or rename it")
+            raise Conflict(
+                f"incus has an instance {name} that belongs to another agent or program", hint="remove or rename it"
+            )
         return None
 
     async def create(self, name: str, body: Mapping[str, Any]) -> None:
@@ -46,7 +48,7 @@ class Instances:
             try:
                 await self._api.run("POST", "/1.0/instances", body)
             except Refused as error:
-                # Somebody began to make it, and was interrupted.
+                # An interrupted call may have left it.
                 taken = error.status == TAKEN or "already" in error.message or "is busy" in error.message
                 if not taken or asyncio.get_running_loop().time() > deadline:
                     raise
@@ -59,7 +61,7 @@ class Instances:
                 return
 
     async def complete(self, name: str, launch: Launch, *, known: bool) -> None:
-        """With its files, and started; `known`: it has them."""
+        """Copy the files and start the instance; `known`: the files are copied already."""
 
         async def step() -> None:
             if not known:
@@ -69,15 +71,15 @@ class Instances:
             if (await self._api.get(path_of(name)))["status"] != "Running":
                 await self._api.run("PUT", path_of(name, "state"), {"action": "start", "timeout": 60})
 
-        await self._patiently(name, step)
+        await self._retry_while_busy(name, step)
 
-    async def command(self, name: str, command: Sequence[str], **wish: Any) -> Any:
-        """Begun, when this returns; the answer is the operation that lasts as long as it does."""
-        wish = {"command": list(command), "wait-for-websocket": False, "interactive": False} | wish
-        return await self._api.call("POST", path_of(name, "exec"), wish)
+    async def command(self, name: str, command: Sequence[str], **options: Any) -> Any:
+        """Start a command; return the operation, which ends with the command."""
+        body = {"command": list(command), "wait-for-websocket": False, "interactive": False} | options
+        return await self._api.call("POST", path_of(name, "exec"), body)
 
     async def shut_down(self, name: str, seconds: float) -> None:
-        """As its own power button does; it may not listen."""
+        """Request a shutdown, which the instance may ignore."""
         with suppress(Refused):
             await self._api.run("PUT", path_of(name, "state"), {"action": "stop", "timeout": int(seconds)})
 
@@ -92,13 +94,13 @@ class Instances:
                 if found["status"] != "Stopped":
                     await self.switch_off(name)
                 await self._quietly("DELETE", path_of(name))
-            except Refused:  # It is still on its way somewhere.
+            except Refused:  # Another operation is in progress.
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def state(self, name: str) -> Mapping[str, Any]:
-        """Empty where it cannot be told now."""
+        """Return the state of an instance; empty: it cannot be read now."""
         with suppress(Refused):
             return await self._api.get(path_of(name, "state")) or {}
         return {}
@@ -108,8 +110,8 @@ class Instances:
             return await self._api.fetch("GET", path_of(name, "console"))
         return b""
 
-    async def _patiently(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
-        """Again while Incus is busy with it: somebody began something, and was interrupted."""
+    async def _retry_while_busy(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a step while Incus is busy with the instance, as after an interrupted call."""
         deadline = asyncio.get_running_loop().time() + KILL_SECONDS
         while True:
             await self._settle(name)
@@ -121,15 +123,15 @@ class Instances:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _settle(self, name: str) -> None:
-        """Somebody began something with it, and was interrupted; Incus goes on by itself, to its end."""
+        """Wait for running operations on the instance: Incus completes interrupted calls."""
         for path in (await self._api.get("/1.0/operations") or {}).get("running", ()):
-            with suppress(Refused):  # It is over, one way or the other.
+            with suppress(Refused):  # It has ended, with or without an error.
                 operation = await self._api.get(path)
                 if any(each.endswith(f"/{name}") for each in (operation.get("resources") or {}).get("instances", ())):
                     await self._api.finish({"operation": path})
 
     async def _quietly(self, method: str, path: str, body: Any = None) -> None:
-        """What is no longer there, or no longer runs, needs it no more."""
+        """Send a request; an instance that does not exist or does not run is no error."""
         try:
             await self._api.run(method, path, body)
         except Refused as error:

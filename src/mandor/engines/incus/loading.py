@@ -1,4 +1,4 @@
-"""Images from files into Incus: one file as it is, two as a form; then the names that people call it by."""
+"""Loads images from files into Incus: one file as it is, two files as a form; then sets their aliases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _QCOW2 = b"QFI\xfb"
 
 
 async def load(api: IncusClient, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
-    """True: the image, or one of its names, is new."""
+    """Load an image; return whether it, or one of its names, is new."""
     try:
         there = bool(image.id) and await _exists(api, image.id)
         fingerprint = image.id if there else await _upload(api, image, content)
@@ -45,7 +45,7 @@ async def _upload(api: IncusClient, image: ImageFile, content: AsyncIterator[byt
 
 
 async def _name(api: IncusClient, name: str, fingerprint: str) -> bool:
-    """Whether it was not called that before; a name of another image moves to this one."""
+    """Set an alias and return whether it is new; an alias of another image is moved."""
     path = f"/1.0/images/aliases/{quote(name, safe='')}"
     try:
         known = await api.get(path)
@@ -61,7 +61,7 @@ async def _name(api: IncusClient, name: str, fingerprint: str) -> bool:
 
 
 async def _form(content: AsyncIterator[bytes], metadata_bytes: int, boundary: str) -> AsyncIterator[bytes]:
-    """The first so many bytes and the rest, as the two fields of a form."""
+    """Yield the first `metadata_bytes` bytes and the rest as two fields of a form."""
     left, second = metadata_bytes, False
     yield _field(boundary, "metadata")
     async for piece in content:
@@ -69,7 +69,7 @@ async def _form(content: AsyncIterator[bytes], metadata_bytes: int, boundary: st
         rest, left = piece[left:], max(0, left - len(piece))
         if rest and not second:
             second = True
-            # The disk of a virtual machine goes under another name than the files of a container.
+            # The disk of a virtual machine has another field name than the files of a container.
             yield b"\r\n" + _field(boundary, "rootfs.img" if rest.startswith(_QCOW2) else "rootfs")
         yield rest
     yield f"\r\n--{boundary}--\r\n".encode()
@@ -85,8 +85,7 @@ def _field(boundary: str, name: str) -> bytes:
 
 
 def spare_images(found: Iterable[Mapping[str, Any]], keep: Collection[str]) -> list[Mapping[str, Any]]:
-    """Those that Incus fetched to make an instance of, and that nobody has given a name here; the one that was wanted
-    longest ago first."""
+    """Return the images that Incus pulled for an instance and that have no alias, the least recently used first."""
     kept = {name.partition(":")[2] or name for name in keep}
     spare = [
         each

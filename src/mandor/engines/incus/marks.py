@@ -1,4 +1,4 @@
-"""Marks say whose an instance is: the labels of a container, under names that Incus lets others use."""
+"""Labels of a unit as configuration keys of an Incus instance, below `user.`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _mark(label: str) -> str:
 OWNER, UID, TASK, ATTEMPT = (_mark(each) for each in labels.TOKEN)
 SIGNAL = _mark(labels.SIGNAL)
 COMMAND = "user.mandor.command"
-"""`1`: it runs a command; absent: it is the machine itself that was asked for."""
+"""Key: `1`: the unit runs a command; absent: it is the machine itself."""
 STARTED = "user.mandor.started"
-"""When it was told to start, in seconds; absent: it is not complete yet."""
+"""Key with the time of its start request, in seconds; absent: it is not complete yet."""
 LOG = "user.mandor.log"
 
 
 def instance_name(unit: Unit) -> str:
-    """Letters, digits and hyphens, as Incus wants it; the same for the same unit."""
+    """Return the name of the instance of a unit: letters, digits and hyphens, as Incus requires."""
     plain = f"m-{unit.uid}-{unit.task}-{unit.attempt}"
     name = re.sub(r"[^a-zA-Z0-9-]", "-", plain)
     if name == plain and len(name) <= NAME_MOST:
@@ -40,5 +40,5 @@ def marks_of(owner: str, unit: Unit, launch: Launch, log: str) -> dict[str, str]
 
 
 def unit_of(config: Mapping[str, str], owner: str) -> Unit | None:
-    """None: it is somebody else's, or no unit's."""
+    """Return the unit of an instance; None: it belongs to another agent, or to none."""
     return labels.unit_of({label: config.get(_mark(label), "") for label in labels.TOKEN}, owner)

@@ -1,4 +1,4 @@
-"""From what Incus, and what a command left, say to what mandor makes of it: pure."""
+"""Converts the state of an Incus instance and of its command to an `Observed`: pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _over(unit: Unit, started: float, finished: float | None = None, **facts: An
 
 
 def console_lines(content: bytes, at: float, tail: int | None) -> Sequence[LogLine]:
-    """What a machine printed on its console since it started; Incus keeps no times with it."""
+    """Return the console output of a machine as log lines; Incus records no times for it."""
     lines = [LogLine(at, "stdout", line.rstrip(b"\r")) for line in content.splitlines()]
     return lines if tail is None else lines[max(0, len(lines) - tail) :]
 

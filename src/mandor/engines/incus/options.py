@@ -1,4 +1,4 @@
-"""What a task may say under `options.incus`."""
+"""Options of a task under `options.incus`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ REMOTES = {
     "images": ("https://images.linuxcontainers.org", "simplestreams"),
     "ubuntu": ("https://cloud-images.ubuntu.com/releases", "simplestreams"),
 }
-"""What `images:debian/13` means."""
+"""Image servers by the prefix of an image name, as in `images:debian/13`."""
 
 
 class IncusOptions(Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["container", "virtual-machine"] = "container"
-    """A system container, or a machine of its own where the node can have them."""
+    """A system container, or a virtual machine if the node supports them."""
     profiles: tuple[str, ...] = ("default",)
-    """Incus profiles, the last one counts most; what mandor says counts more."""
+    """Incus profiles; later ones override earlier ones, and settings of the task override profiles."""
     config: dict[str, str | int | bool] = {}
     """Keys of Incus' own configuration: `security.nesting`, `limits.cpu.nodes`, `cloud-init.network-config` …"""
     devices: dict[str, dict[str, str | int | bool]] = {}
@@ -28,23 +28,23 @@ class IncusOptions(Struct, frozen=True, forbid_unknown_fields=True):
     user_data: str | None = None
     """cloud-init's user data, for images that have cloud-init."""
     server: str | None = None
-    """Where the image comes from, if it is not a remote that is known by name (`images:`, `ubuntu:`)."""
+    """URL of the image server, for servers without a known prefix (`images:`, `ubuntu:`)."""
     protocol: Literal["simplestreams", "incus"] | None = None
-    """How that server is spoken to."""
+    """Protocol of that server."""
     server_certificate: str | None = None
-    """That server's certificate (PEM), if nobody whom the node trusts has signed it."""
+    """Certificate of that server (PEM), if no authority that the node trusts has signed it."""
     pool: str | None = None
     """The storage pool of its root disk; absent: the profile's."""
     privileged: bool = False
-    """Root inside is root outside."""
+    """Runs without a user namespace: root inside is root of the node."""
     log_size: Size = Size(10 * 1024 * 1024)
-    """How large a log file grows before the next one begins."""
+    """Size at which a log file is rotated."""
     log_files: Annotated[int, Meta(ge=1, le=100)] = 3
-    """How many are kept."""
+    """Number of rotated log files that are kept."""
 
 
 def source_of(image: str, options: IncusOptions) -> dict[str, Any]:
-    """What Incus makes the instance from: a local alias or fingerprint, or an image of a server."""
+    """Return the image source for Incus: a local alias or fingerprint, or an image of a server."""
     remote, colon, alias = image.partition(":")
     if options.server is not None:
         named = alias if colon else image
@@ -56,8 +56,8 @@ def source_of(image: str, options: IncusOptions) -> dict[str, Any]:
         return _remote(*REMOTES[remote], alias)
     elif colon:
         raise Invalid(
-            f"the image {image} names the server {remote!r}, which nobody knows here",
-            hint=f"known are local, {', '.join(REMOTES)}; or write options.incus.server: https://…",
+            f"the image {image} names an unknown server {remote!r}",
+            hint=f"use local, {', '.join(REMOTES)}; or write options.incus.server: https://…",
         )
     if len(image) >= 12 and all(each in "0123456789abcdef" for each in image):
         return {"type": "image", "fingerprint": image}

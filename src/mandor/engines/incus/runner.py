@@ -1,7 +1,7 @@
-"""What runs a command inside a system container, and keeps what it says and how it ends, whoever is away meanwhile."""
+"""Shell script that runs a command inside a system container and records its output and exit code."""
 
 IO = "/.mandor"
-"""A folder of the node's, seen by both sides: `begun`, `pid`, `out`, `err`, `exit`."""
+"""Folder shared by node and container: `begun`, `pid`, `out`, `err`, `exit`."""
 
 SCRIPT = """\
 cd "$1" 2>/dev/null || { echo "failed there is no folder $1" > /.mandor/exit; exit 0; }
@@ -15,7 +15,7 @@ sh -c 'echo $$ > /.mandor/pid; exec "$@"' sh "$@" >> /.mandor/out 2>> /.mandor/e
 echo "ended $?" > /.mandor/exit.new
 mv /.mandor/exit.new /.mandor/exit
 """
-"""For any POSIX shell. It begins once; the program is its child in the foreground, so that no signal is blocked."""
+"""For any POSIX shell. It runs the command once, as a child in the foreground, so that no signal is blocked."""
 
 
 def command_line(working_dir: str, command: list[str]) -> list[str]:

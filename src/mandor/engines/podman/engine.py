@@ -1,4 +1,4 @@
-"""Podman, over the socket of its service: Docker's API, and where podman differs, its own."""
+"""The podman engine, over the socket of podman's service: Docker's API, and podman's own where they differ."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class PodmanEngine(DockerApiEngine):
     cure: ClassVar[str] = "systemctl start podman.socket"
     program: ClassVar[str] = "podman"
     waits: ClassVar[bool] = False
-    """While it waits, podman keeps looking, with a quarter of a core, and hinders those who end the container."""
+    """Podman polls while it waits for an end, which takes a quarter of a core and delays the end."""
     kill: ClassVar[str] = "/libpod/containers/{}/kill"
-    """Sent and answered; Docker's form of it waits for the end, as above."""
+    """Podman's call returns at once; Docker's form of it waits for the end of the container."""
 
     _limits: frozenset[str] | None = None
     _known_host: Mapping[str, Any] | None = None
@@ -36,15 +36,15 @@ class PodmanEngine(DockerApiEngine):
         return find_socket()
 
     async def limits(self) -> frozenset[str]:
-        """A user's own podman has only the controllers that were delegated to them: none with cgroups v1.
+        """Return the limits that are enforced: rootless podman has only delegated controllers, none with cgroups v1.
 
-        Asked once: the answer takes podman seconds, and changes with the machine's boot only.
+        Read once: podman takes seconds to answer, and the answer changes only with a reboot.
         """
         if self._limits is None:
             host = await self._host()
             found = {LIMITS[each] for each in host.get("cgroupControllers") or () if each in LIMITS}
             self._limits = frozenset(found)
-            # Without a cgroup of its own there is nothing to count in.
+            # Without its own cgroup a container has no statistics.
             self._counts = host.get("cgroupVersion") == "v2" or not host["security"]["rootless"]
         return self._limits
 
@@ -59,7 +59,7 @@ class PodmanEngine(DockerApiEngine):
     def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
     ) -> AsyncIterator[LogLine]:
-        """Podman tells times in whole seconds: rather some lines too many than one too few."""
+        """Podman compares times in whole seconds, so `since` is rounded down."""
         return super().logs(unit, follow=follow, tail=tail, since=None if since is None else floor(since))
 
     @property
@@ -67,17 +67,17 @@ class PodmanEngine(DockerApiEngine):
         return super().extras if self._counts else super().extras - {"stats"}
 
     async def _usage(self, ids: Mapping[str, Unit]) -> Mapping[Unit, Usage]:
-        """All containers with one question."""
+        """Measure all containers with one request."""
         if not ids or not self._counts:
             return {}
         found = await self._api.get("/libpod/containers/stats", stream="false")
         stats = {each["ContainerID"]: each for each in found.get("Stats") or ()}
         return {unit: usage_of(stats[key]) for key, unit in ids.items() if key in stats}
 
-    def judge(self, observed: Observed, inspected: Mapping[str, Any], *, asked: bool) -> Observed:
-        """With cgroups v1 podman does not say that memory ran out.
+    def correct(self, observed: Observed, inspected: Mapping[str, Any], *, asked: bool) -> Observed:
+        """Report a container with a memory limit as OOMKilled if it was killed and not by the agent.
 
-        Killed with a limit on its memory, and not by mandor: taken for that.
+        With cgroups v1 podman does not report that memory ran out.
         """
         limited = (inspected["Config"]["Labels"] or {}).get(MEMORY)
         if observed.reason == "Signalled" and observed.exit_code == KILLED and limited and not asked:
@@ -86,7 +86,7 @@ class PodmanEngine(DockerApiEngine):
 
 
 def find_socket(environ: Mapping[str, str] = os.environ) -> Path:
-    """The one that CONTAINER_HOST names, else root's for root and a user's own for others."""
+    """Return the socket of CONTAINER_HOST, else that of root or of the user."""
     named = environ.get("CONTAINER_HOST", "")
     if named.startswith("unix://"):
         return Path(named.removeprefix("unix://"))
