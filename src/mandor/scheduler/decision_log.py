@@ -28,7 +28,7 @@ PAUSE_SECONDS = 1.0
 REMARKABLE_MOST = 64
 """Decisions stored per second that are relaxed, refused, placed after a refusal, preempting or faulty."""
 ORDINARY_MOST = 16
-"""Other decisions stored per second."""
+"""Ordinary decisions stored per second."""
 SCORED_NODES = 20_000
 """Nodes per second whose scores are computed again for the stored decisions."""
 

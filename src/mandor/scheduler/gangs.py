@@ -1,4 +1,4 @@
-"""How much of each gang there is, kept by changes; and what is given back when a gang stays in pieces."""
+"""Counts the members of each gang, and stops the members of gangs that stay incomplete."""
 
 import asyncio
 import logging
@@ -23,37 +23,38 @@ from mandor.store.recorder import Recorder
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+"""Seconds between two checks while a gang is incomplete."""
 
 
 @dataclass(slots=True)
 class GangCounts:
-    """The members of one gang that matter: the others wait in the queue, or are not there yet."""
+    """The members of one gang that have a node or have finished."""
 
     bound: set[Key] = field(default_factory=set)
-    """With a node, and not told to stop."""
+    """Members with a node that are not stopping."""
     done: set[Key] = field(default_factory=set)
-    """Of a batch: nobody waits for them any more."""
+    """Members of a batch that have succeeded."""
     coming: set[Key] = field(default_factory=set)
-    """Promised, and not written yet."""
+    """Members with an assigned node whose bind is not written yet."""
     broken_at: float | None = None
-    """Since when some are bound and too few are; monotonic."""
+    """Monotonic time since when some members are bound, but too few."""
 
 
 class Gangs:
-    """Only groups that are gangs are kept; a group that becomes one is counted when somebody requests."""
+    """Counts for groups that are gangs; a group that becomes one is counted before the next decision."""
 
     def __init__(self, clock: Clock, instances: Mirror, workloads: Mirror) -> None:
         self._clock = clock
         self._instances = instances
         self._workloads = workloads
-        self._rolls: dict[Gang, GangCounts] = {}
+        self._countss: dict[Gang, GangCounts] = {}
         self._uncounted: dict[Gang, None] = {}
         self._broken: dict[Gang, None] = {}
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def apply_all(self, changes: Sequence[Change]) -> None:
-        """Of one kind. Without gangs, instances cost nothing."""
-        if self._rolls or not isinstance(changes[0].value, Instance):
+        """Apply changes of one kind; without gangs, changes of instances are skipped."""
+        if self._countss or not isinstance(changes[0].value, Instance):
             for change in changes:
                 self._apply(change)
 
@@ -61,10 +62,10 @@ class Gangs:
         value = change.value
         if isinstance(value, Instance):
             gang = _gang_of(value)
-            roll = self._rolls.get(gang)
-            if roll is not None:
-                self._count(roll, change.key, change.after)
-                self._look(gang, roll)
+            counts = self._countss.get(gang)
+            if counts is not None:
+                self._count(counts, change.key, change.after)
+                self._look(gang, counts)
         elif isinstance(value, Workload):
             self._apply_workload(change.key, change.before, change.after)
 
@@ -73,61 +74,61 @@ class Gangs:
         new = _gangs_in(after) if isinstance(after, Workload) else set()
         for group in new:
             gang = (key.namespace, key.name, group)
-            if gang not in self._rolls:
-                self._rolls[gang] = GangCounts()
+            if gang not in self._countss:
+                self._countss[gang] = GangCounts()
                 self._uncounted[gang] = None
-                self._stirred.set()
+                self._changed.set()
             else:
-                self._look(gang, self._rolls[gang])
+                self._look(gang, self._countss[gang])
         for group in old - new:
             gang = (key.namespace, key.name, group)
-            self._rolls.pop(gang, None)
+            self._countss.pop(gang, None)
             self._uncounted.pop(gang, None)
             self._broken.pop(gang, None)
 
-    def _count(self, roll: GangCounts, key: Key, after: Object | None) -> None:
-        roll.bound.discard(key)
-        roll.done.discard(key)
+    def _count(self, counts: GangCounts, key: Key, after: Object | None) -> None:
+        counts.bound.discard(key)
+        counts.done.discard(key)
         if not isinstance(after, Instance):
             return
         if after.phase is Phase.SUCCEEDED:
-            roll.done.add(key)
+            counts.done.add(key)
         elif after.spec.node and not after.phase.over and after.spec.stop is None:
-            roll.bound.add(key)
+            counts.bound.add(key)
 
     @property
     def behind(self) -> bool:
-        """Some are new, and not counted."""
+        """Return whether a new gang has not been counted yet."""
         return bool(self._uncounted)
 
     def count_new(self) -> Steps[None]:
-        """One look at everything for all gangs that are new; what changes meanwhile is counted as it comes."""
+        """Count all new gangs in one pass over the instances; changes meanwhile are applied as they come."""
         if not self._uncounted:
             return
-        new = {gang: self._rolls[gang] for gang in self._uncounted}
-        workloads = {gang[1] for gang in new}  # nearly all instances are of others
+        new = {gang: self._countss[gang] for gang in self._uncounted}
+        workloads = {gang[1] for gang in new}  # most instances belong to other workloads
         for piece in pieces(list(self._instances.items())):
             for each in piece:
                 if each.spec.workload in workloads and isinstance(each, Instance) and _gang_of(each) in new:
                     self._count(new[_gang_of(each)], each.key, self._instances.get(each.key))
             yield len(piece)
-        for gang, roll in new.items():
-            if self._rolls.get(gang) is roll:  # it may have ended, or begun anew
+        for gang, counts in new.items():
+            if self._countss.get(gang) is counts:  # it may have been removed or replaced
                 self._uncounted.pop(gang, None)
-                self._look(gang, roll)
+                self._look(gang, counts)
 
-    def _look(self, gang: Gang, roll: GangCounts) -> None:
-        """Is it whole, in pieces, or not there at all?"""
-        if 0 < len(roll.bound) < self._needed(gang, roll):
-            if roll.broken_at is None:
-                roll.broken_at = self._clock.monotonic()
+    def _look(self, gang: Gang, counts: GangCounts) -> None:
+        """Update whether a gang is incomplete."""
+        if 0 < len(counts.bound) < self._needed(gang, counts):
+            if counts.broken_at is None:
+                counts.broken_at = self._clock.monotonic()
                 self._broken[gang] = None
-                self._stirred.set()
+                self._changed.set()
         else:
-            roll.broken_at = None
+            counts.broken_at = None
             self._broken.pop(gang, None)
 
-    def _needed(self, gang: Gang, roll: GangCounts) -> int:
+    def _needed(self, gang: Gang, counts: GangCounts) -> int:
         workload = self._workload(gang)
         if workload is None:
             return 0
@@ -135,63 +136,65 @@ class Gangs:
         if workload.spec.type == "batch":
             batch = workload.spec.batch
             whole = batch.completions if batch is not None else workload.spec.groups[gang[2]].count
-            least = min(least, whole - len(roll.done))
+            least = min(least, whole - len(counts.done))
         return least
 
     def _workload(self, gang: Gang) -> Workload | None:
         found = self._workloads.get(Key(Workload.kind, gang[0], gang[1]))
         return found if isinstance(found, Workload) and gang[2] in found.spec.groups else None
 
-    # What the scheduler requests and tells.
+    # Called by the scheduler.
 
     def gang_members(self, request: PlacementRequest) -> GangMembers | None:
         if request.member is None:
             return None
         at_once(self.count_new())
-        roll = self._rolls.get(request.member.gang)
-        if roll is None:
+        counts = self._countss.get(request.member.gang)
+        if counts is None:
             return None
-        return GangMembers(self._needed(request.member.gang, roll), len(roll.bound), len(roll.coming - roll.bound))
+        return GangMembers(
+            self._needed(request.member.gang, counts), len(counts.bound), len(counts.coming - counts.bound)
+        )
 
     def assigned(self, request: PlacementRequest) -> None:
-        if request.member is not None and request.member.gang in self._rolls:
-            self._rolls[request.member.gang].coming.add(request.key)
+        if request.member is not None and request.member.gang in self._countss:
+            self._countss[request.member.gang].coming.add(request.key)
 
     def given_up(self, request: PlacementRequest) -> None:
-        if request.member is not None and request.member.gang in self._rolls:
-            self._rolls[request.member.gang].coming.discard(request.key)
+        if request.member is not None and request.member.gang in self._countss:
+            self._countss[request.member.gang].coming.discard(request.key)
 
     def written(self, request: PlacementRequest, uid: str) -> None:
-        """It is bound; the mirror may show that later."""
+        """Count a member as bound before the mirror shows it."""
         self.given_up(request)
         now = self._instances.get(request.key)
-        roll = self._rolls.get(request.member.gang) if request.member is not None else None
-        if roll is None or not isinstance(now, Instance) or now.meta.uid != uid:
+        counts = self._countss.get(request.member.gang) if request.member is not None else None
+        if counts is None or not isinstance(now, Instance) or now.meta.uid != uid:
             return
         if not now.phase.over and now.spec.stop is None:
-            roll.bound.add(request.key)
+            counts.bound.add(request.key)
             assert request.member is not None
-            self._look(request.member.gang, roll)
+            self._look(request.member.gang, counts)
 
-    async def restless(self) -> None:
-        """Wait until a gang is in pieces, or may be."""
+    async def wait_for_broken(self) -> None:
+        """Wait until a gang is incomplete, or may be."""
         while not (self._broken or self._uncounted):
-            self._stirred.clear()
-            await self._stirred.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def overdue(self) -> Iterator[tuple[Workload, str, GangCounts]]:
-        """Gangs that have been in pieces for too long, with their groups."""
+        """Return gangs that have been incomplete for longer than their timeout, with their groups."""
         for gang in sorted(self._broken):
-            workload, roll = self._workload(gang), self._rolls[gang]
+            workload, counts = self._workload(gang), self._countss[gang]
             facts = workload.spec.groups[gang[2]].gang if workload is not None else None
-            if workload is None or facts is None or roll.broken_at is None:
+            if workload is None or facts is None or counts.broken_at is None:
                 continue
-            if self._clock.monotonic() - roll.broken_at >= facts.timeout:
-                yield workload, gang[2], roll
+            if self._clock.monotonic() - counts.broken_at >= facts.timeout:
+                yield workload, gang[2], counts
 
 
 class BrokenGangs:
-    """Has the members of a gang that stayed in pieces stop: their controller replaces them, and they wait together."""
+    """Stops the members of incomplete gangs: their contcountser replaces them, and the gang waits as a whole."""
 
     def __init__(
         self,
@@ -202,7 +205,7 @@ class BrokenGangs:
         instances: Mirror,
         kept: Callable[[Workload, str], bool],
     ) -> None:
-        """`kept`: is this group a gang to its scheduler profile, and that of this scheduler?"""
+        """`kept` returns whether a group is a gang in its profile and belongs to this scheduler."""
         self._store = store
         self._clock = clock
         self._recorder = recorder
@@ -212,19 +215,21 @@ class BrokenGangs:
 
     async def run(self) -> None:
         while True:
-            await self._gangs.restless()
+            await self._gangs.wait_for_broken()
             await self._clock.sleep(LOOK_SECONDS)
             await in_turns(self._gangs.count_new())
-            for workload, group, roll in list(self._gangs.overdue()):
+            for workload, group, counts in list(self._gangs.overdue()):
                 if self._kept(workload, group):
-                    await self._give_back(workload, group, roll)
+                    await self._give_back(workload, group, counts)
 
-    async def _give_back(self, workload: Workload, group: str, roll: GangCounts) -> None:
+    async def _give_back(self, workload: Workload, group: str, counts: GangCounts) -> None:
         facts = workload.spec.groups[group].gang
         assert facts is not None
         needed = workload.spec.gang_of(group)
-        why = f"its gang is in pieces: {len(roll.bound)} of {needed} members had a node for {Seconds(facts.timeout)}"
-        members = [self._instances.get(key) for key in sorted(roll.bound, key=lambda key: (len(key.name), key.name))]
+        why = (
+            f"the gang was incomplete: {len(counts.bound)} of {needed} members had a node for {Seconds(facts.timeout)}"
+        )
+        members = [self._instances.get(key) for key in sorted(counts.bound, key=lambda key: (len(key.name), key.name))]
         stops = [
             Put(each.stopping(why, at=self._clock.now()))
             for each in members
@@ -235,12 +240,14 @@ class BrokenGangs:
                 await self._store.commit(*stops[start : start + WRITES_MOST])
             except Conflict as error:
                 if error.facts.get("key") not in {each.key for each in stops}:
-                    raise  # The fence: somebody else leads now.
-                return  # One of them has changed; look again.
+                    raise  # The fence: another scheduler leads now.
+                return  # A member has changed: check again.
             except Unavailable as error:
-                log.warning("the gang %s goes on holding its nodes: %s", workload.meta.name, error)
+                log.warning(
+                    "the store is unavailable, the incomplete gang %s keeps its nodes: %s", workload.meta.name, error
+                )
                 return
-        roll.broken_at = self._clock.monotonic()
+        counts.broken_at = self._clock.monotonic()
         self._recorder.note(workload, "GangGivenBack", f"group {group}: {why}", type="warning")
 
 

@@ -1,4 +1,4 @@
-"""The scheduler's configuration for those who decide as it would: read again when it changes, kept when it is wrong."""
+"""The last valid scheduler configuration, for plans and explanations outside the scheduler."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from mandor.scheduler.reload import ConfigSource
 
 
 class LastConfig:
-    """A mistake in the files changes nothing, here as in the scheduler: the configuration before it goes on."""
+    """Reads the configuration when its files change; an invalid one is ignored, as in the scheduler."""
 
     def __init__(self, source: ConfigSource) -> None:
         self._source = source
@@ -33,17 +33,17 @@ class LastConfig:
 
 
 class ConfiguredProfiles:
-    """The scheduler's profiles for deciding on a board, made anew when its configuration changes."""
+    """The scheduler's profiles for decisions on a cluster model, made again when the configuration changes."""
 
     def __init__(self, source: ConfigSource) -> None:
         self._config = LastConfig(source)
         self._of: tuple[object, ...] = ()
         self._made: dict[str, Profile] = {}
 
-    def __call__(self, board: ClusterModel) -> Mapping[str, Profile]:
+    def __call__(self, model: ClusterModel) -> Mapping[str, Profile]:
         config, registry = self._config.read()
-        made_of = (config, registry, board)
+        made_of = (config, registry, model)
         if not self._of or any(old is not new for old, new in zip(self._of, made_of, strict=True)):
-            self._made = ProfileFactory(Detached(board.table.snapshot)).profiles(config, registry)
+            self._made = ProfileFactory(Detached(model.table.snapshot)).profiles(config, registry)
             self._of = made_of
         return self._made

@@ -261,13 +261,13 @@ class Scheduler:
         if self._has_work:
             self._wake.set()
         elif self._idles:
-            self.view.take_happened()  # No attempt waits for these events.
+            self.view.take_events()  # No attempt waits for these events.
 
     @property
     def _has_work(self) -> bool:
         """Return whether any change can affect the next turn."""
         queue, view = self._queue, self.view
-        return queue.ready or view.behind or self._gangs.behind or queue.hopes(view.happened)
+        return queue.ready or view.behind or self._gangs.behind or queue.hopes(view.events)
 
     async def _size_all(self) -> None:
         """Read the objects that placed instances refer to and the mirrors have not shown, before the first decision."""
@@ -284,9 +284,9 @@ class Scheduler:
             self._wake.clear()
             if self.view.behind:
                 await in_turns(self.view.catch_up())
-            if self.view.happened:
-                happened, details = self.view.take_happened()
-                await in_turns(self._queue.happened(happened, now=self._clock.monotonic(), details=details))
+            if self.view.events:
+                events, details = self.view.take_events()
+                await in_turns(self._queue.wake_on(events, now=self._clock.monotonic(), details=details))
             if self._gangs.behind:
                 await in_turns(self._gangs.count_new())
             if self.view.behind:

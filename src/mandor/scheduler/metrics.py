@@ -1,4 +1,4 @@
-"""What the scheduler counts of itself, for metrics."""
+"""The metrics of the scheduler."""
 
 from collections.abc import Iterator
 
@@ -13,9 +13,11 @@ _RESULTS = {(True, False): "placed", (False, True): "fault", (False, False): "re
 
 
 class SchedulerMetrics:
+    """Counters of the scheduler, exported by `families`."""
+
     def __init__(self) -> None:
         self.attempts = Counts()
-        """By result and profile."""
+        """Decisions by result and profile."""
         self.decisions = Spread(DECISION_SECONDS)
         self.waits = Spread(WAIT_SECONDS)
         self.taken_back = 0
@@ -26,34 +28,30 @@ class SchedulerMetrics:
         self.attempts[result, profile] += 1
 
     def families(self, queue: SchedulingQueue, watchdog: Watchdog, nodes: int) -> Iterator[Family]:
-        yield counter(
-            "mandor_scheduler_attempts_total", "Decisions, by how they ended.", self.attempts, "result", "profile"
-        )
+        yield counter("mandor_scheduler_attempts_total", "Decisions by result.", self.attempts, "result", "profile")
         yield histogram(
             "mandor_scheduler_decision_duration_seconds",
-            f"How long one decision took, of one in {SAMPLED}.",
+            f"Duration of one decision in {SAMPLED}.",
             self.decisions,
         )
         yield histogram(
             "mandor_scheduler_wait_duration_seconds",
-            "From when an instance began to wait for a place until its place was written down.",
+            "Time from the creation of an instance to its bind.",
             self.waits,
         )
         yield counter(
             "mandor_scheduler_taken_back_total",
-            "Decisions that were not written, because something had changed.",
+            "Binds that were given up because the instance or its node had changed.",
             self.taken_back,
         )
-        yield counter(
-            "mandor_scheduler_preempted_total", "Instances that were told to go for a more important one.", self.victims
-        )
+        yield counter("mandor_scheduler_preempted_total", "Instances that were preempted.", self.victims)
         yield summary(
             "mandor_scheduler_plugin_duration_seconds",
-            f"What plugins took at each point; of Mandor's own in one of {SAMPLED} decisions.",
+            f"Time of plugin calls by point; built-in plugins are measured in one of {SAMPLED} decisions.",
             watchdog.spent,
             "point",
             "plugin",
         )
         lengths = {(place.value,): float(count) for place, count in queue.lengths().items()}
-        yield gauge("mandor_scheduler_queue_instances", "Who waits for a decision, and where.", lengths, "place")
-        yield gauge("mandor_scheduler_nodes", "Nodes in the table that decisions are made on.", nodes)
+        yield gauge("mandor_scheduler_queue_instances", "Instances in the scheduling queue by state.", lengths, "place")
+        yield gauge("mandor_scheduler_nodes", "Nodes in the scheduler's table.", nodes)

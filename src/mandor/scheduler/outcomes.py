@@ -126,7 +126,7 @@ class Outcomes:
             self._recorder.note(attempt.instance, "Scheduled", text, node=attempt.node)
 
     def _post_bind(self, attempt: Attempt, context: Context | None) -> None:
-        """Without a context there are no plugins to call, and the instance is in no gang."""
+        """Call PostBind plugins. An attempt without a context has no plugins and is in no gang."""
         if context is None:
             return
         self._reserved.pop(attempt, None)

@@ -1,7 +1,7 @@
-"""Which pools a scheduler owns: claimed in the store, so that each node belongs to exactly one scheduler.
+"""Ownership of node pools: claimed in the store, so that each node belongs to exactly one scheduler.
 
 A claim is the lease `pool-<name>` (`pools-all` for all), whose holder is the election of the schedulers that own it.
-Servers with the same pools stand in the same election; one of them leads.
+Servers with the same pools take part in the same election; one of them leads.
 """
 
 import hashlib
@@ -16,16 +16,18 @@ from mandor.model.record import Lease, LeaseSpec
 from mandor.store.base import Check, Delete, Put, Store, Write
 
 Pools = frozenset[str] | None
-"""None: all."""
+"""Names of pools; None: all pools."""
 
 ROLE = "scheduler"
 ONE, EVERY = "pool-", "pools-all"
 LOOK_SECONDS = 0.5
+"""Seconds between two reads of another leader's lease."""
 TRIES_MOST = 20
+"""Tries of a claim before it fails."""
 
 
 def election_of(pools: Pools) -> str:
-    """One for each set of pools."""
+    """Return the name of the election of a set of pools."""
     if pools is None:
         return ROLE
     return f"{ROLE}-{hashlib.sha256(','.join(sorted(pools)).encode()).hexdigest()[:12]}"
@@ -41,17 +43,17 @@ def _owned(known: Iterable[Lease], election: str) -> Pools:
 
 
 async def claim(store: Store, clock: Clock, pools: Pools) -> None:
-    """Returns when they are ours. `Invalid`: another scheduler, that lives, owns one of them."""
+    """Claim pools for this scheduler; raise `Invalid` if a live scheduler owns one of them."""
     for _ in range(TRIES_MOST):
         known = {each.meta.name: each for each in (await store.list(Lease.kind)).items if isinstance(each, Lease)}
-        rivals = [each for each in known.values() if _stands_against(each, pools)]
+        rivals = [each for each in known.values() if _conflicts(each, pools)]
         for rival in {each.spec.holder for each in rivals}:
             address = await _leader(store, clock, rival)
             if address is not None:
                 raise Invalid(
-                    f"{shown(pools)} cannot be scheduled here: the scheduler of {shown(_owned(known.values(), rival))} "
-                    f"at {address or 'another server'} owns some of them",
-                    hint="give each pool to one scheduler (`--pools`), and stop the other one first",
+                    f"{shown(pools)} cannot be claimed by this scheduler: the scheduler of "
+                    f"{shown(_owned(known.values(), rival))} at {address or 'another server'} owns some of them",
+                    hint="give each pool to one scheduler (`--pools`), and stop the other scheduler first",
                 )
         writes = _writes(known, rivals, pools)
         if not writes:
@@ -59,12 +61,14 @@ async def claim(store: Store, clock: Clock, pools: Pools) -> None:
         try:
             await store.commit(*writes)
         except Conflict:
-            continue  # Somebody else claims at the same time; look again.
+            continue  # Another scheduler claims at the same time: read again.
         return
-    raise Invalid(f"{shown(pools)} could not be claimed: others claim them again and again")
+    raise Invalid(
+        f"{shown(pools)} could not be claimed: other schedulers changed the claims during each of {TRIES_MOST} tries"
+    )
 
 
-def _stands_against(lease: Lease, pools: Pools) -> bool:
+def _conflicts(lease: Lease, pools: Pools) -> bool:
     name = lease.meta.name
     if not (name == EVERY or name.startswith(ONE)) or lease.spec.holder == election_of(pools):
         return False
@@ -79,7 +83,7 @@ def _writes(known: dict[str, Lease], rivals: Iterable[Lease], pools: Pools) -> l
     ]
     writes += [Delete(each.key, each.meta.version) for each in rivals if each.meta.name not in wanted]
     for holder in sorted({each.spec.holder for each in rivals}):
-        # Whoever led there and does not know yet that it is over can write nothing more.
+        # Fence the former leader: it may not have noticed that its term is over.
         term = known.get(f"term-{holder}")
         if term is not None:
             spec = msgspec.structs.replace(term.spec, renewals=term.spec.renewals + 1)
@@ -98,7 +102,7 @@ def _claim(known: Lease | None, name: str, holder: str) -> Lease:
 
 
 async def _leader(store: Store, clock: Clock, election: str) -> str | None:
-    """The address of whoever leads there; None: nobody does any more, by our own clock."""
+    """Return the address of an election's leader; None: its lease has not been renewed for its whole duration."""
     key = Key(Lease.kind, "", f"leader-{election}")
     seen, since = 0, clock.monotonic()
     while True:
@@ -106,7 +110,7 @@ async def _leader(store: Store, clock: Clock, election: str) -> str | None:
         if not isinstance(lease, Lease) or not lease.spec.holder:
             return None
         if seen and lease.meta.version != seen:
-            return lease.spec.address  # It renews its lease: it lives.
+            return lease.spec.address  # Renewed, so the leader is alive.
         seen = lease.meta.version
         if clock.monotonic() - since >= lease.spec.seconds:
             return None

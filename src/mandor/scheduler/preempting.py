@@ -97,7 +97,7 @@ class Preempting:
         now, victims = [each.instance for each in order.claims], order.victims
         failures = 0
         for _ in range(TRIES):
-            left = _still_there(order, victims)
+            left = _not_stopping(order, victims)
             try:
                 await self._store.commit(*self._writes(order, now, left))
             except Conflict as error:
@@ -113,7 +113,7 @@ class Preempting:
             now, victims = await self._read_again(order)
             written = all(
                 each.status.nominated == claim.node for claim, each in zip(order.claims, now, strict=True)
-            ) and not _still_there(order, victims)
+            ) and not _not_stopping(order, victims)
             if written:
                 return order.victims  # An earlier commit succeeded, though its reply was lost.
         raise Stale(f"its instances changed during each of {TRIES} tries")
@@ -177,7 +177,7 @@ def _parts(order: Preemption) -> Iterator[Preemption]:
     yield replace(order, claims=tuple(claims), victims=tuple(victims))
 
 
-def _still_there(order: Preemption, victims: Sequence[Instance]) -> list[Instance]:
+def _not_stopping(order: Preemption, victims: Sequence[Instance]) -> list[Instance]:
     """Return the victims that are on their nodes and not stopping yet."""
     return [each for each in victims if each.node in order.nodes and each.spec.stop is None and not each.phase.over]
 

@@ -335,7 +335,7 @@ class SchedulingQueue:
         self._keep(attempt)
         self._admit(attempt)
 
-    def happened(self, events: Set[ClusterEvent], *, now: float, details: Sequence[ClusterChange] = ()) -> Steps[None]:
+    def wake_on(self, events: Set[ClusterEvent], *, now: float, details: Sequence[ClusterChange] = ()) -> Steps[None]:
         """Retry the attempts whose refusal these events can change, after their pause; in steps, as many may wait.
 
         `details`: the single changes; without them plugins are not asked for hints.
@@ -364,13 +364,13 @@ class SchedulingQueue:
         concerning = (each for each in details if each.event in attempt.retry_on)
         return any(not self._ruled_out(attempt, each, outright) and self._hinted(attempt, each) for each in concerning)
 
-    def _ruled_out(self, attempt: Attempt, happened: ClusterChange, outright: Sequence[FilterPlugin]) -> bool:
+    def _ruled_out(self, attempt: Attempt, change: ClusterChange, outright: Sequence[FilterPlugin]) -> bool:
         """Return whether a change concerns a node that is ruled out for every form, by the same plugin as before it.
 
         A new node is never ruled out here.
         """
-        node, before = happened.node, happened.before
-        if node is None or not outright or happened.event is ClusterEvent.NODE_ADDED:
+        node, before = change.node, change.before
+        if node is None or not outright or change.event is ClusterEvent.NODE_ADDED:
             return False
         for form in attempt.request.forms:
             why = self._ruling_plugin(form, node, outright)
@@ -386,13 +386,13 @@ class SchedulingQueue:
         except PluginFault:
             return None
 
-    def _hinted(self, attempt: Attempt, happened: ClusterChange) -> bool:
+    def _hinted(self, attempt: Attempt, change: ClusterChange) -> bool:
         """Return whether a refusing plugin hints to retry; True if none of them has registered for the event."""
-        asked = [plugin for plugin in attempt.blamed if happened.event in plugin.retry_on]
+        asked = [plugin for plugin in attempt.blamed if change.event in plugin.retry_on]
         for form in attempt.request.forms:
             for plugin in asked:
                 try:
-                    hint = self._call(plugin, plugin.hint, form, happened)
+                    hint = self._call(plugin, plugin.hint, form, change)
                 except PluginFault:
                     return True  # An extra try does no harm.
                 if hint is not Hint.SKIP:

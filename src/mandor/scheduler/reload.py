@@ -1,4 +1,4 @@
-"""Follows the configuration file and the plugin folder: a change applies at once, a mistake changes nothing."""
+"""Reloads the configuration file and the plugin folder when they change; an invalid change is refused."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -19,14 +19,15 @@ from mandor.scheduler.queue import PAUSE
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
+"""Seconds between two checks of the files."""
 
 Use = Callable[[dict[str, Profile], Backoff], None]
-"""Takes up profiles, and the pause between the tries of one instance."""
-Seen = tuple[tuple[str, int, int, int], ...]
+"""Called with new profiles, and the pause between the tries of one instance."""
+FileStamps = tuple[tuple[str, int, int, int], ...]
 
 
 class Disabled(NamedTuple):
-    """A version of a plugin that is not used any more, and why."""
+    """A version of a plugin that was disabled, and why."""
 
     name: str
     version: str
@@ -34,7 +35,10 @@ class Disabled(NamedTuple):
 
 
 class ConfigSource:
-    """Where the configuration comes from; none of both: what is built in. `disabled`: not used, whatever it says."""
+    """Reads the configuration from a file and a plugin folder; without both, the built-in configuration.
+
+    `disabled` plugins are left out of the configuration.
+    """
 
     def __init__(
         self,
@@ -44,7 +48,7 @@ class ConfigSource:
         disabled: Collection[Disabled] = (),
         found: Callable[[Registry], None] = lambda registry: None,
     ) -> None:
-        """`found`: told which plugins there are, at each look."""
+        """`found` is called with the plugins at each read."""
         self._file = file
         self._plugins = plugins
         self._disabled = disabled
@@ -58,11 +62,11 @@ class ConfigSource:
         return without(config, {name for name in off if self._is_disabled(name, registry[name].version)}), registry
 
     def once(self) -> "ConfigSource":
-        """The same, for many who begin one after another: as long as the files are the same, they are read once."""
+        """Return a source that reads unchanged files only once, for simulations that start many schedulers."""
         return _Once(self._file, self._plugins, disabled=self._disabled, found=self._found)
 
     def _is_disabled(self, name: str, version: str) -> bool:
-        """Another version may do better."""
+        """Return whether this version is disabled; other versions of the plugin are not."""
         return any((each.name, each.version) == (name, version) for each in self._disabled)
 
     def _config(self, registry: Registry) -> SchedulerConfig:
@@ -74,8 +78,8 @@ class ConfigSource:
             raise Invalid(f"cannot read the scheduler configuration {self._file}: {error.strerror}") from error
         return read_config(text, registry, filename=str(self._file))
 
-    def seen(self) -> Seen:
-        """What tells one state of the files from another."""
+    def seen(self) -> FileStamps:
+        """Return the names, times and sizes of the files, to detect changes."""
         try:
             files = plugin_files(self._plugins) if self._plugins is not None else []
         except Invalid:
@@ -84,7 +88,7 @@ class ConfigSource:
 
 
 class _Once(ConfigSource):
-    _known: tuple[Seen, tuple[SchedulerConfig, Registry]] | None = None
+    _known: tuple[FileStamps, tuple[SchedulerConfig, Registry]] | None = None
 
     def read(self) -> tuple[SchedulerConfig, Registry]:
         seen = self.seen()
@@ -94,52 +98,52 @@ class _Once(ConfigSource):
 
 
 class Configured:
-    """Makes the profiles of a scheduler, and makes them anew when the files change."""
+    """Makes the profiles of a scheduler, and replaces them when the files change."""
 
     def __init__(self, source: ConfigSource) -> None:
         self._source = source
         self._seen = source.seen()
-        self._workshop: ProfileFactory | None = None
+        self._factory: ProfileFactory | None = None
         self.config: SchedulerConfig | None = None
 
     def pause(self) -> Backoff:
-        """Between the tries of one instance, at the start."""
+        """Return the configured pause between the tries of one instance."""
         return self._source.read()[0].pause or PAUSE
 
     def profiles(self, handle: Handle) -> dict[str, Profile]:
-        """For the start; a mistake is raised."""
+        """Make the profiles at the start; raise `Invalid` for an invalid configuration."""
         self._seen = self._source.seen()
-        self._workshop = ProfileFactory(handle)
-        return self._make(self._workshop)
+        self._factory = ProfileFactory(handle)
+        return self._make(self._factory)
 
-    def _make(self, workshop: ProfileFactory) -> dict[str, Profile]:
+    def _make(self, factory: ProfileFactory) -> dict[str, Profile]:
         config, registry = self._source.read()
-        profiles = workshop.profiles(config, registry)
+        profiles = factory.profiles(config, registry)
         self.config = config
         for key in config.ignored:
-            log.warning("the scheduler configuration says %s; it means nothing here and is ignored", key)
+            log.warning("the scheduler configuration has the unsupported key %s, which is ignored", key)
         return profiles
 
     async def follow(self, clock: Clock, use: Use) -> None:
-        """For ever. The outcome of each change is one sentence in the log."""
+        """Check the files every `LOOK_SECONDS`, until cancelled; each change is logged."""
         while True:
             await clock.sleep(LOOK_SECONDS)
-            self.look(use)
+            self.check(use)
 
-    def look(self, use: Use) -> bool:
-        """True: there was a change, and it holds now."""
+    def check(self, use: Use) -> bool:
+        """Reload the files if they have changed; return whether new profiles are in use."""
         seen = self._source.seen()
-        if seen == self._seen or self._workshop is None:
+        if seen == self._seen or self._factory is None:
             return False
         self._seen = seen
         try:
-            profiles = self._make(self._workshop)
+            profiles = self._make(self._factory)
             assert self.config is not None
             use(profiles, self.config.pause or PAUSE)
         except Invalid as error:
-            log.error("the changed scheduler configuration is refused, the old one goes on: %s", error)
+            log.error("the changed scheduler configuration is invalid, the previous one stays in use: %s", error)
             return False
-        log.info("the scheduler configuration has changed: %s", ", ".join(profiles))
+        log.info("the scheduler configuration was reloaded, with the profiles %s", ", ".join(profiles))
         return True
 
 

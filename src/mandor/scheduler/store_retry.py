@@ -1,4 +1,4 @@
-"""Reading what decides how to go on: an outage of the store is waited out, and ends nothing."""
+"""Reads from the store that are retried while the store is unavailable."""
 
 import logging
 
@@ -11,15 +11,16 @@ from mandor.store.base import Store
 log = logging.getLogger(__name__)
 
 AFTER_OUTAGE = Backoff(first_seconds=0.2, most_seconds=5.0, jitter=0.2)
+"""Pauses between the tries."""
 
 
 async def stored_now(store: Store, clock: Clock, key: Key) -> Object | None:
-    """As it is now, however long it takes to find out."""
+    """Return the stored object, retrying until the store is available."""
     failures = 0
     while True:
         try:
             return await store.get(key)
         except Unavailable as error:
             failures += 1
-            log.warning("what %s %s is now is not known: %s", key.kind, key.name, error)
+            log.warning("the store is unavailable, reading %s %s is retried: %s", key.kind, key.name, error)
             await clock.sleep(AFTER_OUTAGE.pause(failures))

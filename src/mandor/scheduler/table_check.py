@@ -1,4 +1,4 @@
-"""Compares the scheduler's table with the store: they may differ for a moment, and never for long."""
+"""Compares the scheduler's table with the store; differences may exist for a moment only."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,12 +13,15 @@ from mandor.scheduler.view import View
 from mandor.store.base import Store
 
 LOOKS_MOST = 10
+"""Comparisons before a difference is reported."""
 PAUSE_SECONDS = 0.3
+"""Seconds between two comparisons."""
 DIFFERENCES_MOST = 1000
+"""Differences in a report."""
 
 
 async def compare(view: View, store: Store, clock: Clock) -> TableReport:
-    """What differs at every look is a difference; what a change on its way explains is none."""
+    """Report the differences that are found by each of several comparisons; others are changes in transit."""
     lasting: set[Difference] | None = None
     for _ in range(LOOKS_MOST):
         found = set(await _look(view, store))
@@ -36,7 +39,7 @@ async def compare(view: View, store: Store, clock: Clock) -> TableReport:
 
 
 async def _look(view: View, store: Store) -> list[Difference]:
-    """The table moves on meanwhile: what that makes up is not the same at the next look."""
+    """Compare once. The table changes meanwhile, so a single comparison may find false differences."""
     nodes = [each for each in (await store.list(Node.kind)).items if isinstance(each, Node)]
     instances = (await store.list(Instance.kind)).items
     found = await in_turns(_nodes(view, nodes))
@@ -65,7 +68,7 @@ def _version(node: Node | None) -> str:
 def _instances(view: View, instances: Sequence[Object]) -> Steps[list[Difference]]:
     found: list[Difference] = []
     left: dict[Key, None] = {}
-    for some in pieces(list(view.table.allocations)):  # its own keys: to drop so many of one's own at once takes long
+    for some in pieces(list(view.table.allocations)):  # in steps: copying all keys at once takes long
         left.update(dict.fromkeys(some))
         yield len(some)
     for piece in pieces(instances, FEW):
@@ -77,7 +80,7 @@ def _instances(view: View, instances: Sequence[Object]) -> Steps[list[Difference
         yield WRITTEN * len(piece)
     for some in pieces(list(left)):
         for key in some:
-            if key.kind == Instance.kind:  # and not what an inventory shows
+            if key.kind == Instance.kind:  # not an entry of a bare-metal inventory
                 found += _of_instance(view, key, "")
         yield 2 * len(some)
     return found
@@ -92,7 +95,7 @@ def _of_instance(view: View, key: Key, there: str) -> Iterable[Difference]:
 
 
 def _sums(table: Table) -> Steps[list[Difference]]:
-    """The columns against the instances they are the sum of."""
+    """Compare the free resources of each node with the sum of its allocations."""
     used: dict[str, dict[str, int]] = {}
     for piece in pieces(list(table.allocations.values()), FEW):
         for allocation in piece:

@@ -1,4 +1,4 @@
-"""Says of work for a pool that no living scheduler owns that it waits for one: else nobody would say why it waits."""
+"""Reports instances that wait for a pool without a live scheduler, which no other scheduler would explain."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -12,12 +12,13 @@ from mandor.scheduler.status_writer import StatusWriter
 from mandor.store.base import Store
 
 LOOK_SECONDS = 2.0
+"""Seconds between two checks while such instances exist."""
 UNCLAIMED = "Unclaimed"
 _LEADER = "leader-"
 
 
 class UnclaimedPools:
-    """Of all schedulers that live, the one whose election comes first by name speaks for those who are not there."""
+    """Runs in every scheduler; among the live ones, the first by the name of its election writes the reports."""
 
     def __init__(
         self,
@@ -27,7 +28,7 @@ class UnclaimedPools:
         waiting: Mapping[Key, tuple[str, str]],
         status: StatusWriter,
     ) -> None:
-        """`waiting`: those whose pool is not ours, with their uid and pool."""
+        """`waiting`: instances for pools of other schedulers, with uid and pool."""
         self._store = store
         self._clock = clock
         self._pools = pools
@@ -35,15 +36,15 @@ class UnclaimedPools:
         self._some = asyncio.Event()
         self._status = status
         self._seen: dict[str, tuple[int, float]] = {}
-        """The version of each leader's lease, and since when it is that."""
+        """Version of each leader's lease, and the monotonic time since when it has not changed."""
 
     def changed(self) -> None:
-        """Others may be waiting than before."""
+        """Start checking if instances wait for other pools."""
         if self._waiting:
             self._some.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Check every `LOOK_SECONDS`, until cancelled."""
         while True:
             await self._some.wait()
             await self._clock.sleep(LOOK_SECONDS)
@@ -51,11 +52,11 @@ class UnclaimedPools:
                 self._some.clear()
                 continue
             try:
-                await self._look()
+                await self._check()
             except Unavailable:
-                continue  # It is said a little later.
+                continue  # The next check reports it.
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         leases = [each for each in (await self._store.list(Lease.kind)).items if isinstance(each, Lease)]
         alive = {*self._alive(leases), election_of(self._pools)}
         if min(alive) != election_of(self._pools):
@@ -69,7 +70,7 @@ class UnclaimedPools:
                 self._status.refused(key, uid, UNCLAIMED, f"no scheduler takes the pool {pool}: its owner is gone")
 
     def _alive(self, leases: Iterable[Lease]) -> Iterable[str]:
-        """Elections whose leader renews his lease, or has not been watched for long enough."""
+        """Return the elections whose leader renews its lease, or has not been observed for the whole lease duration."""
         now = self._clock.monotonic()
         for each in leases:
             election = each.meta.name.removeprefix(_LEADER)

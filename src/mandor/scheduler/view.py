@@ -71,7 +71,7 @@ class View:
         pools of this scheduler; None: all pools."""
         self.table = Table(seed)
         self.queue = queue
-        self.happened: set[ClusterEvent] = set()
+        self.events: set[ClusterEvent] = set()
         """Events since the queue was last updated."""
         self._details: list[ClusterChange] = []
         self._gone = gone
@@ -121,7 +121,7 @@ class View:
         elif isinstance(value, Volume):
             known = KnownVolume.of(value) if change.after is not None else None
             if self.table.set_volume(change.key, known):
-                self._happen(ClusterEvent.VOLUME, None)
+                self._add_event(ClusterEvent.VOLUME, None)
         elif isinstance(value, PriorityClass):
             self._apply_class(value, gone=change.after is None)
         elif isinstance(value, Reservation):
@@ -149,29 +149,29 @@ class View:
         new = self.table.node(node.meta.name) is None
         claims.set_node(self.table, node)
         if new or not isinstance(before, Node):
-            self._happen(ClusterEvent.NODE_ADDED, node)
+            self._add_event(ClusterEvent.NODE_ADDED, node)
             self._resume_waiting(node.key)
             return
         if _matters(before) != _matters(node):
-            self._happen(ClusterEvent.NODE_CHANGED, node, before=before)
+            self._add_event(ClusterEvent.NODE_CHANGED, node, before=before)
         if before.status.usage != node.status.usage:
-            self._happen(ClusterEvent.LOAD_CHANGED, node)
+            self._add_event(ClusterEvent.LOAD_CHANGED, node)
 
     def owns(self, pool: str) -> bool:
         return self._pools is None or pool in self._pools
 
-    def _happen(
+    def _add_event(
         self, event: ClusterEvent, node: Node | None, instance: Key | None = None, *, before: Node | None = None
     ) -> None:
-        self.happened.add(event)
+        self.events.add(event)
         if len(self._details) <= DETAILS_MOST:
             self._details.append(ClusterChange(event, node, instance, before))
 
-    def take_happened(self) -> tuple[set[ClusterEvent], list[ClusterChange]]:
+    def take_events(self) -> tuple[set[ClusterEvent], list[ClusterChange]]:
         """Return and reset events and changes; the changes are empty when there were more than `DETAILS_MOST`."""
-        happened, details = self.happened, self._details
-        self.happened, self._details = set(), []
-        return happened, details if len(details) <= DETAILS_MOST else []
+        events, details = self.events, self._details
+        self.events, self._details = set(), []
+        return events, details if len(details) <= DETAILS_MOST else []
 
     def _apply_release(self, release: Release, *, gone: bool) -> None:
         if gone:
@@ -218,14 +218,14 @@ class View:
             return
         else:
             self.table.set_quota(quota.meta.namespace, limit_of(quota))
-        self._happen(ClusterEvent.QUOTA_CHANGED, None, quota.key)
+        self._add_event(ClusterEvent.QUOTA_CHANGED, None, quota.key)
 
     def _apply_reservation(self, value: Reservation, *, gone: bool) -> None:
         held = None if gone else held_of(value)
         if held is not None:
             self.table.reservations.set(held)
         elif self.table.reservations.drop(str(value.key)):
-            self._happen(ClusterEvent.ROOM_FREED, None)
+            self._add_event(ClusterEvent.ROOM_FREED, None)
 
     def _all(self) -> list[Object]:
         return list(self._instances.items())
@@ -240,7 +240,7 @@ class View:
                 if isinstance(now, Instance):
                     self._update_rank(key, now)
             yield len(piece) + 3 * WRITTEN * len(theirs)
-        self._happen(ClusterEvent.ROOM_FREED, None)
+        self._add_event(ClusterEvent.ROOM_FREED, None)
 
     def _update_rank(self, key: Key, instance: Instance) -> None:
         allocation = self.table.allocation(key)
@@ -255,8 +255,8 @@ class View:
         """Count the instances of a group under its new labels."""
         placed = yield from self.table.relabel(before, after)
         if placed:
-            self._happen(ClusterEvent.PLACED, None)
-            self._happen(ClusterEvent.ROOM_FREED, None)
+            self._add_event(ClusterEvent.PLACED, None)
+            self._add_event(ClusterEvent.ROOM_FREED, None)
 
     def _identity(self, instance: Instance) -> Identity:
         allocation = self.table.allocation(instance.key)
@@ -312,7 +312,7 @@ class View:
         allocation = self.table.allocation(key)
         if allocation is not None:
             self.table.drop_allocation(key)
-            self._happen(ClusterEvent.ROOM_FREED, self.table.node(allocation.node), key)
+            self._add_event(ClusterEvent.ROOM_FREED, self.table.node(allocation.node), key)
         if attempt is not None:
             self._gone(attempt)
 
@@ -337,7 +337,7 @@ class View:
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
             self.table.set_allocation(key, instance.spec.node, shape, self._identity(instance), terms, ports)
             if new:
-                self._happen(ClusterEvent.PLACED, self.table.node(instance.spec.node), key)
+                self._add_event(ClusterEvent.PLACED, self.table.node(instance.spec.node), key)
 
     def _enqueue(self, key: Key, instance: Instance) -> None:
         """Queue a pending instance; if it is in the queue already, update its request."""
@@ -433,7 +433,7 @@ class View:
         attempt.assign(instance, node, chosen.meta.version, relaxed, context, shape, ports)
         self._assigned[key] = attempt
         if self.queue.hopes(_ONE_PLACED):  # Later decisions see it in the table.
-            self._happen(ClusterEvent.PLACED, chosen, key)
+            self._add_event(ClusterEvent.PLACED, chosen, key)
         return True
 
     def unassigned(self, attempt: Attempt) -> Instance | None:
@@ -463,7 +463,7 @@ class View:
             attempt.assign(instance, node.meta.name, node.meta.version)
             assigned[key] = attempt
             if self.queue.hopes(_ONE_PLACED):
-                self._happen(ClusterEvent.PLACED, node, key)
+                self._add_event(ClusterEvent.PLACED, node, key)
 
     def _chosen(self, key: Key) -> dict[str, int]:
         allocation = self.table.allocations[key]

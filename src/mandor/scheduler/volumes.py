@@ -1,4 +1,4 @@
-"""Writes down where the volumes of an instance are, before the instance is bound; doing it again changes nothing."""
+"""Writes the node of an instance's volumes before the instance is bound; idempotent."""
 
 import logging
 
@@ -17,17 +17,18 @@ from mandor.store.base import Put, Store
 log = logging.getLogger(__name__)
 
 TRIES_MOST = 5
+"""Tries of a commit that conflicts."""
 
 
 class VolumeWriter:
-    """A crash afterwards loses nothing: a volume without data, used by nobody, is placed anew with its instance."""
+    """Assigns volumes to nodes. After a crash, a volume without data and users is placed again with its instance."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     async def write(self, request: PlacementRequest, node: str) -> None:
-        """`NotBound` when one is elsewhere by now, or gone."""
+        """Assign the local volumes of a request to a node; raise `NotBound` if one is on another node or gone."""
         conflicts = outages = 0
         while True:
             try:
@@ -39,22 +40,26 @@ class VolumeWriter:
             except Conflict as error:
                 conflicts += 1
                 if conflicts == TRIES_MOST:
-                    raise NotBound(f"the volumes of {request.key.name} change all the time: {error}") from error
+                    raise NotBound(
+                        f"the volumes of {request.key.name} changed during each of {TRIES_MOST} tries: {error}"
+                    ) from error
             except Unavailable as error:
                 outages += 1
-                log.warning("the volumes of %s wait: %s", request.key.name, error)
+                log.warning(
+                    "the store is unavailable, placing the volumes of %s is retried: %s", request.key.name, error
+                )
                 await self._clock.sleep(AFTER_OUTAGE.pause(outages))
 
     async def _written(self, wanted: WantedVolume, request: PlacementRequest, node: str) -> Volume | None:
-        """The volume on that node; None: it is there already."""
+        """Return the volume to write; None: it is on that node already."""
         stored = await self._store.get(wanted.key)
         if not isinstance(stored, Volume):
             if wanted.spec.volume is not None:
-                raise NotBound(f"there is no volume {wanted.key.name} any more")
+                raise NotBound(f"the volume {wanted.key.name} was deleted")
             stored = Volume(meta=Meta(name=wanted.key.name, namespace=wanted.key.namespace), spec=_spec(wanted))
         status = stored.status
         if status.path and status.node != node:
-            raise NotBound(f"the volume {wanted.key.name} is on {status.node} by now")
+            raise NotBound(f"the volume {wanted.key.name} is now on {status.node}")
         owner = status.workload or request.identity.workload
         placed = stored.changed(status=msgspec.structs.replace(status, node=node, workload=owner))
         return placed if placed != stored or not stored.meta.version else None

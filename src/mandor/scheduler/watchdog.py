@@ -1,4 +1,4 @@
-"""SchedulerMetrics plugins, and breaks off the one that overruns its budget."""
+"""Measures plugin calls, and interrupts a plugin that exceeds its time budget."""
 
 import ctypes
 import threading
@@ -19,57 +19,57 @@ from mandor.placement.framework.watch import Overrun
 T = TypeVar("T")
 
 CPU_SECONDS = 1.0
-"""So much processor time a call may use."""
+"""Processor time budget of a call."""
 WALL_SECONDS = 10.0
-"""So long it may take, for one that sleeps or waits."""
+"""Wall time budget of a call, for plugins that sleep or wait."""
 OWN = "mandor.placement.plugins."
 SAMPLED = 16
-"""Of so many decisions, one is measured in all its steps."""
+"""One decision in this number has all its plugin calls measured."""
 Call = tuple[str, str, float, float]
-"""The point, the plugin, and from when to when, as the performance counter has it."""
+"""Point, plugin, start and end of a call, in seconds of `perf_counter`."""
 TRAIL_MOST = 2000
+"""Calls noted per trace."""
 _LOOKS = 10
-"""So often within the budget does the watchdog look."""
+"""Checks within the budget of one call."""
 
 
 class Watchdog:
-    """A thread that looks a few times within the budget whether the same call still runs, and if so throws `Overrun`
-    into the thread that runs it. Python code ends at its next step; C code and a wait in the system do not.
+    """A thread that raises `Overrun` in the scheduling thread when a plugin call exceeds its budget.
 
-    Only inside `run` is anything thrown, and its end takes back what has not arrived: what lies
-    outside is never interrupted.
+    Python code is interrupted at its next bytecode; C code and system calls are not. `Overrun` is raised only inside
+    `run`, whose end cancels one that is pending: code outside is never interrupted.
     """
 
     def __init__(self, *, cpu_seconds: float = CPU_SECONDS, wall_seconds: float = WALL_SECONDS) -> None:
         self.current = ""
         self.last = ""
-        """Who was called last, also after its end."""
+        """The plugin that was called last, also after its end."""
         self.spent: dict[tuple[str, str], Spent] = {}
-        """By point and plugin; of Mandor's own plugins in one of many decisions, of all others always."""
+        """Time by point and plugin; for built-in plugins from sampled decisions only."""
         self._cpu_seconds = cpu_seconds
         self._wall_seconds = wall_seconds
         self._lock = threading.Lock()
         self._watched = 0
-        """The thread to throw into; 0: nobody is inside."""
+        """The id of the thread that is inside `run`; 0: none."""
         self._thrown = False
         self._calls = 0
         self._since = 0.0
         self.running_seconds = 0.0
-        """How long the call that runs now has been seen to run, about; 0: none does, or it has just begun."""
+        """Approximate duration of the current call; 0: no call, or a new one."""
         self._timing = False
-        """The call that runs now is measured."""
+        """Whether the current call is measured."""
         self._runs = 0
         self.sampled = False
-        """What is inside now is measured in all its steps."""
+        """Whether all calls of the current `run` are measured."""
         self.trail: list[Call] | None = None
-        """What is called now is noted here, one after another; None: nobody wants to know."""
+        """List to which calls are appended, for traces; None: calls are not noted."""
         self._point = ""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         self._ended.clear()
-        self._thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
         return self
 
@@ -80,7 +80,7 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
 
-    # What the framework calls.
+    # Called by the framework.
 
     def begin(self, plugin: str, point: str) -> None:
         if self._timing:
@@ -109,10 +109,10 @@ class Watchdog:
         if self.trail is not None and len(self.trail) < TRAIL_MOST:
             self.trail.append((self._point, self.current, self._since, now))
 
-    # What the scheduler calls.
+    # Called by the scheduler.
 
     def run(self, work: Callable[[], T]) -> T:
-        """The work, watched; it tells by `begin` and `end` who is on. An `Overrun` may come out of it."""
+        """Run work that marks its plugin calls by `begin` and `end`; `Overrun` may be raised."""
         if self._watched:
             return work()
         self.enter()
@@ -122,17 +122,17 @@ class Watchdog:
             self.leave()
 
     def enter(self) -> None:
-        """As `run` begins, for who is not inside; whatever happens then, `leave` ends it."""
+        """Start watching this thread, as `run` does; the caller must call `leave`."""
         self._runs += 1
         self.sampled = self._runs % SAMPLED == 1 or self.trail is not None
         self._watched = threading.get_ident()
 
     def call(self, plugin: Plugin, work: Callable[..., T], *given: object, point: str = "Queue") -> T:
-        """One call of one plugin; whatever goes wrong is a `PluginFault`. Mandor's own need no watching."""
+        """Call a plugin and raise `PluginFault` for any error; built-in plugins are not watched."""
         try:
             if _is_own(type(plugin)):
                 return work(*given)
-            return self.run(partial(self._told, plugin.name, point, partial(work, *given)))
+            return self.run(partial(self._marked, plugin.name, point, partial(work, *given)))
         except PluginFault:
             raise
         except Overrun:
@@ -140,7 +140,7 @@ class Watchdog:
         except Exception as error:
             raise PluginFault(plugin.name, f"raised {type(error).__name__}: {error}") from error
 
-    def _told(self, name: str, point: str, work: Callable[[], T]) -> T:
+    def _marked(self, name: str, point: str, work: Callable[[], T]) -> T:
         self.begin(name, point)
         try:
             return work()
@@ -154,7 +154,7 @@ class Watchdog:
         )
 
     async def follow(self, plugin: Plugin, work: Coroutine[Any, Any, T]) -> T:
-        """An asynchronous call: every step of it is watched, the waits between them are not."""
+        """Run an asynchronous call with each step watched; the waits between steps do not count."""
         return await _steps(self, plugin, work)
 
     def leave(self) -> None:
@@ -169,9 +169,9 @@ class Watchdog:
             except Overrun:
                 continue
 
-    # The thread.
+    # The watchdog thread.
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         seen, wall, cpu = -1, 0.0, 0.0
         while not self._ended.wait(min(self._cpu_seconds, self._wall_seconds) / _LOOKS):
             with self._lock:
@@ -215,7 +215,7 @@ def _steps(watchdog: Watchdog, plugin: Plugin, work: Coroutine[Any, Any, T]) -> 
 
 
 def _step(work: Coroutine[Any, Any, Any], thrown: BaseException | None) -> tuple[bool, Any]:
-    """(True, its result) or (False, what it waits for)."""
+    """Return (True, the result) or (False, the awaited future)."""
     try:
         return False, work.send(None) if thrown is None else work.throw(thrown)
     except StopIteration as end:

@@ -124,17 +124,17 @@ def test_who_does_not_fit_waits_for_what_can_change_that() -> None:
     queue = make_queue("room", "node")
     queue.put_back(pop(queue), now=0, retry_on=ROOM)
     queue.put_back(pop(queue), now=0, retry_on=NODES)
-    at_once(queue.happened({ClusterEvent.ROOM_FREED}, now=50))
+    at_once(queue.wake_on({ClusterEvent.ROOM_FREED}, now=50))
     assert (queue.state(key("room")), queue.state(key("node"))) == (AttemptState.ACTIVE, AttemptState.UNSCHEDULABLE)
-    at_once(queue.happened({ClusterEvent.NODE_ADDED}, now=50))
+    at_once(queue.wake_on({ClusterEvent.NODE_ADDED}, now=50))
     assert queue.state(key("node")) is AttemptState.ACTIVE
-    at_once(queue.happened(set(), now=60))
+    at_once(queue.wake_on(set(), now=60))
 
 
 def test_a_change_that_comes_during_the_pause_is_not_forgotten() -> None:
     queue = make_queue("a")
     queue.put_back(pop(queue), now=10, retry_on=ROOM)
-    at_once(queue.happened(ROOM, now=10.2))
+    at_once(queue.wake_on(ROOM, now=10.2))
     assert queue.state(key("a")) is AttemptState.BACKING_OFF
     queue.flush(now=11)
     assert queue.state(key("a")) is AttemptState.ACTIVE
@@ -206,7 +206,7 @@ def test_one_event_wakes_a_gang_once() -> None:
     queue = make_queue()
     add_members(queue, "a", "b", "c")
     assert put_back_together(queue) == ["a", "b", "c"]
-    at_once(queue.happened(ROOM, now=60.0))
+    at_once(queue.wake_on(ROOM, now=60.0))
     assert pop(queue).request.key.name == "a"
     assert queue.pop() is None
 
@@ -227,7 +227,7 @@ def test_when_the_one_that_speaks_for_a_gang_goes_another_does() -> None:
     assert put_back_together(queue) == ["b", "c"]
     queue.remove(key("c"))  # parked: nobody else has to know
     assert queue.pop() is None
-    at_once(queue.happened(ROOM, now=60.0))
+    at_once(queue.wake_on(ROOM, now=60.0))
     assert pop(queue).request.key.name == "b"
     assert len(queue) == 0
 
@@ -254,7 +254,7 @@ def test_of_very_many_some_are_woken_at_a_time_and_who_is_gone_meanwhile_stays_g
     queue = make_queue(*names)
     for _ in names:
         queue.put_back(pop(queue), now=0, retry_on=ROOM)
-    waking = queue.happened(ROOM, now=100)
+    waking = queue.wake_on(ROOM, now=100)
     next(waking)
     assert queue.lengths()[AttemptState.ACTIVE] == WOKEN
     queue.remove(key(names[-1]))

@@ -88,9 +88,9 @@ def test_the_first_gate_that_is_closed_keeps_it_out() -> None:
     desk.queue.flush(now=10_000)
     assert desk.place("a") is AttemptState.GATED, "time opens no gate"
     second.answer = None
-    at_once(desk.queue.happened({ClusterEvent.ROOM_FREED}, now=1))
+    at_once(desk.queue.wake_on({ClusterEvent.ROOM_FREED}, now=1))
     assert desk.place("a") is AttemptState.GATED, "not what it waits for"
-    at_once(desk.queue.happened({ClusterEvent.NODE_ADDED}, now=2))
+    at_once(desk.queue.wake_on({ClusterEvent.NODE_ADDED}, now=2))
     assert desk.place("a") is AttemptState.ACTIVE
 
 
@@ -105,7 +105,7 @@ def test_a_gated_one_that_changes_is_looked_at_again_and_one_that_is_gone_is_for
     assert desk.place("a") is AttemptState.GATED, "nothing has changed about it"
     desk.add("a", priority=5)
     desk.queue.remove(key("b"))
-    at_once(desk.queue.happened({ClusterEvent.NODE_ADDED}, now=1))
+    at_once(desk.queue.wake_on({ClusterEvent.NODE_ADDED}, now=1))
     assert desk.names() == ["a"]
 
 
@@ -214,7 +214,7 @@ def test_a_hint_decides_whether_something_is_worth_a_try(
     assert attempt is not None
     retry_on = frozenset({ClusterEvent.NODE_ADDED}).union(*(plugin.retry_on for plugin in blamed))
     desk.queue.put_back(attempt, now=0, retry_on=retry_on, blamed=tuple(blamed))
-    at_once(desk.queue.happened({event}, now=50, details=[ClusterChange(event, make_node("n9"))]))
+    at_once(desk.queue.wake_on({event}, now=50, details=[ClusterChange(event, make_node("n9"))]))
     assert (desk.place("a") is AttemptState.ACTIVE) is woken
 
 
@@ -280,7 +280,7 @@ def test_what_happens_on_a_node_that_is_out_of_the_question_wakes_nobody_whom_no
     assert attempt is not None
     retry_on = frozenset({ClusterEvent.ROOM_FREED})
     desk.queue.put_back(attempt, now=0, retry_on=retry_on, blamed=(Silent(None),), by_node=by_node)
-    at_once(desk.queue.happened({ClusterEvent.ROOM_FREED}, now=50, details=details))
+    at_once(desk.queue.wake_on({ClusterEvent.ROOM_FREED}, now=50, details=details))
     assert (desk.place("a") is AttemptState.ACTIVE) is woken
 
 
@@ -290,7 +290,7 @@ def test_when_too_much_happens_to_tell_nobody_is_asked_for_hints() -> None:
     attempt = desk.queue.pop()
     assert attempt is not None
     desk.queue.put_back(attempt, now=0, retry_on=NODES, blamed=(Refuses(Hint.SKIP),))
-    at_once(desk.queue.happened({ClusterEvent.NODE_ADDED}, now=50))
+    at_once(desk.queue.wake_on({ClusterEvent.NODE_ADDED}, now=50))
     assert desk.place("a") is AttemptState.ACTIVE
 
 

@@ -28,8 +28,8 @@ class Desk:
         self.configured = Configured(ConfigSource(self.file, self.plugins))
         self.used = [self.configured.profiles(DETACHED)]
 
-    def look(self) -> bool:
-        return self.configured.look(self.use)
+    def check(self) -> bool:
+        return self.configured.check(self.use)
 
     def use(self, profiles: dict[str, Profile], pause: Backoff) -> None:
         self.used.append(profiles)
@@ -47,20 +47,20 @@ def desk(tmp_path: Path) -> Desk:
 
 @pytest.mark.req("S0-3", "S1-28", "S1-31")
 def test_a_changed_file_applies_without_a_restart(desk: Desk) -> None:
-    assert not desk.look()
+    assert not desk.check()
     desk.file.write_text("profiles:\n- plugins: {score: {disabled: [{name: '*'}]}}\n")
-    assert desk.look()
+    assert desk.check()
     assert desk.profile.scores == ()
-    assert not desk.look(), "once"
+    assert not desk.check(), "once"
 
 
 @pytest.mark.req("S1-39")
 def test_changed_pauses_apply_without_a_restart(desk: Desk) -> None:
     desk.file.write_text("podInitialBackoffSeconds: 3\npodMaxBackoffSeconds: 7\n")
-    assert desk.look()
+    assert desk.check()
     assert desk.pause == Backoff(3, 7)
     desk.file.write_text("profiles: []\n")
-    assert desk.look()
+    assert desk.check()
     assert desk.pause == PAUSE
 
 
@@ -79,18 +79,18 @@ def test_a_bad_change_is_refused_and_the_old_goes_on(
 ) -> None:
     desk.file.write_text(content)
     with caplog.at_level(logging.ERROR):
-        assert not desk.look()
-        assert not desk.look(), "said once"
+        assert not desk.check()
+        assert not desk.check(), "said once"
     assert len(desk.used) == 1
     (record,) = caplog.records
-    assert "is refused, the old one goes on: " in record.getMessage()
+    assert "is invalid, the previous one stays in use: " in record.getMessage()
     desk.file.write_text("profiles:\n- schedulerName: good\n")
-    assert desk.look()
+    assert desk.check()
 
 
 def test_a_file_that_vanishes_changes_nothing(desk: Desk) -> None:
     desk.file.unlink()
-    assert not desk.look()
+    assert not desk.check()
     assert len(desk.used) == 1
 
 
@@ -98,21 +98,21 @@ def test_a_file_that_vanishes_changes_nothing(desk: Desk) -> None:
 def test_a_plugin_file_is_taken_up_changed_and_refused_while_running(desk: Desk) -> None:
     write(desk.plugins, "mine.py")
     desk.file.write_text(ENABLED.format("Mine"))
-    assert desk.look()
+    assert desk.check()
     first = desk.profile
     (version,) = first.versions
     assert version.startswith("Mine@")
 
     write(desk.plugins, "mine.py", answer="False")
-    assert desk.look()
+    assert desk.check()
     assert desk.profile.versions != first.versions
     assert desk.profile.plugin("Mine") is not first.plugin("Mine")
     assert desk.profile.plugin("NodePorts") is first.plugin("NodePorts"), "the others live on"
 
     (desk.plugins / "mine.py").write_text("def broken(:\n")
-    assert not desk.look()
+    assert not desk.check()
     (desk.plugins / "mine.py").unlink()
-    assert not desk.look(), "what is enabled cannot be taken away"
+    assert not desk.check(), "what is enabled cannot be taken away"
 
 
 def test_at_the_start_a_mistake_is_raised(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_at_the_start_a_mistake_is_raised(tmp_path: Path) -> None:
 def test_what_is_ignored_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "c.yaml").write_text("percentageOfNodesToScore: 30\n")
     Configured(ConfigSource(tmp_path / "c.yaml")).profiles(DETACHED)
-    assert "percentageOfNodesToScore; it means nothing here and is ignored" in caplog.text
+    assert "the unsupported key percentageOfNodesToScore, which is ignored" in caplog.text
 
 
 async def test_it_looks_every_few_seconds(desk: Desk) -> None:

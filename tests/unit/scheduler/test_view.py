@@ -130,10 +130,10 @@ async def test_an_assignment_is_confirmed_by_the_mirror(desk: Desk) -> None:
 async def test_a_withdrawn_assignment_frees_its_room(desk: Desk) -> None:
     await ready(desk)
     made = desk.assign()
-    desk.view.happened.clear()
+    desk.view.events.clear()
     assert desk.view.withdraw(made)
     assert (desk.free_cpu(), desk.place()) == (4000, None)
-    assert desk.view.happened == {ClusterEvent.ROOM_FREED}
+    assert desk.view.events == {ClusterEvent.ROOM_FREED}
 
 
 async def test_an_assignment_of_a_replaced_instance_is_void(desk: Desk) -> None:
@@ -155,10 +155,10 @@ async def test_room_is_free_when_it_is_over_and_not_before(desk: Desk, phase: Ph
         await desk.put((await desk.instance()).reported(InstanceStatus(phase=step)))
         assert desk.free_cpu() == 3000
     assert desk.view.table.version == version, "what is known stays true"
-    desk.view.happened.clear()
+    desk.view.events.clear()
     await desk.put((await desk.instance()).reported(InstanceStatus(phase=phase)))
     assert desk.free_cpu() == 4000
-    assert desk.view.happened == {ClusterEvent.ROOM_FREED}
+    assert desk.view.events == {ClusterEvent.ROOM_FREED}
 
 
 async def test_one_told_to_stop_or_deleted_leaves_the_queue(desk: Desk) -> None:
@@ -174,15 +174,15 @@ async def test_one_told_to_stop_or_deleted_leaves_the_queue(desk: Desk) -> None:
 
 
 async def test_only_what_placement_looks_at_makes_a_retry_worthwhile(desk: Desk) -> None:
-    desk.view.happened.clear()
+    desk.view.events.clear()
     node = await desk.store.get(Key(Node.kind, "", "n1"))
     assert isinstance(node, Node)
     await desk.put(node.changed(status=msgspec.structs.replace(node.status, address="10.0.0.9")))
-    assert desk.view.happened == set()
+    assert desk.view.events == set()
     node = await desk.store.get(Key(Node.kind, "", "n1"))
     assert isinstance(node, Node)
     await desk.put(node.changed(spec=msgspec.structs.replace(node.spec, cordoned=True)))
-    assert desk.view.happened == {ClusterEvent.NODE_CHANGED}
+    assert desk.view.events == {ClusterEvent.NODE_CHANGED}
 
 
 async def test_a_release_that_goes_takes_no_room_with_it(desk: Desk) -> None:
@@ -196,12 +196,12 @@ async def test_a_release_that_goes_takes_no_room_with_it(desk: Desk) -> None:
 
 
 async def test_a_busier_node_is_news_only_for_those_who_care_for_load(desk: Desk) -> None:
-    desk.view.take_happened()
+    desk.view.take_events()
     attributes = desk.view.table.snapshot()._cached.attributes
     stored = await desk.store.get(Key(Node.kind, "", "n1"))
     assert isinstance(stored, Node)
     await desk.put(stored.changed(status=msgspec.structs.replace(stored.status, usage=Resources(500, 0, 0))))
-    assert desk.view.take_happened()[0] == {ClusterEvent.LOAD_CHANGED}
+    assert desk.view.take_events()[0] == {ClusterEvent.LOAD_CHANGED}
     assert desk.view.table.snapshot()._cached.attributes == attributes, "what is known about the nodes stays known"
     assert desk.view.table.snapshot().usage[0, 0] == 500
 
