@@ -62,7 +62,7 @@ async def watch(store: Store, meter: Meter, wanted: int, done: asyncio.Event) ->
         for change in changes:
             before, after = change.before, change.after
             if isinstance(after, Instance) and after.spec.node and not (before is not None and before.spec.node):
-                meter.told(after)
+                meter.count_bind(after)
         if len(meter.bound) >= wanted:
             done.set()
 

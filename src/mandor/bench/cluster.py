@@ -1,4 +1,4 @@
-"""The cluster that is measured: a store, the scheduler that leads on it, and what stands in for agents."""
+"""The measured cluster: a store, the leading scheduler, and a replacement for agents."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -23,14 +23,14 @@ from mandor.store.election import Election
 from mandor.store.recorder import Recorder
 
 COMMITS_MOST = 16
-"""So many commits are on their way at once while objects are created."""
+"""Maximum number of concurrent commits while objects are created."""
 LEASE_SECONDS = 15.0
 _UNTRIED = {None, AttemptState.ACTIVE, AttemptState.CONSULTING, AttemptState.OUT}
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """What one operation created, and how many of it are not bound yet."""
+    """Objects that one operation created, and how many of them are not bound yet."""
 
     labels: dict[str, str]
     keys: list[Key] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Batch:
 
 
 class Cluster:
-    """Use as `async with`. There are no agents: what is told to stop is gone at once."""
+    """Use as `async with`. There are no agents: a stopped instance is gone at once."""
 
     def __init__(self, store: Store, clock: Clock, configured: Configured, meter: Meter) -> None:
         self.store = store
@@ -52,11 +52,11 @@ class Cluster:
         self._stack = AsyncExitStack()
         self._leads = asyncio.Event()
         self._open: dict[Key, Batch] = {}
-        """Instances that wait for their node."""
+        """Instances that wait for a node, with their batch."""
         self.batches: list[Batch] = []
         self._ended: list[Instance] = []
         self._kept: set[Key] = set()
-        """Workloads whose instances stay when they are deleted, marked: somebody holds on to them."""
+        """Deleted workloads whose instances remain, because of finalizers."""
         self._end = asyncio.Event()
         self.scheduler: Scheduler | None = None
 
@@ -89,7 +89,7 @@ class Cluster:
     # Writing.
 
     async def write(self, writes: Sequence[Write]) -> None:
-        """All of them, many at once, in no particular order."""
+        """Write all objects with concurrent commits, in no particular order."""
         room = asyncio.Semaphore(COMMITS_MOST)
 
         async def commit(chunk: Sequence[Write]) -> None:
@@ -102,7 +102,7 @@ class Cluster:
                 tasks.create_task(commit(chunk))
 
     def expect(self, instances: Iterable[Instance], workload: Workload, *, kept: bool = False) -> Batch:
-        """They are about to be created."""
+        """Register objects that are about to be created."""
         batch = Batch(workload.meta.labels, [each.key for each in instances])
         batch.left = len(batch.keys)
         for key in batch.keys:
@@ -116,14 +116,14 @@ class Cluster:
         return batch
 
     async def remove(self, keys: Iterable[Key], per_second: float) -> None:
-        """As somebody who deletes pods: a node's work is told to stop, the rest just goes."""
+        """Delete pods: a bound instance is stopped, others are deleted."""
         for key in list(keys):
             found = await self.store.get(key)
             if isinstance(found, Instance) and found.spec.stop is None:
                 try:
                     await self.store.commit(Put(found.stopping("deleted", at=self._clock.now())))
                 except Conflict:
-                    continue  # It was just bound, or has just ended; whoever wants it gone asks again.
+                    continue  # It was just bound or has ended; the caller retries.
             if per_second:
                 await self._clock.sleep(1 / per_second)
 
@@ -134,7 +134,7 @@ class Cluster:
             await batch.done.wait()
 
     async def tried(self, batches: Iterable[Batch]) -> None:
-        """Until each has a node, or was looked at and has none."""
+        """Wait until each instance has a node, or was tried and has none."""
         left = [key for batch in batches for key in batch.keys]
         while left := [key for key in left if key in self._open and not self._was_tried(key)]:
             await self._clock.sleep(0.02)
@@ -165,7 +165,7 @@ class Cluster:
                 self._ended.append(after)
                 self._end.set()
         elif after.spec.node and not (before is not None and before.node):
-            self.meter.told(after)
+            self.meter.count_bind(after)
             self._settled(change.key)
 
     def _settled(self, key: Key) -> None:

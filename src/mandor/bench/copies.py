@@ -1,4 +1,4 @@
-"""Pods that are alike, as one workload with many instances."""
+"""Groups equal pods into one workload with many instances."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from mandor.model.workload import FLAT, Release, Workload
 
 @dataclass(slots=True)
 class Copies:
-    """Pods that are alike, as one workload."""
+    """Equal pods as one workload."""
 
     workload: Workload
     release: Release
@@ -21,10 +21,10 @@ class Copies:
     pod_group: str = ""
     instances: list[Instance] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
-    """Which of all pods of the operation each of them is."""
+    """Index of each pod among all pods of the operation."""
 
     def together(self, least: int) -> None:
-        """So many of them get their nodes together, or none does."""
+        """Return the number of pods that must be bound together."""
         group = msgspec.structs.replace(
             self.workload.spec.groups[FLAT], replicas=len(self.instances), gang=Gang(min=least)
         )
@@ -46,7 +46,7 @@ class Copies:
 
 
 def in_turn(made: Sequence[Copies]) -> list[Instance]:
-    """As they would be created one by one."""
+    """Return the instances in the order in which the pods would be created one by one."""
     if len(made) == 1:
         return made[0].instances
     turns = [each for copies in made for each in zip(copies.turns, copies.instances, strict=True)]

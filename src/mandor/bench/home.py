@@ -1,4 +1,4 @@
-"""Where a run keeps its state: memory, a SQLite file or an etcd, each for this run alone."""
+"""Store of a run: memory, a SQLite file or an etcd, used by this run only."""
 
 import shutil
 import signal
@@ -18,10 +18,10 @@ from mandor.store.open import open_store
 HOMES = ("memory", "sqlite", "etcd")
 START_SECONDS = 60.0
 _BESIDE = Path(".components/etcd/usr/bin/etcd")
-"""Where `make components` puts it."""
+"""Path of the etcd that `make components` installs."""
 
 CpuSeconds = Callable[[], float]
-"""What others used for this run: etcd's own process."""
+"""Returns the CPU seconds of other processes of the run, such as etcd."""
 
 
 def nobody() -> float:
@@ -30,7 +30,7 @@ def nobody() -> float:
 
 @asynccontextmanager
 async def open_home(home: str, endpoints: str = "") -> AsyncIterator[tuple[Store, CpuSeconds]]:
-    """A store that holds nothing yet, and that is gone afterwards."""
+    """Open an empty store that is removed afterwards."""
     with TemporaryDirectory(prefix="mandor-bench-") as folder:
         if home == "memory":
             async with await open_store("memory:") as store:
@@ -51,7 +51,7 @@ async def open_home(home: str, endpoints: str = "") -> AsyncIterator[tuple[Store
 
 
 async def _clear(store: Store) -> None:
-    """Somebody else's etcd is left as it was found."""
+    """Delete the keys of this run from an etcd that was running before."""
     items = (await store.list(None)).items
     for start in range(0, len(items), WRITES_MOST):
         await store.commit(*(Delete(each.key, each.meta.version) for each in items[start : start + WRITES_MOST]))

@@ -1,6 +1,6 @@
-"""Kubernetes' Node and Pod templates as nodes and groups: small, and a refusal of everything else by its name.
+"""Converts Node and Pod templates of Kubernetes into nodes and groups; unsupported keys are errors.
 
-What a pod comes to is the importer's affair; here is what only a measurement has: nodes, gates, groups of pods.
+Pods are converted by the importer; this module adds what only measurements have: nodes, gates, pod groups.
 """
 
 import re
@@ -28,18 +28,18 @@ _IMAGE = "pause"
 _MAPPED = {"containers", "initContainers", "affinity", "nodeSelector", "tolerations", "topologySpreadConstraints"} | {
     "terminationGracePeriodSeconds"
 }
-"""Keys of a pod that its group has in it."""
+"""Keys of a pod that are part of its group."""
 _BESIDE = {"priority", "priorityClassName", "schedulingGates", "schedulerName", "schedulingGroup"}
 _CONTAINER = {"name", "image", "ports", "resources", "command", "args"}
 _INDEX = re.compile(r"\[\d+\]")
 
 Refuse = Callable[[str, str], None]
-"""Told of a key that cannot be mapped, and why; it raises, or it notes that and the key is left out."""
+"""Called with a key that cannot be mapped, and the reason; raises, or notes it and drops the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What a pod template comes to; its copies are instances of one workload."""
+    """A converted pod template; its copies are instances of one workload."""
 
     group: Group
     labels: dict[str, str]
@@ -47,23 +47,23 @@ class Pod:
     gates: tuple[str, ...]
     profile: str
     name: str | None
-    """Absent: one is generated."""
+    """Name of the pod; None: generated."""
     stem: str
     finalizers: bool
-    """Deleting it only marks it: somebody else must let go of it first."""
+    """Deletion only marks the pod: a finalizer must be removed first."""
     pod_group: str | None
-    """The PodGroup that it belongs to."""
+    """PodGroup of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
     name: str
     least: int | None
-    """So many of its pods get their nodes together, or none does; absent: each for itself."""
+    """Minimum number of pods that must be bound together; None: pods are independent."""
 
 
 class Reader:
-    """Reads one template. What has no counterpart is told by its path, and left out if that is allowed."""
+    """Converts one template. Keys without a counterpart are reported by their path, and dropped if that is allowed."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Reader:
         )
 
     def _group(self, spec: Map) -> Group:
-        """As an import of it would have it; what is only nearly the same is refused, too."""
+        """Return the group as an import would create it; guessed keys are errors, too."""
         ledger = Ledger()
         pods = PodReader(ReferencedObjects(), PlacementReader(self._namespaces, _dropped))
         found = pods.read(ledger.open(self._mapped(spec), "", "spec"), Owner())
@@ -156,7 +156,7 @@ class Reader:
         return group
 
     def _mapped(self, spec: Map) -> Map:
-        """Only what is known here."""
+        """Check that all keys are known."""
         kept = Map(spec.line)
         for key in spec:
             if key in _MAPPED:

@@ -1,4 +1,4 @@
-"""What a result was measured on."""
+"""Describes the machine of a measurement."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def machine() -> dict[str, object]:
-    """The facts that make two results comparable."""
+    """Return the facts that make two results comparable."""
     names = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     memory = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), "0")
     return {

@@ -1,4 +1,4 @@
-"""Measures a stretch of a run: how many were bound when, what a decision took, CPU and memory."""
+"""Measures a part of a run: binds over time, duration of decisions, CPU and memory."""
 
 import resource
 import sys
@@ -15,20 +15,20 @@ SAMPLE_SECONDS = 1.0
 """As in scheduler_perf."""
 SHORT_SECONDS = 5.0
 SHORT_SAMPLES = 20
-"""A stretch shorter than that is sampled so often instead."""
+"""Number of samples of a part that is shorter than that many seconds."""
 DECISIONS_MOST = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose binds are counted."""
+    """Selects the instances whose binds are counted."""
 
     namespaces: frozenset[str]
     labels: dict[str, str] = field(default_factory=dict)
 
 
 class Meter:
-    """Between `start` and `stop` it counts the binds it is told of."""
+    """Counts binds between `start` and `stop`."""
 
     def __init__(self) -> None:
         self._scope: Scope | None = None
@@ -38,9 +38,9 @@ class Meter:
         self._cpu = self._loop_cpu = 0.0
         self.cpu_seconds = self.loop_cpu_seconds = 0.0
         self.bound: list[float] = []
-        """When, by the monotonic clock."""
+        """Monotonic times of the binds."""
         self.waited: list[float] = []
-        """For each of them, from its creation to its bind."""
+        """Seconds from creation to bind, for each bind."""
         self.decided: list[float] = []
 
     @property
@@ -62,11 +62,11 @@ class Meter:
             self.loop_cpu_seconds = time.thread_time() - self._loop_cpu
 
     def know(self, workload: Workload) -> None:
-        """Which labels its instances have."""
+        """Register the labels of an instance."""
         self._labels[workload.key] = workload.meta.labels
 
-    def told(self, instance: Instance) -> None:
-        """It is bound now."""
+    def count_bind(self, instance: Instance) -> None:
+        """Count the bind of an instance."""
         if not self.running:
             return
         name = instance.meta.namespace, instance.spec.workload
@@ -89,16 +89,16 @@ class Meter:
             labels.get(name) == value for name, value in self._scope.labels.items()
         )
 
-    # What it comes to.
+    # Results.
 
     @property
     def seconds(self) -> float:
-        """Until the last bind, or the whole stretch where nothing was bound."""
+        """Return the seconds until the last bind, or the whole duration if nothing was bound."""
         return (self.bound[-1] if self.bound else self._ended) - self._began
 
     def throughput(self) -> dict[str, float]:
-        """Binds a second; the percentiles are those of the samples. One in which nothing was bound makes the next
-        one longer, as in scheduler_perf."""
+        """Return binds per second; percentiles are those of the samples. A sample without binds extends the next one,
+        as in scheduler_perf."""
         each = SAMPLE_SECONDS if self.seconds >= SHORT_SECONDS else max(self.seconds / SHORT_SAMPLES, 0.001)
         counts: dict[int, int] = {}
         for at in self.bound:
@@ -127,7 +127,7 @@ class Meter:
 
 
 def percentiles(ordered: Sequence[float], digits: int) -> dict[str, float]:
-    """The smallest value that so many of them do not exceed."""
+    """Return the smallest value that this share of the values does not exceed."""
     found = {}
     for percent in (50, 90, 99):
         rank = max(0, -(-len(ordered) * percent // 100) - 1)

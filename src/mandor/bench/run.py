@@ -1,4 +1,4 @@
-"""Runs one case of a scenario file and answers with what was measured."""
+"""Runs one case of a scenario file and returns the measurements."""
 
 import asyncio
 from collections import Counter
@@ -33,12 +33,12 @@ def run_case(
     seconds: float = 600.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """`profile`: a scheduler configuration, instead of the case's own."""
+    """Run a case; `profile`: a scheduler configuration that replaces the case's own."""
     configured = Configured(ConfigSource(profile or case.scheduler_config))
     try:
         return uvloop.run(_run(case, workload, home, etcd, configured, lenient, seconds, say))
     except ExceptionGroup as group:
-        # Tasks run side by side, so what one of them ends with comes in a group.
+        # Tasks run concurrently, so their errors come in an exception group.
         error: Exception = group
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
@@ -78,7 +78,7 @@ async def _run(
 
 
 async def _check(steps: Steps, ops: Sequence[Op]) -> None:
-    """All of a case that has no counterpart is told, before anything runs."""
+    """Report everything in a case without a counterpart, before it runs."""
     await steps.look_through(ops)
     missing = list(steps.unsupported.values())
     if len(missing) == 1:
@@ -106,7 +106,7 @@ async def _stuck(cluster: Cluster, seconds: float, left_out: Sequence[str]) -> U
 
 
 async def _placed(store: Store) -> dict[str, Any]:
-    """Where everything stands at the end."""
+    """Return the number of instances by node at the end."""
     nodes = (await store.list(Node.kind)).items
     instances = (await store.list(Instance.kind)).items
     on = Counter(each.node for each in instances if each.node)

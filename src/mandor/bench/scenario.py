@@ -1,4 +1,4 @@
-"""Reads a file of test cases: each a list of operations, and workloads that give their parameters values."""
+"""Reads a file of test cases: lists of operations, and workloads that set their parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ OPCODES: dict[str, frozenset[str]] = {
     "startCollectingMetrics": frozenset({"name", "namespaces", "labelSelector"}),
     "stopCollectingMetrics": frozenset(),
 }
-"""What an operation may say. Everything else is a mistake in the file, told with its line."""
+"""Keys of each operation; any other key is an error with its line."""
 
 _CASE = frozenset(
     {"name", "workloadTemplate", "workloads", "defaultPodTemplatePath", "schedulerConfigPath"}
@@ -42,7 +42,7 @@ _WORKLOAD = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation, as it is written; `number` counts from 0 and names its namespace where nothing else does."""
+    """One operation as written; `number` counts from 0, and names its default namespace."""
 
     number: int
     opcode: str
@@ -51,7 +51,7 @@ class Op:
     params: Mapping[str, Any]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value; `$name` is the parameter of that name."""
+        """Return a value; `$name` is the parameter of that name."""
         return self._resolved(key, self.source.get(key, default))
 
     def count(self, default: int | None = None) -> int:
@@ -69,12 +69,12 @@ class Op:
         return float(found)
 
     def path(self, key: str, default: Path | None = None) -> Path | None:
-        """A file that the operation names, relative to its own."""
+        """Return the path of a file that the operation names, relative to the scenario file."""
         named = self.get(key)
         return self.file.parent / str(named) if named is not None else default
 
     def values(self) -> dict[str, Any]:
-        """What its templates may name, beside `.Index` and `.Count`."""
+        """Return the values for its templates, besides `.Index` and `.Count`."""
         given = self.source.get("templateParams") or {}
         return {name: self._resolved("templateParams", value) for name, value in given.items()}
 
@@ -82,7 +82,7 @@ class Op:
         return {str(key): str(value) for key, value in (self.get("labelSelector") or {}).items()}
 
     def inner(self, key: str) -> "Op":
-        """An operation inside this one."""
+        """Return an operation nested in this one."""
         source = self.source.get(key)
         if not isinstance(source, Map):
             self.refuse(key, f"`{key}` is an operation")
@@ -107,7 +107,7 @@ class Workload:
     params: Map
     labels: tuple[str, ...]
     threshold: float | None
-    """What Kubernetes' own tests demand of its scheduler, in pods a second."""
+    """Minimum throughput that Kubernetes' own tests require of its scheduler, in pods per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Case:
 
 
 def read_cases(path: Path) -> list[Case]:
-    """Every mistake is an `Invalid` with file and line."""
+    """Return the cases; raise `Invalid` with file and line."""
     try:
         documents = load_all(path.read_bytes())
     except OSError as error:
@@ -142,7 +142,7 @@ def read_cases(path: Path) -> list[Case]:
 
 
 def find_case(cases: list[Case], wanted: str) -> tuple[Case, Workload]:
-    """`NAME/WORKLOAD`; the name of a workload may have slashes itself."""
+    """Return the case `NAME/WORKLOAD`; the name of a workload can contain slashes."""
     name, _, workload_name = wanted.partition("/")
     case = next((each for each in cases if each.name == name), None)
     if case is None:
@@ -150,8 +150,8 @@ def find_case(cases: list[Case], wanted: str) -> tuple[Case, Workload]:
     workload = next((each for each in case.workloads if each.name == workload_name), None)
     if workload is None:
         names = [each.name for each in case.workloads]
-        told = f"the case {name} has no workload {workload_name!r}" if workload_name else f"{name}/WORKLOAD is missing"
-        raise Invalid(told, hint=f"it has {', '.join(names)}")
+        given = f"the case {name} has no workload {workload_name!r}" if workload_name else f"{name}/WORKLOAD is missing"
+        raise Invalid(given, hint=f"it has {', '.join(names)}")
     return case, workload
 
 
@@ -169,8 +169,8 @@ def _case(path: Path, source: Any, line: int) -> Case:
         path,
         tuple(_op(path, each, at) for each, at in zip(template, template.lines, strict=True)),
         tuple(_workload(path, each, at) for each, at in zip(workloads, workloads.lines, strict=True)),
-        _beside(path, source, "defaultPodTemplatePath"),
-        _beside(path, source, "schedulerConfigPath"),
+        _relative_path(path, source, "defaultPodTemplatePath"),
+        _relative_path(path, source, "schedulerConfigPath"),
     )
 
 
@@ -206,7 +206,7 @@ def _text(path: Path, source: Map, key: str) -> str:
     return str(source[key])
 
 
-def _beside(path: Path, source: Map, key: str) -> Path | None:
+def _relative_path(path: Path, source: Map, key: str) -> Path | None:
     return path.parent / str(source[key]) if source.get(key) else None
 
 

@@ -1,4 +1,4 @@
-"""The templates that operations name: read once, rendered for each object."""
+"""Templates of operations: read once, rendered for each object."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Carries out the operations of a scenario, one after another; churn and slow deletions go on beside them."""
+"""Runs the operations of a scenario one after another; churn and slow deletions run in the background."""
 
 import asyncio
 import re
@@ -30,13 +30,13 @@ from mandor.store.base import Delete, Put
 
 Note = Callable[[str], None]
 _OWN_NAME = re.compile(r"^  name: .*$", re.MULTILINE)
-"""That of the object itself: what else is called by a name stands further in."""
+"""Line with the object's own name; other names are indented further."""
 
 _UNCHANGED = {
     "Pod": "pods are not changed here: a changed workload gets new instances",
     "resize": "what runs gets no other resources: a changed workload gets new instances",
 }
-"""What can be updated in Kubernetes, and why it cannot be here."""
+"""Kinds that can be updated in Kubernetes, and the reason why they cannot be updated here."""
 
 
 class Steps:
@@ -53,12 +53,12 @@ class Steps:
         self._made = 0
         self._nodes = 0
         self.notes: dict[str, None] = {}
-        """What was left out, in the order it was met."""
+        """Notes about skipped operations, in order."""
         self.unsupported: dict[str, Unsupported] = {}
-        """Of these, what has no counterpart; by operation, so that each is told once."""
+        """Errors of operations without a counterpart, by operation, so that each is reported once."""
 
     async def look_through(self, ops: Sequence[Op]) -> None:
-        """Read all that they name, and write nothing: what has no counterpart is known before anything runs."""
+        """Read everything that the operations name, without writing: errors are found before the run."""
         for op in ops:
             await self._look_at(op)
 
@@ -204,7 +204,7 @@ class Steps:
     def _pods(
         self, op: Op, path: Path | None, namespace: str, count: int, values: Mapping[str, Any]
     ) -> Sequence[Copies]:
-        """One workload for all pods whose templates come to the same."""
+        """Create one workload for all pods with equal converted templates."""
         text = self._sources.text(op, path, DEFAULT_POD)
         found: dict[str, Copies] = {}
         if not has_actions(text):
@@ -223,11 +223,11 @@ class Steps:
         return list(found.values())
 
     def _gather(self, op: Op, copies: Copies, group: PodGroup) -> None:
-        """A gang is one group of one workload here, so all its pods must be alike."""
+        """Group the pods of a gang: a gang is one group of one workload, so its pods must be equal."""
         assert group.least is not None
         if group.least > len(copies.instances):
-            told = f"{group.least} pods of {group.name} belong together, and only {len(copies.instances)} are alike"
-            self._unmapped(op, "podTemplatePath", "PodGroup", told)
+            reported = f"{group.least} pods of {group.name} belong together, and only {len(copies.instances)} are alike"
+            self._unmapped(op, "podTemplatePath", "PodGroup", reported)
             return
         copies.together(group.least)
 
@@ -263,11 +263,11 @@ class Steps:
         keys = [key for batch in chosen for key in batch.keys if key.namespace == namespace]
         removing = self._cluster.remove(keys, op.number_of("deletePodsPerSecond", 0))
         if op.get("skipWaitToCompletion"):
-            self._beside(removing, "deletions")
+            self._relative_path(removing, "deletions")
         else:
             await removing
 
-    # Anything.
+    # Other objects.
 
     async def _create_any(self, op: Op) -> None:
         path = op.path("templatePath")
@@ -296,7 +296,7 @@ class Steps:
                 await asyncio.sleep(1 / pause)
 
     def _updated(self, op: Op, index: int, count: int) -> Node | None:
-        """What it is from now on; None: it is nothing that can be changed."""
+        """Return the updated object; None: it cannot be changed."""
         path = op.path("templatePath")
         source = self._sources.document(op, path, "", {"Index": index, "Count": count})
         kind = str(source.get("kind"))
@@ -314,13 +314,13 @@ class Steps:
         makers = [partial(self._churned, op, path, kind) for path, kind in self._churns(op)]
         pause = op.number_of("intervalMilliseconds", 500) / 1000
         number = max(1, int(op.number_of("number", 0)))
-        self._beside(_churn_for_ever(makers, pause, number, again=mode == "recreate"), "churn")
+        self._relative_path(_churn_for_ever(makers, pause, number, again=mode == "recreate"), "churn")
 
     def _churns(self, op: Op) -> Iterator[tuple[Path, str]]:
         for named in op.get("templatePaths") or ():
             path = op.file.parent / named
             kind = str(self._sources.document(op, path, "", {"Index": 0}).get("kind"))
-            if kind == "Service":  # Events for the scheduler to sift there; here no decision knows of them.
+            if kind == "Service":  # Kubernetes' scheduler filters such events; no decision here depends on them.
                 self.notes[f"{op.opcode}: Service: no place depends on one"] = None
             elif kind not in {"Node", "Pod"}:
                 self._unmapped(op, "templatePaths", kind, "this kind has no counterpart")
@@ -328,7 +328,7 @@ class Steps:
                 yield path, kind
 
     async def _churned(self, op: Op, path: Path, kind: str, old: Sequence[Key]) -> Sequence[Key]:
-        """Makes one and answers with its keys; given those, takes it away again."""
+        """Create a set of objects and return their keys; given those keys, delete them."""
         store = self._cluster.store
         if old:
             for key in old:
@@ -383,10 +383,10 @@ class Steps:
     def _unmapped(self, op: Op, key: str, what: str, why: str) -> None:
         self._left_out(op, f"{what}: {why}", op.source.lines.get(key, op.source.line))
 
-    def _left_out(self, op: Op, told: str, line: int | None = None) -> None:
+    def _left_out(self, op: Op, reported: str, line: int | None = None) -> None:
         error = Unsupported(
-            f"{op.opcode}: {told}",
-            hint="--lenient leaves it out, and says so",
+            f"{op.opcode}: {reported}",
+            hint="--lenient skips it with a note",
             file=str(op.file),
             line=line or op.source.line,
         )
@@ -395,14 +395,14 @@ class Steps:
         self.notes[error.message] = None
         self.unsupported.setdefault(f"{error.facts['line']} {error.message}", error)
 
-    def _beside(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _relative_path(self, work: Coroutine[Any, Any, None], name: str) -> None:
         assert self._tasks is not None
         self._tasks.start(work, name)
 
 
 @contextmanager
 def _placed_in(op: Op, path: Path | None, source: Map) -> Iterator[None]:
-    """A mistake in a template is told with its file and line."""
+    """Return the object; an error in a template has its file and line."""
     file = str(path or BUILT_IN)
     try:
         yield
@@ -418,7 +418,7 @@ Maker = Callable[[Sequence[Key]], Coroutine[Any, Any, Sequence[Key]]]
 
 
 async def _churn_for_ever(makers: Sequence[Maker], pause: float, number: int, *, again: bool) -> None:
-    """`again`: what was made `number` turns ago is taken away and made once more, in turns."""
+    """Create and delete objects repeatedly; `again`: objects of `number` turns ago are recreated."""
     made: list[list[Sequence[Key]]] = [[()] * number for _ in makers]
     turn = 0
     while True:
@@ -428,7 +428,7 @@ async def _churn_for_ever(makers: Sequence[Maker], pause: float, number: int, *,
             try:
                 slots[slot] = await make(slots[slot] if again else ())
             except MandorError:
-                continue  # Somebody was faster; the next turn comes.
+                continue  # A conflict; the next turn follows.
         turn += 1
 
 

@@ -1,4 +1,4 @@
-"""The part of Go's templates that scheduler_perf's files use: values, five functions of numbers, `if`."""
+"""The subset of Go templates that scheduler_perf uses: values, five arithmetic functions, `if`."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ def has_actions(text: str) -> bool:
 
 
 def render(text: str, values: Values, *, file: str = "") -> str:
-    """The text with its actions carried out; what is not understood is an error with its line."""
+    """Return the rendered text; an unknown action is an error with its line."""
     out: list[str] = []
     shown = [True]
-    """For each `if` around this place, whether its branch is taken."""
+    """For each enclosing `if`, whether its branch is active."""
     begun: list[int] = []
     for plain, action, line in _parts(text):
         if all(shown):
@@ -54,7 +54,7 @@ def render(text: str, values: Values, *, file: str = "") -> str:
 
 
 def _parts(text: str) -> Iterator[tuple[str, str, int]]:
-    """Plain text and the action after it, with its line; the last action is empty."""
+    """Yield plain text and the action after it, with its line; the last action is empty."""
     at, line = 0, 1
     for match in _ACTION.finditer(text):
         plain = text[at : match.start()]

@@ -1,4 +1,4 @@
-"""The data plane as one process: an agent with the engines of its machine."""
+"""Runs the data plane as one process: an agent with the engines of its machine."""
 
 import argparse
 import asyncio
@@ -41,9 +41,9 @@ from mandor.roots.tracing import target_of, tracing
 from mandor.store.remote import RemoteStore
 
 ALL_ENGINES = "all"
-"""As the name of an engine: every one that is installed, `process` too."""
+"""Name for all installed engines, including `process`."""
 ONLY_BY_NAME = frozenset({"fake", "process"})
-"""Engines that an agent has only if it names them: `fake` runs nothing, `process` runs tasks on the node itself."""
+"""Engines that an agent offers only by name: `fake` runs nothing, `process` runs tasks directly on the node."""
 _PARTS: dict[str, tuple[str, Callable[[str], int]]] = {
     "cpu": ("cpu_milli", Cpu.parse),
     "memory": ("memory_bytes", Size.parse),
@@ -54,11 +54,12 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: AgentRootSettings, *, dev: bool = False) -> None:
-    """Serve this node until a signal; its work goes on afterwards. `dev`: other users of the machine are trusted."""
+    """Serve this node until a signal; its instances keep running afterwards. `dev`: other users of the machine are
+    trusted."""
     name = settings.name or default_name()
     own = AgentLogHandler(name)
     logs.set_up(settings.log_style, settings.log_level, also=own, node=name)
-    target_of(settings)  # a mistake is told before anything runs
+    target_of(settings)  # errors are reported before anything starts
     if not dev:
         check_private_files(settings.directory, SECRET_FILES)
     try:
@@ -103,17 +104,17 @@ async def serve(settings: AgentRootSettings, own_logs: AgentLogHandler | None = 
             guard_control=GuardPost(_guard_job(settings)),
         )
         if settings.metrics:
-            from mandor.roots.metrics_page import metrics_at  # an agent without it keeps no server in memory
+            from mandor.roots.metrics_page import metrics_at  # saves memory in agents that never need the server
 
             await stack.enter_async_context(metrics_at(settings.metrics, partial(_families, agent)))
-        await _until_told(agent)
+        await _until_signal(agent)
 
 
 async def _families(agent: Agent) -> list[Family]:
     return [*process_families(), *await agent.metrics()]
 
 
-async def _until_told(agent: Agent) -> None:
+async def _until_signal(agent: Agent) -> None:
     working = asyncio.ensure_future(agent.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -145,7 +146,7 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
 
 
 def make_engines(wanted: tuple[str, ...], directory: Path, options: tuple[str, ...] = ()) -> dict[str, Engine]:
-    """The engines asked for, or every one that is installed; `fake` only by name, `process` by name or with `all`."""
+    """Return the requested engines, or all installed ones; `fake` only by name, `process` by name or with `all`."""
     every, wanted = ALL_ENGINES in wanted, _named(wanted)
     settings = _engine_settings(options, wanted or tuple(known_engines()))
     left_out = ONLY_BY_NAME - {"process"} if every else ONLY_BY_NAME
@@ -157,7 +158,7 @@ def make_engines(wanted: tuple[str, ...], directory: Path, options: tuple[str, .
         except Invalid as error:
             if name in wanted or name in settings:
                 raise
-            log.info("without the engine %s: %s", name, error)  # An extra of the package is not installed, as a rule.
+            log.info("without the engine %s: %s", name, error)  # Usually an extra of the package is not installed.
     return made
 
 
@@ -201,7 +202,7 @@ def _labels(words: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _capacity(settings: AgentRootSettings) -> Resources | None:
-    """What is not named, the node has all of."""
+    """Return the capacity of the node; resources that are not named are those of the machine."""
     if not settings.capacity:
         return None
     has: dict[str, int] = {}
@@ -229,7 +230,7 @@ def _thresholds(words: tuple[str, ...]) -> Mapping[str, Threshold]:
 
 
 def _devices(words: tuple[str, ...]) -> Mapping[str, int]:
-    """Those of several vendors add up to the number of their kind."""
+    """Return the devices; the devices of several vendors add up to the number of their kind."""
     devices = Resources()
     for name, count in _pairs(words, "a kind of device", "gpu=4 or nvidia/gpu=4"):
         if not count.isdecimal() or int(count) > 1024:
@@ -250,7 +251,7 @@ def _pairs(words: tuple[str, ...], what: str, example: str) -> Iterator[tuple[st
 
 
 def main() -> None:
-    """`python -m mandor.roots.agent`: what `mandor dev` starts."""
+    """`python -m mandor.roots.agent`: the program that `mandor dev` starts."""
     parser = argparse.ArgumentParser(prog="mandor-agent")
     for option in ("--data", "--name", "--join-token-file", "--port-range", "--otlp", "--otlp-traces", "--trace-share"):
         parser.add_argument(option)

@@ -1,4 +1,4 @@
-"""Audit records put together: the leader keeps the chain, and exports it by the sinks that agents use for logs."""
+"""Wires audit records: the leader keeps the hash chain, and exports it through the sinks that agents use for logs."""
 
 import socket
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class AuditSinks:
         egress: Egress = STRICT,
         files: SecretFiles = NO_FILES,
     ) -> None:
-        """`folder`: the one below which `file:` sinks may write; empty: none may."""
+        """`folder`: the folder below which `file:` sinks may write; empty: none."""
         self._secrets = Secrets(store, lambda secret: opened(sealer, secret), files)
         self._egress, self._files = egress, files
         self._folders = [Path(folder)] if folder else []

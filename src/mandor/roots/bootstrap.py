@@ -1,4 +1,4 @@
-"""What a new store needs: the cluster's id and epoch, a namespace, and the key that seals secrets."""
+"""Creates the objects of a new store: the cluster's id and epoch, a namespace, and the key that seals secrets."""
 
 import asyncio
 import time
@@ -22,8 +22,8 @@ from mandor.store.base import Put, Store
 
 
 async def ensure_cluster(store: Store, level: Level = "restricted", master: KeyRing | None = None) -> ClusterSpec:
-    """The cluster's id and epoch. An empty store becomes a new cluster with one namespace, `default`, of this level,
-    and a data key under this master key."""
+    """Return the cluster's id and epoch. An empty store becomes a new cluster with one namespace, `default`, of this
+    level, and a data key under this master key."""
     spec = ClusterSpec(new_uid())
     keys = (new_key(master, spec.id, time.time()),) if master is not None else ()
     cluster = Cluster(meta=Meta(name=KEY.name), spec=spec, status=ClusterStatus(keys=keys))
@@ -39,7 +39,8 @@ async def ensure_cluster(store: Store, level: Level = "restricted", master: KeyR
 
 
 async def ensure_master(store: Store, settings: ServerSettings) -> KeyRing:
-    """This server's master keys; a new one only if no secret in the store was sealed with another."""
+    """Return this server's master keys; a new key is made only if the store holds no secret that was sealed with
+    another."""
     path = settings.secrets_key_file
     master = await asyncio.to_thread(
         read_master, path, given=bool(settings.secrets_key), command=settings.secrets_key_command

@@ -1,5 +1,4 @@
-"""Keeps the server's own certificate, from the cluster's authority, and the file of authorities that nodes are
-verified by."""
+"""Keeps the server's own certificate from the cluster's authority, and the file of authorities that verify nodes."""
 
 import ipaddress
 import logging
@@ -28,12 +27,12 @@ WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
 class ServerCertificates:
-    """Writes `tls/server.pem` (key and certificate) and `tls/authorities.pem`, whenever one of them has to change."""
+    """Writes `tls/server.pem` (key and certificate) and `tls/authorities.pem` when one of them has to change."""
 
     def __init__(self, authority: CertificateAuthority, clock: Clock, folder: Path, hosts: list[str]) -> None:
         self._authority, self._clock, self._folder, self._hosts = authority, clock, folder, hosts
         self._issued = ""
-        """What the current certificate was issued for: authorities and names."""
+        """Authorities and names of the current certificate."""
         self._renew_at = 0.0
         self._ends_at = 0.0
 
@@ -47,7 +46,7 @@ class ServerCertificates:
         return self._folder / "authorities.pem"
 
     def keep(self) -> None:
-        """Write the files anew where the certificate nears its end or the authorities have changed."""
+        """Write the files again if the certificate expires soon or the authorities have changed."""
         bundle, now = self._authority.bundle, self._clock.now()
         if not self.authorities_file.exists() or self.authorities_file.read_text() != bundle + "\n":
             write_secret(self.authorities_file, bundle)
@@ -89,7 +88,7 @@ class ServerCertificates:
 
 
 def own_authority(settings: ServerSettings) -> Pair | None:
-    """The administrator's authority, from its files; None: the cluster has one of its own."""
+    """Return the administrator's authority from its files; None: the cluster has its own."""
     if not settings.ca_cert:
         return None
     try:
@@ -103,7 +102,7 @@ def own_authority(settings: ServerSettings) -> Pair | None:
 
 
 def host_names(settings: ServerSettings) -> list[str]:
-    """The names and addresses under which clients may reach this server."""
+    """Return the names and addresses under which clients can reach this server."""
     listen, _ = split_address(settings.listen)
     advertised = urlsplit(settings.address).hostname or "" if settings.address else ""
     own = socket.gethostname()
@@ -123,13 +122,13 @@ def _is_host(text: str) -> bool:
 
 
 def local_addresses() -> list[str]:
-    """The addresses of this machine's interfaces, as Linux lists them."""
+    """Return the addresses of this machine's interfaces, as Linux lists them."""
     found: list[str] = []
     with suppress(OSError):
         found += _of_fib(Path("/proc/net/fib_trie").read_text().splitlines())
     with suppress(OSError):
         words = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
-        # Link-local addresses mean nothing without an interface.
+        # Link-local addresses need an interface.
         found += [str(ipaddress.IPv6Address(int(each[0], 16))) for each in words if each[3] not in {"20", "10"}]
     return list(dict.fromkeys(found))
 
@@ -145,7 +144,8 @@ def _of_fib(lines: Iterable[str]) -> Iterator[str]:
 
 
 def advertised_host(listen: str) -> str:
-    """The host of this server's URL: where it listens, or if that is everywhere the address of its default route."""
+    """Return the host of this server's URL: the listen address, or the address of the default route if that is a
+    wildcard."""
     if listen not in WILDCARDS:
         return listen
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

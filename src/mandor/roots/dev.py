@@ -1,4 +1,4 @@
-"""`mandor dev`: a server and its agents on this machine, started again when one of them dies."""
+"""`mandor dev`: a server and its agents on this machine, restarted when one of them dies."""
 
 import asyncio
 import ctypes
@@ -28,7 +28,7 @@ QUICK_DEATH_SECONDS = 5.0
 PAUSE_MOST_SECONDS = 10.0
 START_SECONDS = 60.0
 NODES_SECONDS = 10.0
-"""So long the greeting waits for nodes that are ready."""
+"""Seconds that the greeting waits for ready nodes."""
 STOP_SECONDS = 15.0
 NODES_MOST = 50
 
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Where spans go, and what share of traces; a task that has some of its own is told, too."""
+    """Receiver of spans and share of recorded traces; tasks get the receiver's address, too."""
 
     url: str = ""
     share: str = ""
@@ -53,7 +53,7 @@ NO_TRACES = Traces()
 
 @dataclass
 class Child:
-    """One program of the cluster, and when it may be started again."""
+    """One program of the cluster, and the time when it may be restarted."""
 
     name: str
     command: list[str]
@@ -71,13 +71,13 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for this program, which then ends its children in order
+                start_new_session=True,  # Ctrl-C is handled by this program, which then ends its children in order
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - this program has no threads
             )
         self.started = time.monotonic()
 
     def tend(self, say: Say) -> None:
-        """Start it again if it died, with a pause that grows while it dies quickly."""
+        """Restart the program if it died, with a pause that grows while it dies quickly."""
         now = time.monotonic()
         if self.process is not None:
             code = self.process.poll()
@@ -125,12 +125,12 @@ def run(
         )
     if not 1 <= nodes <= NODES_MOST:
         raise Invalid(f"{nodes} nodes; between 1 and {NODES_MOST} are possible")
-    target_of(Settings(otlp_traces=traces.url, trace_share=traces.share))  # a mistake is told before anything runs
+    target_of(Settings(otlp_traces=traces.url, trace_share=traces.share))  # errors are reported before anything starts
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with _alone(directory, f"another `mandor dev` runs in {directory}"):
         (directory / "url").write_text(url + "\n")
         server, *agents = _children(directory, listen, url, nodes, record, traces)
-        with _told() as told:
+        with _signals() as told:
             try:
                 server.start()
                 _wait_ready(server, host, port, told)
@@ -140,7 +140,7 @@ def run(
                 while not told:
                     for child in (server, *agents):
                         child.tend(say)
-                    # Whoever types before there is a node is told that nothing fits.
+                    # A workload that is applied before a node is ready would be reported as unschedulable.
                     if greet_by is not None and (_nodes_ready(host, port) >= nodes or time.monotonic() > greet_by):
                         greet_by = None
                         _greet(url, directory, say)
@@ -152,7 +152,7 @@ def run(
 
 
 def stop(*, data: str = ".mandor", say: Say) -> None:
-    """End and remove everything that a dev cluster in `data` left running."""
+    """Stop and remove everything that a dev cluster in `data` left running."""
     from mandor.roots.agent import ALL_ENGINES, make_engines
     from mandor.roots.guard import dismiss
 
@@ -166,13 +166,13 @@ def stop(*, data: str = ".mandor", say: Say) -> None:
 
 
 async def stop_units(engines: dict[str, Engine]) -> int:
-    """End and remove every unit of these engines; how many were running."""
+    """Stop and remove every unit of these engines; return how many were running."""
     count = 0
     for engine in engines.values():
         async with engine:
             try:
                 seen = await engine.list()
-            except (NotFound, EngineDown):  # Not on this machine, or not running: nothing of it can be ended.
+            except (NotFound, EngineDown):  # Not installed or not running: it has no units that could be stopped.
                 continue
             running = [one.unit for one in seen if one.phase != UnitPhase.EXITED]
             await asyncio.gather(*(engine.stop(unit, grace_seconds=5) for unit in running))
@@ -201,7 +201,7 @@ def _children(directory: Path, listen: str, url: str, nodes: int, record: str, t
 
 
 def _port_range(number: int, nodes: int) -> str:
-    """They are on one machine, so each has its part of the usual range."""
+    """Return the part of the default port range for one of several agents on this machine."""
     whole = USUAL_PORTS
     each = (whole.last - whole.first + 1) // nodes
     first = whole.first + number * each
@@ -228,7 +228,7 @@ def _nodes_ready(host: str, port: int) -> int:
 
 
 def _get(host: str, port: int, path: str) -> bytes | None:
-    """None: it did not answer, or not well."""
+    """Return the answer; None: no answer, or an error."""
     connection = HTTPConnection(host, port, timeout=2)
     try:
         connection.request("GET", path)
@@ -250,7 +250,7 @@ def _greet(url: str, directory: Path, say: Say) -> None:
 
 
 def _command() -> str:
-    """How the reader can type this program's name."""
+    """Return the command that starts this program, as the user can type it."""
     own = Path(sys.executable).with_name("mandor")
     if shutil.which("mandor") == str(own):
         return "mandor"
@@ -270,8 +270,8 @@ def _alone(directory: Path, refusal: str) -> Iterator[None]:
 
 
 @contextmanager
-def _told() -> Iterator[list[int]]:
-    """The signals that told this program to end, as they come."""
+def _signals() -> Iterator[list[int]]:
+    """Yield the signals that ask this program to end."""
     told: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, lambda got, _: told.append(got)) for number in numbers]
@@ -283,7 +283,7 @@ def _told() -> Iterator[list[int]]:
 
 
 def _end_with_parent() -> None:
-    """In the child: SIGTERM when this program dies, however it dies."""
+    """In the child: deliver SIGTERM when the parent dies for any reason."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
     if os.getppid() == 1:

@@ -1,4 +1,4 @@
-"""What the API needs to say how the scheduler would decide: its configuration, its watchdog, the controllers' plans."""
+"""Wires forecasts of the API: the scheduler's configuration, its watchdog, the controllers' plans."""
 
 from collections.abc import Callable, Sequence, Set
 

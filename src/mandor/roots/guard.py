@@ -1,4 +1,4 @@
-"""The guard of a node as a process of its own, which outlives the agent; and the agent's end of it."""
+"""The guard of a node as a process that outlives the agent, and the agent's control of it."""
 
 import asyncio
 import logging
@@ -34,20 +34,20 @@ log = logging.getLogger(__name__)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What a guard is told when it starts."""
+    """Arguments of a guard process."""
 
     data: str
-    """The agent's directory."""
+    """The agent's data directory."""
     agent: int
-    """The process of the agent: as long as it lives, the guard stays."""
+    """Process id of the agent; the guard runs as long as the agent lives."""
     engines: Mapping[str, Mapping[str, str]]
-    """What their settings are, for those that have some."""
+    """Settings of the engines that have some."""
     log_style: logs.Style
     log_level: str
 
 
 class GuardPost:
-    """Starts a guard when one is needed; it is of the agent's own version, and takes over from an earlier agent's."""
+    """Starts a guard when one is needed; it replaces the guard of an earlier agent."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -69,7 +69,7 @@ class GuardPost:
 
 
 def _start(job: Job) -> subprocess.Popen[bytes]:
-    """Returns once it guards."""
+    """Start the guard and return when it is ready."""
     command = [sys.executable, "-m", "mandor.roots.guard", job.data]
     try:
         guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
@@ -89,7 +89,7 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
 
 
 def dismiss(data: Path) -> None:
-    """End the guard of an agent's directory, if there is one."""
+    """Stop the guard of an agent's directory, if there is one."""
     deadline = time.monotonic() + HAND_OVER_SECONDS
     while True:
         try:
@@ -106,7 +106,7 @@ def _kill(held: Held, path: Path) -> None:
     with suppress(ValueError, OSError):
         process = os.pidfd_open(int(held.holder))
         try:
-            # Asked again now that the process is held: so it is this one, and not a later one of that number.
+            # Checked again with the process held: it is the guard, not a later process with the same id.
             with hold(path):
                 return
         except Held as again:
@@ -117,7 +117,7 @@ def _kill(held: Held, path: Path) -> None:
 
 
 @contextmanager
-def _taken_over(data: Path) -> Iterator[None]:
+def _replaced(data: Path) -> Iterator[None]:
     while True:
         dismiss(data)
         with suppress(Held), hold(data / LOCK):
@@ -133,7 +133,7 @@ async def _watch(job: Job) -> None:
         return make_engine(name, directory=data / "engines" / name, **job.engines.get(name, {}))
 
     guard = Guard(Journal(data, draft=".guard"), engine, BootClock(), boot_id())
-    with _taken_over(data):
+    with _replaced(data):
         os.write(1, b".")
         os.dup2(2, 1)
         while os.getppid() == job.agent or not guard.idle:

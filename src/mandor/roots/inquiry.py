@@ -1,4 +1,4 @@
-"""Asks others over HTTP what a plugin wants to know before a cycle."""
+"""Sends the HTTP questions of plugins before a scheduling cycle."""
 
 import asyncio
 import ssl
@@ -16,7 +16,7 @@ AT_ONCE = 32
 
 
 class HttpInquiry:
-    """One session for all questions; whatever goes wrong is a `Reply` with a problem, never an exception."""
+    """One session for all questions; every failure becomes a `Reply` with a problem, never an exception."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -59,7 +59,7 @@ class HttpInquiry:
             return Reply(problem=f"{question.url}: {str(error) or type(error).__name__}")
 
     def _context(self, question: Question) -> ssl.SSLContext:
-        """Made anew when a file has changed: certificates are renewed while servers run."""
+        """Return the TLS context, created again when a file has changed: certificates are renewed while servers run."""
         tls = question.tls
         seen = tuple(Path(file).stat().st_mtime_ns for file in (tls.ca_file, tls.cert_file, tls.key_file) if file)
         known = self._contexts.get(tls)

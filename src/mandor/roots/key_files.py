@@ -24,18 +24,19 @@ JOIN = "join:first"
 
 
 class KeyFiles:
-    """`admin.token` has no end. `join.token` ends after 24 hours, and is replaced after two thirds of them."""
+    """Writes `admin.token`, which does not expire, and `join.token`, which expires after 24 hours and is replaced after
+    16."""
 
     def __init__(
         self, store: Store, clock: Clock, folder: Path, *, admin: bool, fingerprint: Callable[[], str] = lambda: ""
     ) -> None:
-        """`admin`: write `admin.token`, too. `fingerprint`: of the authority that servers have their certificates from;
-        it stands behind the tokens."""
+        """`admin`: write `admin.token`, too. `fingerprint`: of the authority that issued the servers' certificates; it
+        is appended to the tokens."""
         self._fingerprint = fingerprint
         self._store, self._clock, self._folder, self._admin = store, clock, folder, admin
 
     async def keep(self) -> None:
-        """Write each file whose token is missing, revoked or near its end."""
+        """Write each file whose token is missing, revoked or about to expire."""
         if self._admin:
             await self._keep("admin.token", "admin", "user:admin")
         await self._keep("join.token", "join", JOIN)
@@ -63,14 +64,14 @@ class KeyFiles:
             await self._forget_ended(now)
 
     def _write(self, path: Path, text: str) -> None:
-        """Write the token with the fingerprint that it has now, if that is not what the file says."""
+        """Write the token with the current fingerprint, if the file differs."""
         fingerprint = self._fingerprint()
         wanted = f"{text}.{fingerprint}" if fingerprint else text
         if not path.exists() or path.read_text().strip() != wanted:
             write_secret(path, wanted)
 
     async def _forget_ended(self, now: float) -> None:
-        """Delete tokens that earlier versions of `join.token` held and that have ended."""
+        """Delete expired tokens of earlier versions of `join.token`."""
         for each in (await self._store.list(Token.kind)).items:
             if isinstance(each, Token) and each.spec.identity == JOIN and each.ends_at < now:
                 try:
@@ -84,14 +85,14 @@ def _fresh(token: Token, now: float) -> bool:
 
 
 def _ending(replaced: object, now: float) -> list[Write]:
-    """A replaced token stays good until its end; one without an end, from an older version, gets one."""
+    """Return the end of a replaced token: unchanged, or 24 hours for one without an end from an older version."""
     if not isinstance(replaced, Token) or replaced.spec.expires_at:
         return []
     return [Put(replaced.changed(spec=msgspec.structs.replace(replaced.spec, expires_at=now + JOIN_SECONDS)))]
 
 
 def _token_name(path: Path) -> str:
-    """The public half of the token in the file; `-`: no such file, or no token in it."""
+    """Return the public half of the token in the file; `-`: no such file, or no token in it."""
     try:
         parts = split_token(path.read_text().strip())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where machines come from, put together: provisioners by their settings, and keys with which new machines join."""
+"""Wires machines on demand: provisioners by their settings, and join tokens for new machines."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ from mandor.store.base import Delete, Put, Store
 
 
 class Machines:
-    """Provisioners are kept, one for each name and settings, and closed in the end."""
+    """Caches one provisioner per name and settings, and closes them at the end."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class Machines:
         egress: Egress = STRICT,
         files: SecretFiles = NO_FILES,
     ) -> None:
-        """`everywhere`: the features that all servers have. `fingerprint`: of the authority that servers have their
-        certificates from; empty: they have them from elsewhere."""
+        """`everywhere`: features that all servers have. `fingerprint`: of the authority that issued the servers'
+        certificates; empty: another authority issued them."""
         self._everywhere, self._fingerprint = everywhere, fingerprint
         self._egress, self._files = egress, files
         self._store, self._clock, self._servers, self._ca = store, clock, servers, _read(ca_file)
@@ -58,7 +58,7 @@ class Machines:
         return self._made[key]
 
     async def join(self, machine: str, pool: str, seconds: float) -> JoinInfo:
-        """Make a join token for one use by this machine, in its pool; an earlier one of the machine is deleted."""
+        """Create a join token for one use by this machine, in its pool; an earlier token of the machine is deleted."""
         name, ends = f"machine-{machine}", self._clock.now() + seconds
         # A server of an older version would not write these limits back.
         terms = JoinTerms(uses=1, pool=pool, node=machine) if "join-terms" in self._everywhere() else None

@@ -15,7 +15,8 @@ HOW = "`openssl rand -hex 32` makes one"
 
 
 def read_master(path: Path, *, given: bool, command: str = "") -> KeyRing | None:
-    """The keys; None: no file was named and there is none yet. `given`: an administrator named the file."""
+    """Return the keys; None: no file was named, and the default file does not exist. `given`: an administrator named
+    the file."""
     if command:
         return _ring(_run(command), f"the output of `{shlex.split(command)[0]}`")
     try:
@@ -34,7 +35,7 @@ def make_master(path: Path) -> KeyRing:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Replace the file, durably, by one that only this user reads."""
+    """Replace the file, durably, by one that only this user can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".new")
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -52,7 +53,7 @@ def _ring(text: str, source: str) -> KeyRing:
 
 
 def _run(command: str) -> str:
-    """Run the program without a shell; its output is bounded in time and size, and never logged."""
+    """Run the program without a shell; time and size of its output are limited, and the output is never logged."""
     words = shlex.split(command)
     if not words:
         raise Invalid("--secrets-key-command names no program")

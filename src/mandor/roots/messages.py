@@ -1,4 +1,4 @@
-"""Messages to others, put together: secrets are opened with this server's key, events go out from the leader."""
+"""Wires webhooks and event buses: secrets are opened with this server's key, the leader sends the events."""
 
 from mandor.api.cluster import read_cluster
 from mandor.api.secret import opened
@@ -23,7 +23,7 @@ class Messages:
         self._secrets = Secrets(store, lambda secret: opened(sealer, secret), files)
 
     async def run(self, recorder: Recorder) -> None:
-        """For ever, in the leader."""
+        """Send until cancelled, in the leader."""
         cluster = await read_cluster(self._store)
         await EventSender(self._store, self._clock, recorder, cluster.id, self._sink).run()
 

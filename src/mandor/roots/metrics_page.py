@@ -1,4 +1,4 @@
-"""The page that Prometheus reads from an agent, with limits: anybody who reaches the address may ask for it."""
+"""Serves the metrics of an agent for Prometheus, with limits: any client that reaches the address can read them."""
 
 import asyncio
 import contextlib
@@ -16,15 +16,15 @@ from mandor.roots.settings import split_address
 log = logging.getLogger("mandor.agent")
 
 CONNECTIONS_MOST = 64
-"""One more closes the oldest."""
+"""Maximum number of connections; a further one closes the oldest."""
 CONNECTION_SECONDS = 10.0
-"""A connection is closed after so long, whatever it does: a scrape takes milliseconds."""
+"""Seconds after which a connection is closed: a scrape takes milliseconds."""
 LINE_BYTES_MOST = 4096
 FIELD_BYTES_MOST = 8190
 
 
 class _Handler(RequestHandler):
-    """aiohttp's handler, which has no limit for the time of a head or for the number of connections."""
+    """aiohttp's handler with limits on the time of a request head and on the number of connections."""
 
     __slots__ = ("_end", "_open_ones")
 
@@ -41,7 +41,7 @@ class _Handler(RequestHandler):
             if oldest.transport is not None:
                 oldest.transport.abort()
         self._open_ones[self] = None
-        abort = cast("asyncio.Transport", transport).abort  # a transport of uvloop is no subclass
+        abort = cast("asyncio.Transport", transport).abort  # a uvloop transport is not a subclass
         self._end = asyncio.get_running_loop().call_later(CONNECTION_SECONDS, abort)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -53,7 +53,7 @@ class _Handler(RequestHandler):
 
 @contextlib.asynccontextmanager
 async def metrics_at(address: str, families: Callable[[], Awaitable[Iterable[Family]]]) -> AsyncIterator[int]:
-    """Serve the families at `HOST:PORT`; gives the port."""
+    """Serve the families at `HOST:PORT`; return the port."""
 
     async def answer(request: web.Request) -> web.Response:
         found = list(await families())

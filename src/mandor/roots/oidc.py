@@ -1,4 +1,4 @@
-"""OpenID providers over HTTP: bounded reads, and the issuer that the settings describe."""
+"""Reads documents of OpenID providers over HTTP, with limits, and the issuer of the settings."""
 
 import ssl
 from functools import lru_cache
@@ -55,7 +55,7 @@ def _trust(ca: str) -> ssl.SSLContext | bool:
 
 
 def default_issuer(settings: ServerSettings) -> IssuerSpec | None:
-    """The issuer that the settings describe; None: they describe none."""
+    """Return the issuer of the settings; None: there is none."""
     if not settings.oidc_issuer:
         return None
     try:

@@ -20,7 +20,7 @@ def remembered_of(settings: ServerSettings) -> MarkerContent | None:
 
 
 async def check_store(store: Store, settings: ServerSettings, remembered: MarkerContent | None) -> None:
-    """Refuse a store that is not the one this server used before; nothing has been written yet."""
+    """Raise an error for a store that is not the one this server used before; writes nothing."""
     if remembered is not None:
         found, listing = await store.get(KEY), await store.list(Cluster.kind)
         spec = found.spec if isinstance(found, Cluster) else None
@@ -30,7 +30,7 @@ async def check_store(store: Store, settings: ServerSettings, remembered: Marker
 async def prepare(
     store: Store, settings: ServerSettings, marked: MarkedStore, *, dev: bool
 ) -> tuple[ClusterSpec, Keys]:
-    """The cluster of the store and the keys of its secrets; `Invalid` if they cannot be opened."""
+    """Return the cluster of the store and the keys of its secrets; raise `Invalid` if they cannot be opened."""
     master = await ensure_master(store, settings)
     cluster = await ensure_cluster(store, "privileged" if dev else "restricted", master)
     keys = Keys(store, master)
@@ -44,6 +44,6 @@ async def prepare(
 
 
 def shown(url: str) -> str:
-    """A store's URL without a password, should someone have put one there."""
+    """Return a store's URL without a password."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if "@" in rest else url

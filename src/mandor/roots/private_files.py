@@ -1,4 +1,4 @@
-"""Refuses to start where other users of the machine could change or read what this program keeps."""
+"""Refuses to start if other users of the machine can change or read the files of this program."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +12,7 @@ HINT = "or put it below a folder that only this user can enter (chmod 700)"
 
 
 def check_private_files(folder: Path, secrets: Iterable[str | Path]) -> None:
-    """Check the data directory and the secret files in it; paths of files elsewhere are absolute."""
+    """Check the data directory and its secret files; paths of files elsewhere are absolute."""
     try:
         check_private(folder, secrets)
     except Unsafe as error:

@@ -1,4 +1,4 @@
-"""Asks a Prometheus server for the number that a count follows."""
+"""Queries Prometheus for autoscaling."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ AT_ONCE = 8
 
 
 class Prometheus:
-    """One session for all questions. `allowed`: the only servers that are asked, the first by default. `loopback`:
-    servers on this machine are asked, too, as `mandor dev` does."""
+    """One session for all queries. `allowed`: the only servers that are queried, the first by default. `loopback`:
+    servers on this machine are allowed, too, as in `mandor dev`."""
 
     def __init__(self, allowed: Sequence[str] = (), *, loopback: bool = False) -> None:
         self._allowed = tuple(each.rstrip("/") for each in allowed)
@@ -68,7 +68,7 @@ class Prometheus:
         return url
 
     def _is_here(self, url: str) -> bool:
-        """Whether `mandor dev` may ask it: the host is written as an address of this machine, or as localhost."""
+        """Return whether `mandor dev` may query the server: its host is localhost or an address of this machine."""
         try:
             return self._loopback is not None and self._loopback.lists(*host_of(url))
         except Refused:
@@ -76,7 +76,7 @@ class Prometheus:
 
 
 def number_in(body: bytes, url: str, status: int) -> float:
-    """The one number of an answer; `Unavailable` says why there is none."""
+    """Return the only number of an answer; raise `Unavailable` if there is none."""
     try:
         answer: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Begins the recording of a server, where its settings ask for one."""
+"""Starts the recording of a server, if the settings name a file."""
 
 import logging
 from functools import partial
@@ -17,7 +17,7 @@ log = logging.getLogger("mandor.recording")
 def start_recording(
     tasks: Background, settings: ServerSettings, store: Store, clock: Clock, uses: Uses = nothing_used
 ) -> None:
-    """`uses`: what instances use now, where this server hears it."""
+    """`uses`: returns the usage of instances, where this server receives it."""
     if not settings.record:
         return
     began = RecordingStart(
@@ -38,7 +38,7 @@ def start_recording(
 
 
 def _text_of(path: str) -> str:
-    """A configuration that cannot be read now is none: the scheduler goes on with the last one, and says so."""
+    """Return the text of the configuration; empty if it cannot be read: the scheduler keeps the last one."""
     try:
         return Path(path).read_text(encoding="utf-8") if path else ""
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""`mandor recover`: examines a damaged store, and builds a new one from what can be read and from a backup."""
+"""`mandor recover`: examines a damaged store, and builds a new one from readable rows and from a backup."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ class Plan:
     revision: int = 0
     report: list[str] = field(default_factory=list)
     sound: bool = False
-    """The store is whole: nothing has to be recovered."""
+    """The store is intact: nothing has to be recovered."""
 
     @property
     def cluster(self) -> Cluster | None:
@@ -55,7 +55,7 @@ def settings_of(flags: Mapping[str, str], file: str | None = None) -> ServerSett
 
 
 def examine(settings: ServerSettings, backup: str = "") -> Plan:
-    """Read the store, its marker and the newest good backup; nothing is written."""
+    """Read the store, its marker and the newest valid backup; writes nothing."""
     path = _path(settings)
     plan = Plan(path, settings.marker_file)
     known = _known(plan)
@@ -77,7 +77,7 @@ def examine(settings: ServerSettings, backup: str = "") -> Plan:
 
 
 def write(plan: Plan) -> str:
-    """Build the new store, keep the damaged files under another name, and put the new one in their place."""
+    """Build the new store, move the damaged files to another name, and put the new store in their place."""
     cluster = plan.cluster
     if cluster is None:
         raise Invalid(
@@ -141,7 +141,7 @@ def _known(plan: Plan) -> MarkerContent | None:
 
 
 def _backup(settings: ServerSettings, backup: str, plan: Plan) -> tuple[int, list[Object]] | None:
-    """The backup's revision and objects; None: there is none."""
+    """Return the backup's revision and objects; None: there is no backup."""
     file = Path(backup) if backup else newest_good(Path(settings.backup_dir)) if settings.backup_dir else None
     if file is None:
         plan.report.append("backup: none; --backup FILE or --backup-dir DIR names one")
@@ -175,10 +175,8 @@ def _describe(plan: Plan, found: Salvaged, known: MarkerContent | None) -> None:
 
 
 def _choose(plan: Plan, found: Salvaged, saved: tuple[int, list[Object]] | None) -> None:
-    """Readable objects, and from the backup those that stood where the store cannot be read.
-
-    Other objects of the backup were deleted since, such as revoked tokens, and are not taken.
-    """
+    """Return readable objects, and objects of the backup for unreadable rows. Other objects of the backup were deleted
+    since, such as revoked tokens, and are left out."""
     plan.objects = list(found.objects.values())
     if saved is None:
         return
@@ -201,8 +199,8 @@ def _choose(plan: Plan, found: Salvaged, saved: tuple[int, list[Object]] | None)
 
 
 async def forget_secrets(settings: ServerSettings, *, write: bool) -> list[str]:
-    """The secrets, signing keys and authority that this server's keys cannot open; `write`: delete them and the data
-    keys they need."""
+    """Find the secrets, signing keys and authority that this server's keys cannot open; `write`: delete them and the
+    data keys they need."""
     path = settings.secrets_key_file
     given = bool(settings.secrets_key)
     master = await asyncio.to_thread(read_master, path, given=given, command=settings.secrets_key_command)

@@ -14,7 +14,7 @@ from mandor.store.open import open_store
 
 
 def run(file: str, *, flags: Mapping[str, str]) -> str:
-    """Restore, and say in one sentence what came of it."""
+    """Restore the backup and return one sentence about the result."""
     settings = load(ServerSettings, "server", environ=os.environ, flags=flags)
     settings.directory.mkdir(parents=True, exist_ok=True)
     return asyncio.run(_restore(Path(file), settings))

@@ -1,4 +1,4 @@
-"""The control plane as one process: store, API, scheduler, controllers."""
+"""Runs the control plane as one process: store, API, scheduler, controllers."""
 
 import argparse
 import asyncio
@@ -99,49 +99,50 @@ log = logging.getLogger("mandor.server")
 
 CROWD = 16
 BURST_SECONDS = 4
-"""Whoever was quiet may send as many requests at once as are taken in so long."""
+"""Seconds of a caller's request rate that it may send at once after a pause."""
 
 
 @dataclass(slots=True)
 class Inside:
-    """What one part of this process knows of another."""
+    """State that the parts of this process share."""
 
     url: str
-    """Where this server is reached."""
+    """URL of this server."""
     dev: bool = False
-    """`mandor dev`: everything is on this machine."""
+    """`mandor dev`: all parts run on this machine."""
     egress: Egress = STRICT
     files: SecretFiles = NO_FILES
     scheduler: Scheduler | None = None
-    """While it leads here."""
+    """The scheduler, while it leads here."""
     backups: Backups | None = None
-    """Those it makes by itself; None: it makes none."""
+    """Automatic backups; None: off."""
     health: StoreHealth | None = None
-    """That of the store."""
+    """Health of the store."""
     queue: VmRequestQueue | None = None
-    """Through which tasks reach all servers; None: there is none."""
+    """Queue of VM requests that reaches all servers; None: there is none."""
     metrics: Metrics = field(default_factory=Metrics)
-    """What the parts of this process count, while they run."""
+    """Metrics of the parts of this process."""
     request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
-    """What the API of this process counts of itself."""
+    """Metrics of the API of this process."""
     keys: Keys | None = None
-    """Of secrets."""
+    """Keys of secrets."""
     everywhere: Callable[[], frozenset[str]] = frozenset
-    """The features that all servers have."""
+    """Features that all servers have."""
     tracer: Tracer | None = None
-    """Keeps spans; None: nobody wants them."""
+    """Records spans; None: tracing is off."""
     authority: CertificateAuthority | None = None
     """Issues certificates; None: `mandor dev` needs none."""
     certificates: ServerCertificates | None = None
-    """Keeps this server's own certificate; None: it talks plain HTTP."""
+    """Keeps this server's own certificate; None: plain HTTP."""
 
     def fingerprint(self) -> str:
-        """Of the authority that servers have their certificates from; empty: they have them from elsewhere."""
+        """Return the fingerprint of the authority that issued the servers' certificates; empty: another authority
+        issued them."""
         found = self.authority
         return found.fingerprint if found is not None and found.serves else ""
 
     def crowded(self) -> bool:
-        """So many wait for an answer that what nobody waits for comes after them."""
+        """Return whether so many requests wait that background work is delayed."""
         return self.request_metrics.in_flight > CROWD
 
     def placing(self) -> bool:
@@ -162,10 +163,10 @@ Work = Callable[[Store, Clock, ServerSettings, Pulse, Inside], Awaitable[None]]
 
 
 def run(settings: ServerSettings, *, dev: bool = False) -> None:
-    """Serve until a signal. `dev` lets callers on this machine in without a token."""
+    """Serve until a signal. `dev`: callers on this machine need no token."""
     logs.set_up(settings.log_style, settings.log_level, server=settings.address or settings.listen)
-    target_of(settings)  # a mistake is told before anything runs
-    if not dev:  # `mandor dev` lets in every user of this machine anyway
+    target_of(settings)  # errors are reported before anything starts
+    if not dev:  # `mandor dev` admits every user of this machine anyway
         check_private_files(settings.directory, (settings.secrets_key_file.absolute(), *SERVER_FILES))
     _allow_files()
     if settings.record:
@@ -174,13 +175,13 @@ def run(settings: ServerSettings, *, dev: bool = False) -> None:
     if "scheduler" in settings.roles:
         if settings.plugins or entry_points(group=GROUP):
             pulse = supervised(float(settings.plugin_hang))
-        Configured(_config_source(settings, pulse)).profiles(DETACHED)  # a mistake is told before anything runs
+        Configured(_config_source(settings, pulse)).profiles(DETACHED)  # errors are reported before anything starts
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(serve(settings, dev=dev, pulse=pulse))
 
 
 def _allow_files() -> None:
-    """Every connection is an open file: take as many as the system allows this process."""
+    """Raise the limit of open files to the maximum: every connection is an open file."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -188,7 +189,7 @@ def _allow_files() -> None:
 
 async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | None = None) -> None:
     pulse = pulse or Pulse()
-    told = _told_by_signal()
+    told = _until_signal()
     clock = SystemClock()
     server_id = new_uid()[:10]
     remembered = remembered_of(settings)
@@ -254,7 +255,7 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
 
 
 def _entry(settings: ServerSettings, url: str, keys: Keys) -> ServerSpec:
-    """What this process tells of itself."""
+    """Return the server object of this process."""
     address = url if "api" in settings.roles else ""
     return ServerSpec(
         version=__version__, features=FEATURES, roles=tuple(settings.roles), address=address, keys=keys.master_ids
@@ -273,7 +274,7 @@ def _observed(opened: Store, settings: ServerSettings, clock: Clock, inside: Ins
 async def _certify(
     background: Background, store: Store, clock: Clock, settings: ServerSettings, inside: Inside, cluster: str
 ) -> None:
-    """The cluster's authority, this server's certificate from it, and the first tokens, which carry its fingerprint."""
+    """Create the cluster's authority, this server's certificate, and the first tokens, which carry its fingerprint."""
     assert inside.keys is not None
     authority = CertificateAuthority(
         store,
@@ -305,7 +306,7 @@ async def _certify(
 
 
 async def _ensure_users(store: Store, clock: Clock, register: ServerRegistry) -> None:
-    """Give older namespaces their user ids, once every server knows of them."""
+    """Assign user ids to older namespaces, once every server supports them."""
     while True:
         if "namespace-levels" in register.everywhere():
             try:
@@ -332,7 +333,7 @@ async def _serve_api(
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = api_settings(settings, url, tokens_required=not dev)
-    features_of(Workload)  # it takes a while, and is known from then on
+    features_of(Workload)  # slow the first time, cached afterwards
     sealer = inside.keys.ring if inside.keys is not None else None
     gauges = ClusterGauges(store, heartbeats, clock)
 
@@ -415,11 +416,11 @@ def api_settings(settings: ServerSettings, url: str, *, tokens_required: bool) -
 async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
     recorder = Recorder(store, "scheduler", clock)
     source = _config_source(settings, pulse).once()
-    await asyncio.to_thread(source.read)  # Files, and what is installed: nobody waits for that.
+    await asyncio.to_thread(source.read)  # Reads files and installed packages; no request waits for it.
     configured = Configured(source)
     pause = configured.pause()
     pools = _pools(settings)
-    await claim(store, clock, pools)  # Others may have come while somebody else led.
+    await claim(store, clock, pools)  # Another leader may have created some.
     async with HttpInquiry() as inquire, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         scheduler = Scheduler(
@@ -433,7 +434,7 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse:
             pools=pools,
             tracer=inside.tracer,
         )
-        await _tell_disabled(store, recorder, pulse)
+        await _record_disabled(store, recorder, pulse)
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
         inside.scheduler = scheduler
         forget = inside.metrics.add(scheduler.metrics)
@@ -455,7 +456,7 @@ def _pools(settings: ServerSettings) -> Pools:
     return frozenset(settings.pools) or None
 
 
-async def _tell_disabled(store: Store, recorder: Recorder, pulse: Pulse) -> None:
+async def _record_disabled(store: Store, recorder: Recorder, pulse: Pulse) -> None:
     cluster = await store.get(KEY)
     for note in pulse.notes:
         log.error("%s", note)
@@ -551,7 +552,7 @@ def store_access(settings: ServerSettings, remembered: MarkerContent | None = No
     )
 
 
-def _told_by_signal() -> asyncio.Event:
+def _until_signal() -> asyncio.Event:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -560,7 +561,7 @@ def _told_by_signal() -> asyncio.Event:
 
 
 def main() -> None:
-    """`python -m mandor.roots.server`: what `mandor dev` starts."""
+    """`python -m mandor.roots.server`: the program that `mandor dev` starts."""
     parser = argparse.ArgumentParser(prog="mandor-server")
     parser.add_argument("--dev", action="store_true")
     parser.add_argument("--data")

@@ -1,4 +1,4 @@
-"""Settings of the programs: a file, then the environment, then flags; unknown keys are errors."""
+"""Settings of the programs: file, then environment, then flags; unknown keys are errors."""
 
 import re
 import socket
@@ -28,20 +28,20 @@ ROLES = ("api", "scheduler", "controllers", "tasks")
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data: str = ".mandor"
-    """The directory for everything this program keeps."""
+    """Data directory of this program."""
     log_style: Literal["console", "json"] = "console"
-    """`console` for people, `json` for machines."""
+    """Format of log records: `console` or `json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level of records that are logged."""
     otlp_traces: str = ""
-    """`http://HOST:4318`: the OTLP receiver that spans of this program's own work are sent to; empty: what
-    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT says, and without them none are recorded."""
+    """OTLP receiver of traces, `http://HOST:4318`; empty: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or
+    OTEL_EXPORTER_OTLP_ENDPOINT, and without them tracing is off."""
     trace_share: str = ""
-    """`10%`: so many of the traces that begin here are recorded; empty: what OTEL_TRACES_SAMPLER says, or all."""
+    """Share of the traces that start here which are recorded, for example `10%`; empty: OTEL_TRACES_SAMPLER, or all."""
 
     @property
     def trace_fraction(self) -> float | None:
-        """None: it is not said."""
+        """Return the share as a number; None: not set."""
         if not self.trace_share:
             return None
         try:
@@ -61,7 +61,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     listen: str = "127.0.0.1:8080"
     """`HOST:PORT` of the API; any address other than loopback uses TLS."""
     address: str = ""
-    """The URL under which agents reach this very server; empty: made from `listen`."""
+    """URL under which agents reach this server; empty: derived from `listen`."""
     store: str = ""
     """`sqlite:PATH`, `etcd://HOST:PORT,HOST:PORT/PREFIX`, `etcds://…`, `memory:`; empty: SQLite in `data`."""
     store_ca: str = ""
@@ -75,131 +75,129 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     store_password_file: str = ""
     """File with the password of `store_user`."""
     accept_older_store: bool = False
-    """Start on a store that holds less than this server saw in it before, and go on from there."""
+    """Start on a store with an older state than this server has seen, and continue from there."""
     tls: bool = False
-    """TLS with a certificate of the cluster's authority on loopback, too; elsewhere it is always so."""
+    """Use TLS with a certificate of the cluster's authority on loopback, too; other addresses always use TLS."""
     tls_name: tuple[str, ...] = ()
-    """Further host names under which clients reach this server, for its certificate."""
+    """Further host names of this server, for its certificate."""
     tls_cert: str = ""
-    """A certificate (PEM) from elsewhere for this server; empty: the cluster's authority issues it."""
+    """File (PEM) with a certificate for this server; empty: the cluster's authority issues it."""
     tls_key: str = ""
     """File (PEM) with the key of `tls_cert`."""
     ca_cert: str = ""
-    """The certificate (PEM) of an authority of yours, which issues instead of the cluster's own; the same for all
-    servers."""
+    """File (PEM) with the certificate of your own authority, which replaces the cluster's; the same on all servers."""
     ca_key: str = ""
     """File (PEM) with the key of `ca_cert`."""
     certificate_life: Seconds = Seconds(24 * 3600)
-    """How long the certificate of a node is good; its agent renews it after two thirds of that."""
+    """Life of a node's certificate; agents renew it after two thirds of it."""
     roles: tuple[str, ...] = ROLES
-    """What this server does: api, scheduler, controllers, tasks."""
+    """Roles of this server: api, scheduler, controllers, tasks."""
     suspect_after: Seconds = Seconds(20)
-    """Silence of a node after which nothing new is placed there."""
+    """Time without heartbeats after which a node gets no new instances."""
     lost_after: Seconds = Seconds(60)
-    """Silence of a node after which its instances are Lost and replaced, unless their workload says otherwise."""
+    """Time without heartbeats after which the instances of a node are Lost and replaced, unless their workload sets
+    another time."""
     mass_share: str = "50%"
-    """More than this share of a pool silent at once is a broken network rather: its nodes are given up one by one."""
+    """If more than this share of a pool stops sending heartbeats at once, its nodes are declared lost one at a time."""
     lease: Seconds = Seconds(10)
-    """How long the leading server may be silent before another takes over."""
+    """Time without a renewal after which another server takes over leadership."""
     secrets_key: str = ""
-    """The file with the key that seals secrets in the store, the same for all servers of a cluster; empty: it is
-    `secrets.key` in `data`, made at the first start. Without it nobody reads them any more, whatever backups exist."""
+    """File with the key that seals secrets, the same on all servers of a cluster; empty: `secrets.key` in `data`,
+    created at the first start. Without the key, secrets cannot be read, not even from backups."""
     audit_keep: Seconds = Seconds(90 * 86_400)
-    """How long audit records are kept."""
+    """Time for which audit records are kept."""
     audit_most: Size = Size(128 << 20)
-    """How many bytes of audit records are kept: the oldest go first, and a record says so."""
+    """Maximum size of the audit log: the oldest records are deleted first, and a record notes the deletion."""
     audit_files: str = ""
-    """The folder below which log sinks with `audit: true` may write files on this server; empty: nowhere."""
+    """Folder below which log sinks with `audit: true` may write files on this server; empty: none."""
     secrets_key_command: str = ""
-    """A program whose output is the key, instead of a file: `vault-client read mandor/key`. It is run once at start,
-    without a shell, for 30 s at most."""
+    """Program that prints the key, instead of a file: `vault-client read mandor/key`. It is run once at start, without
+    a shell, for at most 30 s."""
     image_most: Size = Size(32 << 30)
-    """How large an image may be that `mandor image load` sends through this server to a node."""
+    """Maximum size of an image that `mandor image load` sends through this server to a node."""
     requests_each: int = 5_000
-    """So many requests of one identity are taken a second; what is sent at once is shared fairly besides."""
+    """Maximum number of requests of one identity per second."""
     streams_most: int = 20_000
-    """So many watches, logs and other answers that go on are open at once."""
+    """Maximum number of open watches, log streams and other streams."""
     streams_each: int = 2_000
-    """Of one identity."""
+    """Maximum number of open streams of one identity."""
     connections_most: int = 50_000
-    """At most so many connections are open at once, and never more than this process may have files open. Half of them
-    are reserved for callers that have shown a valid token, and for the addresses that these come from."""
+    """Maximum number of open connections, also limited by the open files of the process. Half of them are reserved for
+    callers with a valid token and for their addresses."""
     connections_each: int = 500
-    """At most so many connections from one address (of IPv6: from one /64 network) that have shown no valid token; a
-    new one closes the oldest. Eight times as many from an address that has shown one. Raise it when all callers come
-    through one proxy."""
+    """Maximum number of connections from one address (IPv6: from one /64 network) without a valid token; a further one
+    closes the oldest. Addresses that have shown a valid token may open eight times as many. Raise it if all callers use
+    one proxy."""
     head_timeout: Seconds = Seconds(10)
-    """A request whose headers are not complete after so long is answered with 408, and a TLS handshake is ended."""
+    """Time limit for the headers of a request (then 408) and for a TLS handshake."""
     body_timeout: Seconds = Seconds(60)
-    """A request whose body is not complete after so long is answered with 408."""
+    """Time limit for the body of a request (then 408)."""
     idle_timeout: Seconds = Seconds(30)
-    """A connection without a request for so long is closed; agents send a heartbeat every ten seconds."""
+    """Time after which a connection without a request is closed; agents send a heartbeat every ten seconds."""
     credential_age: SecondsOrNever = SecondsOrNever(30 * 86_400)
-    """At this age at the latest an agent renews its node's credential by itself; `never`: only when it is told to, or
-    before it ends."""
+    """Age at which an agent renews its node's credential; `never`: only on request, or before it expires."""
     pools: tuple[str, ...] = ()
-    """The pools whose nodes this server's scheduler places work on; empty: all. No pool belongs to two schedulers."""
+    """Pools whose nodes this server's scheduler uses; empty: all. A pool belongs to one scheduler."""
     restore_after: SecondsOrNever = SecondsOrNever(60)
-    """A `should` rule that was given up can be kept for so long: then its instance moves; `never`: none does."""
+    """Time for which a relaxed `should` rule must be satisfiable before its instance is moved; `never`: no moves."""
     prometheus: tuple[str, ...] = ()
-    """The Prometheus servers that counts may follow, as `http://HOST:9090`: the first is asked where a manifest names
-    none, and no other is asked; empty: none is."""
+    """Prometheus servers for autoscaling, `http://HOST:9090`: the first is the default, and no other server is queried;
+    empty: none."""
     egress_allow: tuple[str, ...] = (EVERYWHERE,)
-    """Which hosts are called for what objects of the API say (webhooks, event buses, machines on demand): `*` (all but
-    loopback and link-local addresses), `HOST`, `HOST:PORT`, `*.DOMAIN`, `10.0.0.0/8`, `unix:/PATH`; no others are."""
+    """Hosts that may be called for objects of the API (webhooks, event buses, machines on demand): `*` (all but
+    loopback and link-local addresses), `HOST`, `HOST:PORT`, `*.DOMAIN`, `10.0.0.0/8`, `unix:/PATH`."""
     secret_files: str = ""
-    """The folder with the files that objects of the API may name, by name: `file:NAME`; empty: they may name none."""
+    """Folder with the files that objects of the API may name (`file:NAME`); empty: none."""
     machine_servers: tuple[str, ...] = ()
-    """The URLs under which machines that a pool orders reach the API; empty: this server's address."""
+    """API URLs for machines that a pool orders; empty: this server's address."""
     machine_ca: str = ""
-    """A file with the certificates that such machines trust, for https; empty: their own."""
+    """File (PEM) with the certificates that such machines trust; empty: their own."""
     scheduler_config: str = ""
-    """A file with scheduler profiles, in the shape of KubeSchedulerConfiguration; followed while the server runs."""
+    """File with scheduler profiles, in the format of KubeSchedulerConfiguration; reloaded when it changes."""
     plugin_hang: Seconds = Seconds(30)
-    """A plugin that is stuck for so long, where it cannot be broken off, costs the server a restart without it."""
+    """Time after which a plugin that cannot be interrupted is disabled by a restart of the server."""
     record: str = ""
-    """A file that what happens in the cluster is recorded in, for `mandor simulate --replay`; empty: none."""
+    """File for the recording of the cluster, for `mandor simulate --replay`; empty: none."""
     record_most: Size = Size(64 << 20)
-    """How large the recording may get: two parts, the older as FILE.1, which is dropped first."""
+    """Maximum size of the recording: two files, the older one as FILE.1, which is deleted first."""
     backup_dir: str = ""
-    """A folder that this server saves the whole cluster in, by itself, as `mandor backup` does; empty: it does not."""
+    """Folder for automatic backups, as `mandor backup` makes them; empty: none."""
     backup_every: Seconds = Seconds(6 * 3600)
     """Time between two backups."""
     backup_keep: int = 28
-    """So many of the newest are kept there."""
+    """Number of backups that are kept."""
     plugins: str = ""
-    """A folder of scheduler plugins, `.py` files; followed, too. What stands there runs inside the server."""
+    """Folder of scheduler plugins (`.py` files), reloaded when it changes. Plugins run inside the server."""
 
     identity_issuer: str = ""
-    """The URL that consumers of workload identities know this cluster by (`iss`): one for all servers, where
-    `/.well-known/openid-configuration` is reached; empty: this server's address."""
+    """URL of this cluster for consumers of workload identities (`iss`), the same for all servers, where `/.well-
+    known/openid-configuration` is served; empty: this server's address."""
     oidc_issuer: str = ""
-    """The URL of the OpenID provider that people log in with (`mandor login`); empty: there is none."""
+    """URL of the OpenID provider for `mandor login`; empty: none."""
     oidc_client_id: str = ""
-    """The client id of Mandor there, a public client; ID tokens must be for it."""
+    """Client id of Mandor at the provider (a public client); ID tokens must be issued for it."""
     oidc_username_claim: str = "sub"
-    """The claim of ID tokens that is the user's name; role bindings name users by it."""
+    """Claim of ID tokens with the user's name, by which role bindings name users."""
     oidc_groups_claim: str = "groups"
-    """The claim that lists the user's groups; role bindings name groups by it."""
+    """Claim of ID tokens with the user's groups, by which role bindings name groups."""
     oidc_ca: str = ""
-    """A file with the certificates to trust for the provider; empty: those of this machine."""
+    """File (PEM) with the certificates to trust for the provider; empty: those of the machine."""
     oidc_scopes: tuple[str, ...] = ("openid", "profile", "email", "offline_access")
-    """What `mandor login` asks for; `offline_access` gets the refresh token with which logins are renewed."""
+    """Scopes that `mandor login` requests; `offline_access` allows the renewal of logins."""
 
     inventory: str = ""
-    """Where machines for virtual machines are listed: the URL of a node API, or a file; empty: the cluster's own
-    nodes."""
+    """Inventory of machines for virtual machines: the URL of a node API, or a file; empty: the cluster's own nodes."""
     inventory_every: Seconds = Seconds(30)
-    """How often it is asked."""
+    """Time between two reads of the inventory."""
     pipelines: str = ""
-    """A file that says, for each cluster, which pipeline makes spare machines for it; empty: there are none."""
+    """File with the pipeline of each cluster that makes spare machines; empty: none."""
     task_queue: str = ""
-    """Through what tasks reach those who work on them: `amqp://USER:PASSWORD@HOST/VHOST` or `amqps://…` for RabbitMQ,
-    with the extra `mandor[rabbitmq]`; empty: within the process that leads."""
+    """Queue for VM requests: `amqp://USER:PASSWORD@HOST/VHOST` or `amqps://…` for RabbitMQ, with the extra
+    `mandor[rabbitmq]`; empty: inside the leading server."""
     task_attempts: int = 4
-    """So often a machine is looked for, for a virtual machine, before its task has failed."""
+    """Number of attempts to find a machine for a virtual machine."""
     task_pause: Seconds = Seconds(1)
-    """How long it waits before the second time; the pauses double, and are spread."""
+    """Pause before the second attempt; later pauses double, with jitter."""
 
     def __post_init__(self) -> None:
         split_address(self.listen)
@@ -256,7 +254,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def secure(self) -> bool:
-        """Whether this server talks TLS."""
+        """Return whether this server uses TLS."""
         return bool(self.tls_cert) or self.tls or not is_loopback(split_address(self.listen)[0])
 
     @property
@@ -265,7 +263,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def marker_file(self) -> Path:
-        """Where the store's cluster, epoch and highest revision are remembered."""
+        """Return the file with the store's cluster, epoch and highest revision."""
         return self.directory / "cluster.marker"
 
     @property
@@ -284,52 +282,51 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     server: tuple[str, ...] = ("http://127.0.0.1:8080",)
-    """The API servers' URLs; the agent moves on to the next when one does not answer."""
+    """URLs of the API servers; the agent uses the next one when one does not answer."""
     server_ca: str = ""
     """File (PEM) with the certificates to trust for the servers; empty: the authority named by the join token."""
     name: str = ""
-    """The node's name; empty: the host's name."""
+    """Name of the node; empty: the host name."""
     join_token: str = ""
     """Join token of the cluster, needed at the first start."""
     join_token_file: str = ""
     """File with the join token."""
     engine: tuple[str, ...] = ()
-    """The engines to offer; empty: every one that is found but `process`, which runs tasks on the node itself and is
-    offered only by name; `all`: every one that is found, `process` too."""
+    """Engines to offer; empty: all installed engines except `process`, which runs tasks directly on the node; `all`:
+    all installed engines, including `process`."""
     engine_option: tuple[str, ...] = ()
-    """`docker.socket=/run/docker.sock`, `incus.url=https://…`: how an engine is reached, where it is not found."""
+    """Options of engines: `docker.socket=/run/docker.sock`, `incus.url=https://…`."""
     label: tuple[str, ...] = ()
-    """`key=value`, given to the node when it first joins."""
+    """Labels `key=value` that the node gets when it joins."""
     pool: str = ""
-    """The node's pool when it first joins; empty: the join token's, or `default`."""
+    """Pool of the node when it joins; empty: the join token's pool, or `default`."""
     address: str = ""
-    """The address others reach this machine at; empty: found by itself."""
+    """Address of this machine for others; empty: detected."""
     capacity: tuple[str, ...] = ()
-    """`cpu=2`, `memory=4Gi`, `disk=10Gi`: the node is that part of its machine; empty: all of it."""
+    """Part of the machine that the node uses: `cpu=2`, `memory=4Gi`, `disk=10Gi`; empty: all of it."""
     device: tuple[str, ...] = ()
-    """`gpu=4` or `nvidia/gpu=4`: devices of this machine that tasks may ask for."""
+    """Devices of this machine for tasks: `gpu=4` or `nvidia/gpu=4`."""
     allow_host_path: tuple[str, ...] = ()
-    """Folders of this machine that tasks may mount, with all below them; empty: none."""
+    """Folders of this machine that tasks may mount, including their subfolders; empty: none."""
     egress_allow: tuple[str, ...] = (EVERYWHERE,)
-    """Which hosts are called for what objects of the API say (log sinks): `*` (all but loopback and
-    link-local addresses), `HOST`, `HOST:PORT`, `*.DOMAIN`, `10.0.0.0/8`, `unix:/PATH`; nothing else is called."""
+    """Hosts that may be called for objects of the API (log sinks): `*` (all but loopback and link-local addresses),
+    `HOST`, `HOST:PORT`, `*.DOMAIN`, `10.0.0.0/8`, `unix:/PATH`."""
     secret_files: str = ""
-    """The folder with the files that objects of the API may name, by name: `file:NAME`; empty: they may name none."""
+    """Folder with the files that objects of the API may name (`file:NAME`); empty: none."""
     names: bool = True
-    """Instances find others of their namespace by name (hosts files, MANDOR_ADDR_…); without it, less is watched."""
+    """Lets instances find others of their namespace by name (hosts files, MANDOR_ADDR_…)."""
     port_range: str = str(USUAL_PORTS)
-    """`FIRST-LAST`: the node's ports from which one is chosen for a task that asks for any."""
+    """Range `FIRST-LAST` of host ports for tasks with `host: auto`."""
     pressure: tuple[str, ...] = ()
-    """`memory=6%:3%:60s`: with less than 6 % left the node is under pressure, and ends instances after a minute; with
-    less than 3 %, at once. Also of `disk` and `inodes`; `memory=off` looks away."""
+    """Pressure thresholds: `memory=6%:3%:60s` reports pressure below 6 % free and evicts after 60 s, below 3 % at once.
+    Also `disk` and `inodes`; `memory=off` disables the check."""
     heartbeat: Seconds = Seconds(10)
     """Time between heartbeats."""
     metrics: str = ""
-    """`HOST:PORT` where Prometheus reads what the agent counts and its instances use, for everybody who gets there;
-    empty: nowhere."""
+    """`HOST:PORT` at which the agent serves metrics for Prometheus, without authentication; empty: off."""
     otlp: str = ""
-    """`http://HOST:4318`: the OTLP receiver that tasks are told of (OTEL_EXPORTER_OTLP_ENDPOINT), with who they are;
-    `${MANDOR_NODE_ADDRESS}` in it is filled in. Empty: they are told nothing."""
+    """OTLP receiver for tasks, `http://HOST:4318`, passed in OTEL_EXPORTER_OTLP_ENDPOINT; `${MANDOR_NODE_ADDRESS}` in
+    it is filled in. Empty: not passed."""
 
     def __post_init__(self) -> None:
         PortRange.parse(self.port_range)
@@ -346,7 +343,7 @@ def load(
     environ: Mapping[str, str],
     flags: Mapping[str, Any],
 ) -> S:
-    """Put the settings together; an `Invalid` says which source is wrong and how."""
+    """Return the settings; raise `Invalid` with the source and the error."""
     known = {field.name: field for field in msgspec.structs.fields(cls)}
     found: dict[str, Any] = {}
     if file is not None:
@@ -363,7 +360,7 @@ def load(
 
 
 def _from_text(name: str, text: str, wanted: Any) -> Any:
-    """What a variable of the environment says, which knows only text."""
+    """Convert the text of an environment variable."""
     if str(wanted).startswith("tuple"):
         return [word.strip() for word in text.split(",") if word.strip()]
     if wanted not in (int, bool):
@@ -399,7 +396,7 @@ def _check_outward(settings: "ServerSettings | AgentRootSettings") -> None:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """`127.0.0.1:8080` or `[::1]:8080` as host and port."""
+    """Return host and port of `127.0.0.1:8080` or `[::1]:8080`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{text!r} is not an address; write HOST:PORT")
@@ -407,5 +404,5 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def default_name() -> str:
-    """The host's name as a node name."""
+    """Return the host name as a node name."""
     return re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().split(".")[0].lower()).strip("-") or "node"

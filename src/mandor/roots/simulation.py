@@ -1,4 +1,4 @@
-"""Simulations for callers of the API: `mandor simulate` in a process of its own, with limits."""
+"""Runs simulations for callers of the API: `mandor simulate` in a process of its own, with limits."""
 
 import shutil
 import sys
@@ -15,13 +15,13 @@ SCENARIO, PAGE = "scenario.yaml", "page.html"
 
 
 class Simulations:
-    """Runs a few at a time; the API gives each identity one of them."""
+    """Runs a few simulations at a time; the API allows one per identity."""
 
     def __init__(self) -> None:
         self._running = 0
 
     async def __call__(self, scenario: str, seeds: int) -> tuple[bytes, str]:
-        """The report as JSON, and as a page; `Invalid` with what is wrong in the scenario, and where."""
+        """Return the report as JSON and as a page; raise `Invalid` with the error in the scenario and its line."""
         if self._running >= AT_ONCE:
             raise TooMany(f"{AT_ONCE} simulations run", hint="try again in a minute, or run `mandor simulate` yourself")
         self._running += 1
@@ -51,7 +51,7 @@ async def _run(folder: Path, seeds: int) -> tuple[bytes, str]:
 
 
 def _mistake(told: str, status: int | None) -> Invalid:
-    """The first of what the command complains about."""
+    """Return the first error that the command printed."""
     lines = [each for each in told.splitlines() if each.startswith(("error:", "hint:"))]
     message = next((each.removeprefix("error:").strip() for each in lines if each.startswith("error:")), "")
     hint = next((each.removeprefix("hint:").strip() for each in lines if each.startswith("hint:")), None)

@@ -1,9 +1,9 @@
-"""A second process that watches over a server with plugins of others, and starts it again without the one that hangs.
+"""Watches a server with third-party plugins from a second process, and restarts it without a plugin that hangs.
 
-A Python loop is broken off by the scheduler's watchdog. Code that is stuck in C or waits in the system cannot be; it
-may even keep every other thread of its process from running. So the server's process tells this one, once a second,
-that no plugin hangs. When it falls silent, it is asked where it stands (`faulthandler` answers without Python's help),
-and if that is in a plugin, it is killed and started again with that plugin disabled. Its leases run out by themselves.
+The scheduler's watchdog interrupts Python loops. Code that is stuck in C or waits in the system cannot be interrupted,
+and may even block every other thread of its process. So the server's process reports to this one, once a second, that
+no plugin hangs. When the reports stop, `faulthandler` dumps the stacks of the server without running Python code; if a
+plugin is on a stack, the server is killed and restarted with that plugin disabled. Its leases expire.
 """
 
 import ctypes
@@ -34,13 +34,13 @@ log = logging.getLogger("mandor.supervisor")
 
 PULSE_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
-"""So long it has to say where it stands."""
+"""Seconds to wait for the stack dump."""
 ASK = signal.SIGUSR2
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 
 
 class Pulse:
-    """In the server: says once a second that no plugin hangs, from a thread of its own."""
+    """In the server: reports once a second, from a thread of its own, that no plugin hangs."""
 
     def __init__(self, channel: int = -1, *, hang_seconds: float = 0.0, disabled: tuple[Disabled, ...] = ()) -> None:
         self._channel, self._hang_seconds = channel, hang_seconds
@@ -51,25 +51,25 @@ class Pulse:
             threading.Thread(target=self._beat, name="pulse", daemon=True).start()
 
     def watchdog(self) -> Watchdog:
-        """One that is heard here."""
+        """Return a watchdog whose calls are monitored here."""
         made = Watchdog()
         self._watchdogs.add(made)
         return made
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What people should know."""
+        """Return messages about disabled plugins."""
         return tuple(f"the plugin {each.name} is disabled: {each.why}" for each in self.disabled)
 
     def found(self, registry: Registry) -> None:
-        """Tells the supervisor which files the plugins of others come from."""
+        """Report the files of third-party plugins to the supervisor."""
         others = [each for each in registry.values() if each.version]
         files = [[each.name, each.version, sys.modules[each.cls.__module__].__file__] for each in others]
         if self._channel >= 0:
             self._say(json.dumps(files).encode())
 
     def _say(self, line: bytes) -> None:
-        with self._lock, suppress(OSError):  # without a supervisor nobody listens
+        with self._lock, suppress(OSError):  # there is no supervisor
             os.write(self._channel, line + b"\n")
 
     def _beat(self) -> None:
@@ -80,8 +80,8 @@ class Pulse:
 
 
 @dataclass(slots=True)
-class _Told:
-    """What the server said last."""
+class _LastReport:
+    """The last report of the server."""
 
     at: float
     plugins: list[list[str]]
@@ -90,7 +90,7 @@ class _Told:
 
 
 def supervised(hang_seconds: float) -> Pulse:
-    """Returns in a new process, again after each plugin that hung; the one that called it ends with the last one."""
+    """Return in a new process, and again after each plugin that hung; the calling process exits with the last one."""
     disabled: tuple[Disabled, ...] = ()
     while True:
         read, write = os.pipe()
@@ -120,8 +120,8 @@ def _begin_server(answers: IO[str]) -> None:
 
 
 def _watch(server: int, channel: int, answers: IO[str], hang_seconds: float) -> int | tuple[Disabled, ...]:
-    """Until it ends: its exit code; or until a plugin hangs: which."""
-    told = _Told(time.monotonic(), [])
+    """Wait until the server exits (return its exit code) or a plugin hangs (return its name)."""
+    told = _LastReport(time.monotonic(), [])
     while True:
         _listen(channel, told)
         pid, status = os.waitpid(server, os.WNOHANG)
@@ -140,7 +140,7 @@ def _watch(server: int, channel: int, answers: IO[str], hang_seconds: float) -> 
             told.at = time.monotonic()
 
 
-def _listen(channel: int, told: _Told) -> None:
+def _listen(channel: int, told: _LastReport) -> None:
     if told.over:
         time.sleep(0.05)
         return
@@ -157,7 +157,7 @@ def _listen(channel: int, told: _Told) -> None:
 
 
 def _where(server: int, answers: IO[str]) -> str:
-    """Where its threads stand, as `faulthandler` tells it."""
+    """Return the stacks of its threads, as `faulthandler` dumps them."""
     answers.seek(0)
     answers.truncate()
     os.kill(server, ASK)
@@ -169,7 +169,7 @@ def _where(server: int, answers: IO[str]) -> str:
 
 
 def _culprits(text: str, plugins: Iterable[list[str]]) -> list[Disabled]:
-    """The plugins whose code is on the stack of the thread that answered; if there is none, on any."""
+    """Return the plugins on the stack of the thread that answered; if there is none, on any stack."""
     known = list(plugins)
     for part in (text.partition("Current thread")[2].partition("\n\n")[0], text):
         frames = {match["file"]: f"line {match['line']} in {match['function']}" for match in _FRAME.finditer(part)}
@@ -185,7 +185,7 @@ def _culprits(text: str, plugins: Iterable[list[str]]) -> list[Disabled]:
 
 @contextmanager
 def _passing_on(server: int) -> Iterator[None]:
-    """Signals that are for the server go to the server."""
+    """Forward signals to the server."""
 
     def pass_on(number: int, _: FrameType | None) -> None:
         with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Tasks in a server: who hands them out, who works on them, and where machines are known from."""
+"""Wires VM requests in a server: the queue, the workers and the inventory."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,7 +32,7 @@ def task_settings(settings: ServerSettings) -> VmRequestSettings:
 
 @asynccontextmanager
 async def shared_queue(settings: ServerSettings) -> AsyncIterator[VmRequestQueue | None]:
-    """The queue that reaches all servers; None: there is none, and whoever leads works on the tasks, too."""
+    """Return the queue that reaches all servers; None: the leader processes the requests itself."""
     if not settings.task_queue or "tasks" not in settings.roles:
         yield None
         return
@@ -45,7 +45,7 @@ async def shared_queue(settings: ServerSettings) -> AsyncIterator[VmRequestQueue
 
 
 async def work(store: Store, clock: Clock, settings: ServerSettings, queue: VmRequestQueue, crowded: Crowded) -> None:
-    """What every server does, where the queue reaches them all."""
+    """Process VM requests from the shared queue, in every server."""
     recorder = Recorder(store, "tasks", clock)
     async with Background() as background:
         background.start(recorder.run(), "recorder")
@@ -60,7 +60,8 @@ async def lead(
     shared: VmRequestQueue | None = None,
     crowded: Crowded = never_crowded,
 ) -> None:
-    """What one server does for all. `shared`: the queue that reaches all servers; None: tasks are worked on here."""
+    """Lead the processing of VM requests. `shared`: the queue that reaches all servers; None: requests are processed
+    here."""
     tasks = task_settings(settings)
     async with AsyncExitStack() as stack:
         queue = shared or InProcessQueue(clock)
@@ -84,7 +85,7 @@ async def lead(
         for target in targets.values():
             stack.push_async_callback(target.ready.close)
             stack.push_async_callback(target.pipeline.close)
-        # Also without any: what was made for a cluster that is not in the file any more has to be seen.
+        # Also without pipelines: machines of a cluster that was removed from the file have to be reported.
         background.start(Spares(store, clock, recorder, targets, tasks).run(), "spares")
         if shared is None:
             background.start(Worker(store, clock, queue, recorder, tasks, crowded).run(), "worker")

@@ -1,4 +1,4 @@
-"""Whether and where a process sends spans of traces."""
+"""Wires tracing: the target and the exporter of a process."""
 
 import logging
 import os
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 
 def target_of(settings: Settings) -> Target | None:
-    """None: traces are off."""
+    """Return the target; None: tracing is off."""
     return find_target(settings.otlp_traces, settings.trace_fraction, os.environ)
 
 
 @asynccontextmanager
 async def tracing(target: Target | None, service: str, instance: str) -> AsyncIterator[Tracer | None]:
-    """`service`: what kind of program this is; `instance`: which one of them."""
+    """`service`: kind of program; `instance`: which process of that kind."""
     if target is None:
         yield None
         return
