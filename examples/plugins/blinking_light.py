@@ -1,17 +1,13 @@
-"""BlinkingLight: the node with the most blinking lights wins.
+"""BlinkingLight: prefers the node with the most blinking lights.
 
-A node says how many it has by a label, `lights` unless the configuration names another:
+A label of the node, `lights` unless the configuration names another, is the number of its lights:
 
     mandor agent --label lights=3
 """
 
 from msgspec import Struct
 
-from mandor.placement.framework.column import Scores
-from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import ScorePlugin, scaled
-from mandor.placement.framework.request import PlacementRequest
-from mandor.placement.framework.snapshot import NodeView
+from mandor.plugin import CycleState, NodeView, PlacementRequest, ScorePlugin, Scores, scaled
 
 
 class BlinkingLightArgs(Struct, frozen=True):
@@ -19,7 +15,7 @@ class BlinkingLightArgs(Struct, frozen=True):
 
 
 class BlinkingLight(ScorePlugin):
-    """The one-node form: written for a single node, asked for each that fits."""
+    """A Score of one node at a time, called for each node that fits."""
 
     name = "BlinkingLight"
     Args = BlinkingLightArgs
@@ -31,5 +27,5 @@ class BlinkingLight(ScorePlugin):
         return int(view.facts.get(self._label, "0"))
 
     def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
-        # A few lights are a small number out of 100: the node that has most of them gets 100.
+        # The node with the most lights gets 100, the others their share of it.
         return scaled(scores)

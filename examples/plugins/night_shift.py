@@ -1,21 +1,29 @@
-"""NightShift: instances of one namespace go only to nodes that are labelled for it. The vector form of a Filter."""
+"""NightShift: instances of the namespace `night` run only on nodes with the label `shift=night`."""
 
-from mandor.placement.framework.column import Mask
-from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import NODES, SKIP, FilterPlugin, PreFilterPlugin, Skip
-from mandor.placement.framework.request import PlacementRequest
-from mandor.placement.framework.snapshot import Snapshot
+from mandor.plugin import (
+    NODE_EVENTS,
+    SKIP,
+    CycleState,
+    FilterPlugin,
+    Mask,
+    PlacementRequest,
+    PreFilterPlugin,
+    Skip,
+    Snapshot,
+)
 
 
 class NightShift(PreFilterPlugin, FilterPlugin):
+    """A Filter that answers for all nodes at once."""
+
     name = "NightShift"
-    retry_on = NODES
+    retry_on = NODE_EVENTS
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
         return None if request.key.namespace == "night" else SKIP
 
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
-        # Each distinct value of the label is looked at once, however many nodes there are.
+        # The test is called once for each distinct value of the label, not for each node.
         return nodes.fact("shift").where(self.name, lambda value: value == ("night",))
 
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:

@@ -192,9 +192,9 @@ async def test_a_viewer_may_ask_within_his_namespace_and_others_are_not_named_to
 async def test_the_scheduler_s_own_configuration_and_plugins_are_asked(start_api: StartApi, tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "monday.py").write_text(
-        "from mandor.placement.framework.points import FilterPlugin\n\n\n"
+        "from mandor.plugin import FilterPlugin\n\n\n"
         "class Monday(FilterPlugin):\n    name = 'Monday'\n\n"
-        "    def filter_node(self, state, ask, view):\n        return False\n\n"
+        "    def filter_node(self, state, request, view):\n        return False\n\n"
         "    def why(self, ask, nodes, refused):\n        return 'not on Mondays'\n"
     )
     (tmp_path / "scheduler.yaml").write_text("profiles:\n- plugins: {filter: {enabled: [{name: Monday}]}}\n")
@@ -209,9 +209,9 @@ async def test_the_scheduler_s_own_configuration_and_plugins_are_asked(start_api
 
 async def test_a_plugin_that_loops_is_broken_off_and_named(start_api: StartApi, tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(
-        "from mandor.placement.framework.points import FilterPlugin\n\n\n"
+        "from mandor.plugin import FilterPlugin\n\n\n"
         "class Stuck(FilterPlugin):\n    name = 'Stuck'\n\n"
-        "    def filter(self, state, ask, nodes):\n        while True:\n            pass\n"
+        "    def filter(self, state, request, nodes):\n        while True:\n            pass\n"
     )
     (tmp_path / "scheduler.yaml").write_text("profiles:\n- plugins: {filter: {enabled: [{name: Stuck}]}}\n")
     plugins = tmp_path / "plugins"

@@ -96,8 +96,7 @@ def test_the_guides_way_to_test_works(folder: Path) -> None:
     names: dict[str, Any] = {}
     exec(block.text, names)
     plugin = enabled("OnlyMarked", folder).plugin("OnlyMarked")
-    nodes = [make_node("n1"), make_node("n2", labels={"mark": "yes"})]
-    assert names["placed"](plugin, nodes, make_template()).node == "n2"
+    assert names["placed"](plugin).node == "n2"
 
 
 def test_the_guide_names_every_point() -> None:

@@ -10,7 +10,7 @@ from tests.e2e.cluster import Cluster, eventually
 
 PLUGIN = """\
 import re, socket, time
-from mandor.placement.framework.points import FilterPlugin
+from mandor.plugin import FilterPlugin
 
 class Hangs(FilterPlugin):
     name = "Hangs"

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.cluster import Cluster, eventually
 
 PLUGIN = """\
-from mandor.placement.framework.points import FilterPlugin
+from mandor.plugin import FilterPlugin
 
 class OnlyOn(FilterPlugin):
     name = "OnlyOn"

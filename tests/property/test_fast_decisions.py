@@ -28,6 +28,7 @@ from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalPlugin, IncrementalScore, Reach
 from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.plugin_factory import Registered, make_plugin
 from mandor.placement.framework.points import (
@@ -37,7 +38,6 @@ from mandor.placement.framework.points import (
     Plugin,
     PreFilterPlugin,
     PreScorePlugin,
-    Reach,
     ScorePlugin,
     Skip,
     scaled,
@@ -79,7 +79,7 @@ class OddNames(FilterPlugin, ScorePlugin):
         return int(view.free["cpu"]) % 100
 
 
-class Roomy(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+class Roomy(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
     """By the room on each node, in vectors."""
 
     name = "Roomy"
@@ -101,7 +101,7 @@ class Roomy(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
         return np.minimum(nodes.instances * 7, 100)
 
 
-class RoomyOneByOne(FilterPlugin, ScorePlugin):
+class RoomyOneByOne(IncrementalFilter, IncrementalScore):
     name = "RoomyOneByOne"
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
@@ -118,7 +118,7 @@ class RoomyOneByOne(FilterPlugin, ScorePlugin):
         return enough
 
 
-class Named(PreFilterPlugin):
+class Named(IncrementalPlugin, PreFilterPlugin):
     """Names nodes, by what they are."""
 
     name = "Named"
@@ -130,7 +130,7 @@ class Named(PreFilterPlugin):
         return Only(frozenset(NAMES[:4])) if request.shape.counted[0] > 200 else SKIP
 
 
-class Relative(ScorePlugin):
+class Relative(IncrementalScore):
     """By what nodes are, put in relation to the feasible ones."""
 
     name = "Relative"
@@ -138,7 +138,7 @@ class Relative(ScorePlugin):
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> None:
+    def cache_key(self, request: PlacementRequest) -> None:
         return None
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:

@@ -21,9 +21,9 @@ from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.incremental import IncrementalFilter
 from mandor.placement.framework.occupancy import AllocationTerms, PlacedInstance, Rank
 from mandor.placement.framework.plugin_factory import Registered, make_plugin
-from mandor.placement.framework.points import FilterPlugin
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import Snapshot
@@ -42,7 +42,7 @@ SOON, LATER = 5.0, 500.0
 MOMENT = Moment(now=0.0, patience=30.0)
 
 
-class Agrees(FilterPlugin):
+class Agrees(IncrementalFilter):
     """Lets everything through, and says nothing about how far it looks: so everything is really tried out."""
 
     name = "Agrees"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from mandor.model.node import Node, NodePhase, Taint
 from mandor.model.placement import Toleration
-from mandor.placement.framework.points import FilterPlugin
+from mandor.placement.framework.incremental import IncrementalFilter
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.plugins.node_name import NodeName
 from mandor.placement.plugins.node_unschedulable import NodeUnschedulable
@@ -69,4 +69,4 @@ def test_who_filters_otherwise_than_its_parent_does_not_rule_out_as_that_does() 
     silent = make_node("n1", phase=NodePhase.DOWN)
     assert NodeUnschedulable().rules_out(PlacementRequest(key(0), SHAPE), silent)
     assert not Braver().rules_out(PlacementRequest(key(0), SHAPE), silent)
-    assert Braver.rules_out is FilterPlugin.rules_out
+    assert Braver.rules_out is IncrementalFilter.rules_out

@@ -24,7 +24,7 @@ STRANGER = 4242
 OPEN_FOLDERS = Path(tempfile.gettempdir())
 """Where other users can go; folders of pytest are closed to them."""
 PLUGIN = """
-from mandor.placement.framework.points import FilterPlugin
+from mandor.plugin import FilterPlugin
 
 class Nothing(FilterPlugin):
     name = "Nothing"

@@ -15,7 +15,7 @@ from tests.scenarios.world import World
 from tests.sim.outside import ExtenderServer, asking_world, configure, extended, served, until
 
 FILTER = """\
-from mandor.placement.framework.points import FilterPlugin
+from mandor.plugin import FilterPlugin
 
 class OnlyOn(FilterPlugin):
     name = "OnlyOn"

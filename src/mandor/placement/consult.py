@@ -6,6 +6,7 @@ from typing import NamedTuple
 from mandor.placement.cycle import widest
 from mandor.placement.framework.cycle_state import CycleState, key_of_form
 from mandor.placement.framework.dry_run import DryRun
+from mandor.placement.framework.incremental import SteppedPostFilter
 from mandor.placement.framework.points import Agreed, ConsultPlugin, Offer, PostFilterPlugin, Question, Reply
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
@@ -85,7 +86,7 @@ def _held(request: PlacementRequest, nodes: Snapshot) -> str:
 
 def _offers(plugin: PostFilterPlugin, dry_run: DryRun, guard: Guard) -> tuple[Offer, ...]:
     with blamed(plugin), dry_run.trial():
-        return guard.run(lambda: tuple(plugin.offers(dry_run)))
+        return guard.run(lambda: tuple(plugin.offers(dry_run) if isinstance(plugin, SteppedPostFilter) else ()))
 
 
 def _agree(

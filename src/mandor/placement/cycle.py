@@ -16,8 +16,9 @@ from mandor.placement.fast import FAST, FastDecider
 from mandor.placement.framework.cycle_state import CycleState, of_form
 from mandor.placement.framework.dry_run import DryRun, run_post_filters
 from mandor.placement.framework.identity import NOBODY, names_shown
+from mandor.placement.framework.incremental import Reach, reach_of
 from mandor.placement.framework.occupancy import Occupancy, PlacedInstance
-from mandor.placement.framework.points import ANYTHING, ClusterEvent, Nomination, Plugin, Reach
+from mandor.placement.framework.points import CAPACITY_EVENTS, ClusterEvent, Nomination, Plugin
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
@@ -201,7 +202,7 @@ def _refused(tried: Sequence[_Offer]) -> tuple[Plugin, ...]:
 
 
 def _by_node(tried: Sequence[_Offer], nodes: Snapshot) -> bool:
-    reaches = (plugin.reach(each.request, nodes) for each in tried for plugin, _ in each.verdict.refusals)
+    reaches = (reach_of(plugin, each.request, nodes) for each in tried for plugin, _ in each.verdict.refusals)
     return all(reach is not Reach.CLUSTER for reach in reaches)
 
 
@@ -302,7 +303,7 @@ class Cycle:
             request.key,
             reason=NOMINATED,
             message=f"waits for room on {node} rather than {instead}{because}",
-            retry_on=ANYTHING,
+            retry_on=CAPACITY_EVENTS,
             nominated=node,
             again=moment.patience,
             request=request,

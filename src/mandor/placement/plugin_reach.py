@@ -4,6 +4,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach, declares_reach, reach_of
 from mandor.placement.framework.points import (
     SCORE_MOST,
     SKIP,
@@ -12,7 +13,6 @@ from mandor.placement.framework.points import (
     Plugin,
     PreFilterPlugin,
     PreScorePlugin,
-    Reach,
     ScorePlugin,
 )
 from mandor.placement.framework.profile import Profile
@@ -43,8 +43,8 @@ class PluginsByReach(NamedTuple):
     """The nodes that a PreFilter named, by what nodes are."""
     quiescent_filters: list[FilterPlugin]
     quiescent_scores: list[tuple[ScorePlugin, int]]
-    filters: list[FilterPlugin]
-    scores: list[tuple[ScorePlugin, int]]
+    filters: list[IncrementalFilter]
+    scores: list[tuple[IncrementalScore, int]]
     """Those who go by the room on each node."""
     wide_pre_filters: list[PreFilterPlugin]
     wide_filters: list[FilterPlugin]
@@ -65,8 +65,8 @@ class Quiescent(NamedTuple):
 class ScoringPlan(NamedTuple):
     quiescent: Quiescent
     formulas: ResourceFormulas | None
-    filters: Sequence[FilterPlugin]
-    scores: Weighed
+    filters: Sequence[IncrementalFilter]
+    scores: Sequence[tuple[IncrementalScore, int]]
     """Those who go by the room on each node, beside the formulas ones."""
     wide: ClusterWide | None
     most: int
@@ -119,7 +119,7 @@ def _settled(
     """Those who say what they go by are asked once for all asks that have it in common."""
     # Whose work it is matters to nobody while nothing is dedicated, or reserved.
     whose = (nodes.anyone_dedicated(), request.identity if nodes.reservations else None)
-    key = (profile, whose, *[each.goes_by(request) for each in profile.settled_plugins])
+    key = (profile, whose, *[each.cache_key(request) for each in profile.settled_plugins])
     kept, seen = nodes._cached.settled, nodes._cached.attributes
     found = kept.get(key)
     if found is None or found[0] != seen:
@@ -152,10 +152,10 @@ def _sort(
     skipped = _sort_pre_filters(found, judges, state, request, nodes, watch)
     for filterer in judges.filters:
         if filterer not in skipped:
-            reach = filterer.reach(request, nodes)
+            reach = reach_of(filterer, request, nodes)
             if reach is Reach.ATTRIBUTES:
                 found.quiescent_filters.append(filterer)
-            elif reach is Reach.ROOM:
+            elif reach is Reach.ROOM and isinstance(filterer, IncrementalFilter):
                 found.filters.append(filterer)
             else:
                 found.wide_filters.append(filterer)
@@ -165,10 +165,10 @@ def _sort(
             continue
         # What is put in relation to the other feasible nodes is wide, whatever it goes by.
         relative = type(scorer).normalize is not ScorePlugin.normalize
-        reach = Reach.CLUSTER if relative else scorer.reach(request, nodes)
+        reach = Reach.CLUSTER if relative else reach_of(scorer, request, nodes)
         if reach is Reach.ATTRIBUTES:
             found.quiescent_scores.append((scorer, weight))
-        elif reach is Reach.ROOM:
+        elif reach is Reach.ROOM and isinstance(scorer, IncrementalScore):
             found.scores.append((scorer, weight))
         else:
             found.wide_scores.append((scorer, weight))
@@ -183,7 +183,7 @@ def _sort_pre_filters(
     """The answer: those who have nothing to ask."""
     skipped: set[Plugin] = set()
     for plugin in judges.pre_filters:
-        if not plugin.declares_reach:
+        if not declares_reach(plugin):
             found.wide_pre_filters.append(plugin)
             continue
         watch.begin(plugin.name, "PreFilter")
@@ -193,7 +193,7 @@ def _sort_pre_filters(
         elif answer is not None and not isinstance(answer, Only):
             raise PluginFault(plugin.name, f"answered {answer!r}; a PreFilter answers None, SKIP or Only(…)")
         else:
-            reach = plugin.reach(request, nodes)
+            reach = reach_of(plugin, request, nodes)
             if reach is Reach.CLUSTER or (answer is not None and reach is Reach.ROOM):
                 found.wide_pre_filters.append(plugin)
             elif answer is not None:
@@ -209,7 +209,7 @@ def _ask_pre_scores(
     skipped: set[Plugin] = set()
     wide: set[Plugin] = set()
     for plugin in judges.pre_scores:
-        if not plugin.declares_reach:
+        if not declares_reach(plugin):
             wide.add(plugin)
             continue
         watch.begin(plugin.name, "PreScore")
@@ -218,6 +218,6 @@ def _ask_pre_scores(
             skipped.add(plugin)
         elif answer is not None:
             raise PluginFault(plugin.name, f"answered {answer!r}; a PreScore answers None or SKIP")
-        elif plugin.reach(request, nodes) is Reach.CLUSTER:
+        elif reach_of(plugin, request, nodes) is Reach.CLUSTER:
             wide.add(plugin)
     return skipped, wide

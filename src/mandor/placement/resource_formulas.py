@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from mandor.placement.framework.cached_columns import At
 from mandor.placement.framework.capacity_columns import VALUES, Floats, ScoreBuffers
-from mandor.placement.framework.points import SCORE_MOST, FilterPlugin, Formula, ScorePlugin
+from mandor.placement.framework.incremental import Formula, IncrementalFilter, IncrementalScore
+from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
@@ -144,8 +145,8 @@ class ResourceFormulas:
         return refused
 
 
-Filters = tuple[FilterPlugin, ...]
-Weighed = tuple[tuple[ScorePlugin, int], ...]
+Filters = tuple[IncrementalFilter, ...]
+Weighed = tuple[tuple[IncrementalScore, int], ...]
 
 
 class FormulaChoice:

@@ -10,7 +10,7 @@ from mandor.model.meta import Key
 from mandor.placement.consult import unasked
 from mandor.placement.decision import NOMINATED, Decision
 from mandor.placement.framework.handle import GangMembers
-from mandor.placement.framework.points import ANYTHING, ClusterEvent, GangBinding
+from mandor.placement.framework.points import CAPACITY_EVENTS, ClusterEvent, GangBinding
 from mandor.placement.framework.profile import Profile
 from mandor.placement.gang import GangDecision, GangTrial, nomination, refusal
 from mandor.placement.table import Table
@@ -240,7 +240,7 @@ class GangCycle:
             self._queue.put_back(
                 each,
                 now=now,
-                retry_on=worst.retry_on | {ClusterEvent.ROOM_FREED} if worst is not None else ANYTHING,
+                retry_on=worst.retry_on | {ClusterEvent.ROOM_FREED} if worst is not None else CAPACITY_EVENTS,
                 blamed=worst.blamed if worst is not None else (),
                 wake_at=None if again is None else now + again,
             )

@@ -23,7 +23,7 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.consult import unasked
 from mandor.placement.decision import Decision
 from mandor.placement.framework.handle import GangMembers, Handle
-from mandor.placement.framework.points import ANYTHING
+from mandor.placement.framework.points import CAPACITY_EVENTS
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.plugins.priority_sort import PrioritySort
@@ -409,7 +409,7 @@ class Scheduler:
         profile = self._in_use.get(request.profile)
         if profile is None:
             message = f"there is no profile {request.profile}"
-            self._requeue.unschedulable(attempt, Decision(request.key, message=message, retry_on=ANYTHING))
+            self._requeue.unschedulable(attempt, Decision(request.key, message=message, retry_on=CAPACITY_EVENTS))
             return False
         delayed = profile.consults or profile.permits or not profile.batches(request)
         if self._work.running >= CYCLES_MOST and delayed:

@@ -6,7 +6,7 @@ import logging
 from mandor.lib.clock import Clock
 from mandor.placement.decision import Decision
 from mandor.placement.framework.context import Context, run_post_binds, run_unreserve
-from mandor.placement.framework.points import ANYTHING
+from mandor.placement.framework.points import CAPACITY_EVENTS
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.plugins.gang import Gang
 from mandor.scheduler.attempt import Attempt
@@ -162,7 +162,7 @@ class Outcomes:
             denied = Decision(
                 attempt.key,
                 message=f"{plugin} does not permit it: {why}",
-                retry_on=blamed.retry_on if blamed is not None else ANYTHING,
+                retry_on=blamed.retry_on if blamed is not None else CAPACITY_EVENTS,
                 blamed=(blamed,) if blamed is not None else (),
             )
             self._requeue.unschedulable(attempt, denied)

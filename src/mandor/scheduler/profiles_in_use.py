@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mandor.placement.framework.points import FilterPlugin, PreEnqueuePlugin
+from mandor.placement.framework.incremental import IncrementalFilter
+from mandor.placement.framework.points import PreEnqueuePlugin
 from mandor.placement.framework.profile import Profile, check_together
 from mandor.placement.framework.request import PlacementRequest
 
@@ -25,7 +26,7 @@ class ProfilesInUse:
         profile = self.by_name.get(request.profile)
         return profile.pre_enqueues if profile is not None else ()
 
-    def outright(self, request: PlacementRequest) -> Sequence[FilterPlugin]:
+    def outright(self, request: PlacementRequest) -> Sequence[IncrementalFilter]:
         """Return the Filter plugins of the request's profile that can rule a node out by its attributes."""
         profile = self.by_name.get(request.profile)
         return profile.outright if profile is not None else ()

@@ -10,10 +10,10 @@ from mandor.lib.line import Line
 from mandor.lib.steps import WRITTEN, Steps, pieces
 from mandor.model.meta import Key
 from mandor.model.node import Node
+from mandor.placement.framework.incremental import IncrementalFilter
 from mandor.placement.framework.points import (
     ClusterChange,
     ClusterEvent,
-    FilterPlugin,
     Hint,
     Plugin,
     PreEnqueuePlugin,
@@ -59,7 +59,7 @@ def call_unwatched(plugin: Plugin, work: Callable[..., T], *given: object) -> T:
 
 Gates = Callable[[PlacementRequest], Iterable[PreEnqueuePlugin]]
 """Returns the PreEnqueue plugins of a request's profile."""
-Outright = Callable[[PlacementRequest], Sequence[FilterPlugin]]
+Outright = Callable[[PlacementRequest], Sequence[IncrementalFilter]]
 """Returns the Filter plugins of a request's profile that can rule a node out."""
 
 
@@ -364,7 +364,7 @@ class SchedulingQueue:
         concerning = (each for each in details if each.event in attempt.retry_on)
         return any(not self._ruled_out(attempt, each, outright) and self._hinted(attempt, each) for each in concerning)
 
-    def _ruled_out(self, attempt: Attempt, change: ClusterChange, outright: Sequence[FilterPlugin]) -> bool:
+    def _ruled_out(self, attempt: Attempt, change: ClusterChange, outright: Sequence[IncrementalFilter]) -> bool:
         """Return whether a change concerns a node that is ruled out for every form, by the same plugin as before it.
 
         A new node is never ruled out here.
@@ -379,8 +379,8 @@ class SchedulingQueue:
         return True
 
     def _ruling_plugin(
-        self, request: PlacementRequest, node: Node, outright: Sequence[FilterPlugin]
-    ) -> FilterPlugin | None:
+        self, request: PlacementRequest, node: Node, outright: Sequence[IncrementalFilter]
+    ) -> IncrementalFilter | None:
         try:
             return next((each for each in outright if self._call(each, each.rules_out, request, node)), None)
         except PluginFault:

@@ -14,13 +14,13 @@ from mandor.placement.framework.column import Mask, MutableColumn, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.incremental import SteppedPostFilter
 from mandor.placement.framework.points import (
     SKIP,
     ClusterEvent,
     FilterPlugin,
     Only,
     Plugin,
-    PostFilterPlugin,
     PreFilterPlugin,
     PreScorePlugin,
     ScorePlugin,
@@ -312,5 +312,5 @@ def test_whoever_builds_on_the_preemption_has_his_own_word_in_whatever_form() ->
             return "n2"
 
     dry_run = DryRun(default_profile(), ASK, make_table(2).snapshot(), Unwatched())
-    plugins: list[PostFilterPlugin] = [Own(), Older()]
+    plugins: list[SteppedPostFilter] = [Own(), Older()]
     assert [at_once(each.making_room(CycleState(), dry_run)) for each in plugins] == ["n1", "n2"]

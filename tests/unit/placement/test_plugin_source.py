@@ -12,7 +12,7 @@ from mandor.errors import Invalid
 from mandor.placement.plugin_source import GROUP, find_plugins
 
 SOURCE = """\
-from mandor.placement.framework.points import FilterPlugin
+from mandor.plugin import FilterPlugin
 
 class {name}(FilterPlugin):
     name = "{name}"

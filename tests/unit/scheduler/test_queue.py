@@ -8,7 +8,7 @@ from mandor.lib.backoff import Backoff
 from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.framework.points import NODES, ClusterEvent
+from mandor.placement.framework.points import NODE_EVENTS, ClusterEvent
 from mandor.placement.framework.request import GangMembership, PlacementRequest, Shape
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.scheduler.attempt import Attempt, AttemptState
@@ -123,7 +123,7 @@ def test_another_pause_holds_for_those_who_pause_already() -> None:
 def test_who_does_not_fit_waits_for_what_can_change_that() -> None:
     queue = make_queue("room", "node")
     queue.put_back(pop(queue), now=0, retry_on=ROOM)
-    queue.put_back(pop(queue), now=0, retry_on=NODES)
+    queue.put_back(pop(queue), now=0, retry_on=NODE_EVENTS)
     at_once(queue.wake_on({ClusterEvent.ROOM_FREED}, now=50))
     assert (queue.state(key("room")), queue.state(key("node"))) == (AttemptState.ACTIVE, AttemptState.UNSCHEDULABLE)
     at_once(queue.wake_on({ClusterEvent.NODE_ADDED}, now=50))

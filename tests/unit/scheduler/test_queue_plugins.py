@@ -13,8 +13,9 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.incremental import IncrementalFilter
 from mandor.placement.framework.points import (
-    NODES,
+    NODE_EVENTS,
     ClusterChange,
     ClusterEvent,
     FilterPlugin,
@@ -55,7 +56,7 @@ class Desk:
         self,
         *gates: PreEnqueuePlugin,
         sort: QueueSortPlugin | None = None,
-        outright: Sequence[FilterPlugin] = (),
+        outright: Sequence[IncrementalFilter] = (),
     ) -> None:
         self.told: list[tuple[str, str]] = []
         self.queue = SchedulingQueue(
@@ -171,7 +172,7 @@ def test_another_sort_orders_who_is_there_already() -> None:
 
 class Refuses(FilterPlugin):
     name = "Refuses"
-    retry_on = NODES
+    retry_on = NODE_EVENTS
 
     def __init__(self, hint: Any) -> None:
         self.answer = hint
@@ -226,7 +227,7 @@ def test_whoever_is_kept_out_hopes_for_what_its_gate_waits_for() -> None:
     assert not desk.queue.hopes({ClusterEvent.ROOM_FREED})
 
 
-class Bars(FilterPlugin):
+class Bars(IncrementalFilter):
     """Lets nobody on a node that is cordoned, or whose name says so."""
 
     name = "Bars"
@@ -289,7 +290,7 @@ def test_when_too_much_happens_to_tell_nobody_is_asked_for_hints() -> None:
     desk.add("a")
     attempt = desk.queue.pop()
     assert attempt is not None
-    desk.queue.put_back(attempt, now=0, retry_on=NODES, blamed=(Refuses(Hint.SKIP),))
+    desk.queue.put_back(attempt, now=0, retry_on=NODE_EVENTS, blamed=(Refuses(Hint.SKIP),))
     at_once(desk.queue.wake_on({ClusterEvent.NODE_ADDED}, now=50))
     assert desk.place("a") is AttemptState.ACTIVE
 

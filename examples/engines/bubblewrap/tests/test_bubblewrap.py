@@ -9,9 +9,8 @@ from typing import ClassVar
 import pytest
 from mandor_bubblewrap import BubblewrapEngine
 
-from mandor.engines.base import Engine
-from mandor.errors import NotFound
-from mandor.testing.engine import EngineSuite
+from mandor.engine import Engine, NotFound
+from mandor.testing import EngineSuite
 
 
 class TestBubblewrapEngine(EngineSuite):

@@ -10,8 +10,17 @@ from mandor.lib.steps import Steps
 from mandor.model.meta import Key
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.incremental import IncrementalFilter, Reach, SteppedPostFilter, reach_of
 from mandor.placement.framework.occupancy import Occupancy, PlacedInstance
-from mandor.placement.framework.points import SKIP, FilterPlugin, Nomination, Only, Plugin, PreFilterPlugin, Reach
+from mandor.placement.framework.points import (
+    SKIP,
+    FilterPlugin,
+    Nomination,
+    Only,
+    Plugin,
+    PostFilterPlugin,
+    PreFilterPlugin,
+)
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, blamed, run_filters, run_scores
@@ -122,7 +131,10 @@ class DryRun:
         for plugin, wide in self._asked:
             self._watch.begin(plugin.name, "Filter")
             with blamed(plugin):
-                fits = self._wide(plugin, slot) if wide else plugin.filter_slot(self.request, self.nodes, slot)
+                if wide or not isinstance(plugin, IncrementalFilter):
+                    fits = self._wide(plugin, slot)
+                else:
+                    fits = plugin.filter_slot(self.request, self.nodes, slot)
             self._watch.end()  # Nobody is broken off in the middle of a change to the table.
             if not fits:
                 return False
@@ -181,7 +193,8 @@ class DryRun:
         for each in self._profile.filters:
             if each in silent:
                 continue  # Who has nothing to say now has nothing to say when some are gone.
-            reach, needs = each.reach(request, nodes), each.needs(request)
+            reach = reach_of(each, request, nodes)
+            needs = each.needs(request) if isinstance(each, IncrementalFilter) else None
             if reach is attributes:
                 self._watch.begin(each.name, "Filter")
                 with blamed(each):
@@ -214,7 +227,7 @@ def run_post_filters(profile: Profile, state: CycleState, dry_run: DryRun, watch
     """What the first of them nominates; whatever they tried out is undone, after each step."""
     slots = dry_run.nodes.slots
     for plugin in profile.post_filters:
-        answer = yield from _asked(plugin, plugin.making_room(state, dry_run), dry_run, watch)
+        answer = yield from _asked(plugin, _steps(plugin, state, dry_run), dry_run, watch)
         if isinstance(answer, str) and answer in slots:
             return Nomination(answer)
         if isinstance(answer, Nomination) and answer.node in slots:
@@ -222,6 +235,17 @@ def run_post_filters(profile: Profile, state: CycleState, dry_run: DryRun, watch
         if answer is not None:
             raise PluginFault(plugin.name, f"nominated {answer!r}, which is no node")
     return None
+
+
+def _steps(plugin: PostFilterPlugin, state: CycleState, dry_run: DryRun) -> Steps[Nomination | str | None]:
+    if isinstance(plugin, SteppedPostFilter):
+        return plugin.making_room(state, dry_run)
+    return _in_one_step(plugin, state, dry_run)
+
+
+def _in_one_step(plugin: PostFilterPlugin, state: CycleState, dry_run: DryRun) -> Steps[Nomination | str | None]:
+    yield from ()
+    return plugin.make_room(state, dry_run)
 
 
 def _asked(plugin: Plugin, steps: Steps[T], dry_run: DryRun, watch: Watch) -> Steps[T]:

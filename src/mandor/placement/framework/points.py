@@ -30,15 +30,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from mandor.lib.steps import Steps
 from mandor.model.meta import Key
 from mandor.model.node import Node
-from mandor.placement.framework.cached_columns import FEW, At
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.occupancy import PlacedInstance
 from mandor.placement.framework.request import PlacementRequest
-from mandor.placement.framework.snapshot import NodeView, Snapshot, Wanted
+from mandor.placement.framework.snapshot import NodeView, Snapshot
 
 if TYPE_CHECKING:
     from mandor.placement.framework.dry_run import DryRun
@@ -60,10 +58,10 @@ class ClusterEvent(Enum):
     """What a namespace may take; `ClusterChange.instance` is the quota."""
 
 
-EVERYTHING = frozenset(ClusterEvent)
-ANYTHING = EVERYTHING - {ClusterEvent.PLACED, ClusterEvent.LOAD_CHANGED, ClusterEvent.QUOTA_CHANGED}
+ALL_EVENTS = frozenset(ClusterEvent)
+CAPACITY_EVENTS = ALL_EVENTS - {ClusterEvent.PLACED, ClusterEvent.LOAD_CHANGED, ClusterEvent.QUOTA_CHANGED}
 """What can make room; that somebody else was placed, how busy a node is, and quotas matter to few."""
-NODES = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED})
+NODE_EVENTS = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +82,6 @@ class Hint(Enum):
     SKIP = "skip"
 
 
-class Reach(Enum):
-    """What a plugin's Filter and Score of a node go by. The less, the less has to be computed again.
-
-    Beside that, an answer may depend on the class of the ask: its shape, identity and rules as they stand, pin and
-    avoided nodes; with `ATTRIBUTES` and `ROOM` on nothing else, least of all on which other nodes are feasible.
-    """
-
-    ATTRIBUTES = "attributes"
-    """What the nodes are: labels, taints, engines, images."""
-    ROOM = "room"
-    """That, and what is placed on that very node; `filter_slot` and `score_slot` answer for one node."""
-    CLUSTER = "cluster"
-    """Anything: asked about all nodes in each cycle."""
-
-
-class Formula(Enum):
-    """Scores of room that the framework computes itself, for many nodes and together; see `usual`."""
-
-    LEAST_ALLOCATED = "least allocated"
-    """Kubernetes' LeastAllocated, over CPU and memory in equal parts."""
-    BALANCED = "balanced"
-    """Kubernetes' BalancedAllocation, over CPU and memory."""
-
-
 class Plugin(ABC):
     """Made once a profile, and then one object for all its points and cycles: it may keep what it learns.
 
@@ -117,28 +91,8 @@ class Plugin(ABC):
     name: ClassVar[str]
     Args: ClassVar[type[Struct] | None] = None
     """Its arguments, typed; None: it takes none."""
-    retry_on: ClassVar[frozenset[ClusterEvent]] = EVERYTHING
+    retry_on: ClassVar[frozenset[ClusterEvent]] = ALL_EVENTS
     """After its refusal, another try is worthwhile when one of these happens."""
-    by_class: ClassVar[bool] = False
-    """It refuses all instances of equal shape, priority and profile alike, by what the table shows and nothing else:
-    then the answer for one is the answer for its like until the table changes."""
-
-    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
-        """What can change its answer about a node; see `Reach`.
-
-        Who overrides this is not asked again by PreFilter and PreScore once they said SKIP, until a node changes, or
-        a rule or a claim to a whole node comes or goes with somebody who is placed.
-        """
-        return Reach.CLUSTER
-
-    def goes_by(self, request: PlacementRequest) -> Hashable:
-        """What of the ask its reach, its SKIPs and, with the reach `ATTRIBUTES`, its answers go by, beside what nodes
-        are: asks with the same share them. Who does not override this is asked for each class."""
-        return request.class_key
-
-    @property
-    def declares_reach(self) -> bool:
-        return type(self).reach is not Plugin.reach
 
     def hint(self, request: PlacementRequest, change: ClusterChange) -> Hint:
         """Is this very thing worth another try of what this plugin refused?"""
@@ -180,60 +134,38 @@ class PreFilterPlugin(Plugin):
 
 
 class FilterPlugin(Plugin):
-    """Write `filter` or `filter_node`."""
+    """Decides which nodes can take an instance. A subclass defines `filter`, or `filter_node` for a single node."""
 
-    fit_formula = False
-    """It lets through what finds enough of everything that it wants, and nothing else; then it need not be asked."""
-
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, partial: bool = False) -> None:
+        """`partial`: the class is a base of others and defines neither form."""
         super().__init_subclass__()
-        _has_one_of(cls, FilterPlugin, "filter", "filter_node")
-        if "rules_out" not in vars(cls) and ("filter" in vars(cls) or "filter_node" in vars(cls)):
-            cls.rules_out = FilterPlugin.rules_out  # type: ignore[method-assign] # its own word, not its parent's
+        if not partial:
+            _has_one_of(cls, FilterPlugin, "filter", "filter_node")
 
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
-        """True for the nodes that can take it."""
-        return self.filter_left(state, request, nodes, np.ones(len(nodes), dtype=np.bool_))
-
-    def filter_left(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, left: Mask) -> Mask:
-        """The one-node form, for the nodes that nobody has refused yet; the answer for the others does not count."""
-        fits = np.zeros(len(nodes), dtype=np.bool_)
-        for view in nodes.views(left):
-            answer = self.filter_node(state, request, view)
-            if not isinstance(answer, bool | np.bool_):
-                raise TypeError(f"filter_node answered {answer!r} for {view.name}, not True or False")
-            fits[nodes.slots[view.name]] = answer
-        return fits
+        """Return True for the nodes that can take the instance."""
+        return filter_each(self, state, request, nodes, np.ones(len(nodes), dtype=np.bool_))
 
     def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
+        """Return whether one node can take the instance."""
         raise NotImplementedError
 
-    def filter_slot(self, request: PlacementRequest, nodes: Snapshot, slot: int) -> bool:
-        """The same for one node, fast; asked only if the reach is `ROOM`."""
-        return bool(self.filter(CycleState(), request, nodes)[slot])
-
-    def filter_at(self, request: PlacementRequest, nodes: Snapshot, at: At) -> Mask:
-        """The same for some nodes; asked only if the reach is `ROOM`."""
-        return self.filter(CycleState(), request, nodes)[at]
-
-    def filter_cached(self, request: PlacementRequest, nodes: Snapshot) -> Mask:
-        """For a Filter of the reach `ROOM` that goes by the shape alone: `filter_at`, kept where that is worth it."""
-        if len(nodes) <= FEW:
-            return np.array([self.filter_slot(request, nodes, slot) for slot in range(len(nodes))], dtype=np.bool_)
-        return nodes._cached.mask((self, request.shape), lambda at: self.filter_at(request, nodes, at))
-
-    def needs(self, request: PlacementRequest) -> Wanted | None:
-        """It lets an ask go wherever these amounts are free, and nowhere else; None: it goes by other things, too."""
-        return None
-
-    def rules_out(self, request: PlacementRequest, node: Node) -> bool:
-        """It refuses this node as long as that stays what it is, whoever comes or goes: what happens there gives the
-        ask no place. Who cannot tell by the node alone says False."""
-        return False
-
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
-        """What the refused nodes lack, for people; asked only when nothing fits."""
+        """Return what the refused nodes lack, for a message; called only when no node fits."""
         return ""
+
+
+def filter_each(
+    plugin: FilterPlugin, state: CycleState, request: PlacementRequest, nodes: Snapshot, among: Mask
+) -> Mask:
+    """Call `filter_node` for some nodes; the others are False."""
+    fits = np.zeros(len(nodes), dtype=np.bool_)
+    for view in nodes.views(among):
+        answer = plugin.filter_node(state, request, view)
+        if not isinstance(answer, bool | np.bool_):
+            raise TypeError(f"filter_node returned {answer!r} for {view.name}, not True or False")
+        fits[nodes.slots[view.name]] = answer
+    return fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,32 +199,22 @@ class Agreed:
 
 
 class PostFilterPlugin(Plugin):
-    """Asked in order when nothing fits; the first that nominates a node ends it. Write `post_filter`, `make_room`
-    or `making_room`."""
+    """Makes room when no node fits; the first plugin that nominates a node ends the point. A subclass defines
+    `post_filter`, or `make_room` to try changes in a dry run."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, partial: bool = False) -> None:
+        """`partial`: the class is a base of others and defines neither form."""
         super().__init_subclass__()
-        _has_one_of(cls, PostFilterPlugin, "post_filter", "make_room", "making_room")
-        if "making_room" not in vars(cls) and ("make_room" in vars(cls) or "post_filter" in vars(cls)):
-            cls.making_room = PostFilterPlugin.making_room  # type: ignore[method-assign] # its own word, not its parent's
+        if not partial:
+            _has_one_of(cls, PostFilterPlugin, "post_filter", "make_room")
 
     def post_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Nomination | str | None:
-        """The node where there will be room, or None; the instance goes there as soon as it fits."""
+        """Return the node that will have room, or None; the instance is placed there as soon as it fits."""
         raise NotImplementedError
 
     def make_room(self, state: CycleState, dry_run: "DryRun") -> Nomination | str | None:
-        """The same, for those who want to know what would be if others were gone."""
+        """Return the same as `post_filter`; `dry_run` shows which nodes would fit without some of their instances."""
         return self.post_filter(state, dry_run.request, dry_run.nodes)
-
-    def making_room(self, state: CycleState, dry_run: "DryRun") -> Steps[Nomination | str | None]:
-        """The same in steps, for those who may take long: each is a trial of its own, and between two of them others
-        have their turn."""
-        yield from ()
-        return self.make_room(state, dry_run)
-
-    def offers(self, dry_run: "DryRun") -> Iterable[Offer]:
-        """What it could nominate, for those who have a say in it; they are asked before the cycle. See `Agreed`."""
-        return ()
 
 
 class PreScorePlugin(Plugin):
@@ -303,41 +225,29 @@ class PreScorePlugin(Plugin):
 
 
 class ScorePlugin(Plugin):
-    """Write `score` or `score_node`; scores of nodes that are not feasible do not count."""
+    """Rates the nodes that fit. A subclass defines `score`, or `score_node` for one node at a time; scores of nodes
+    that are not feasible do not count."""
 
-    score_formula: Formula | None = None
-    """Its scores are exactly these; then it need not be asked."""
-
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, partial: bool = False) -> None:
+        """`partial`: the class is a base of others and defines neither form."""
         super().__init_subclass__()
-        _has_one_of(cls, ScorePlugin, "score", "score_node")
+        if not partial:
+            _has_one_of(cls, ScorePlugin, "score", "score_node")
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
+        """Return a whole number for each node: 0 to 100, unless `normalize` scales it."""
         scores = np.zeros(len(nodes), dtype=np.int64)
         for view in nodes.views(feasible):
-            # A float would lose its fraction in silence, and NaN everything.
+            # `index` refuses floats: they would be truncated silently, and NaN is no number at all.
             scores[nodes.slots[view.name]] = index(self.score_node(state, request, view))
         return scores
 
     def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
+        """Return the score of one node."""
         raise NotImplementedError
 
-    def score_slot(self, request: PlacementRequest, nodes: Snapshot, slot: int) -> int:
-        """The same for one node, fast; asked only if the reach is `ROOM`."""
-        return int(self.score_at(request, nodes, slice(slot, slot + 1))[0])
-
-    def score_at(self, request: PlacementRequest, nodes: Snapshot, at: At) -> Scores:
-        """The same for some nodes; asked only if the reach is `ROOM`."""
-        return self.score(CycleState(), request, nodes, np.ones(len(nodes), dtype=np.bool_))[at]
-
-    def score_cached(self, request: PlacementRequest, nodes: Snapshot) -> Scores:
-        """For a Score of the reach `ROOM` that goes by the shape alone: `score_at`, kept where that is worth it."""
-        if len(nodes) <= FEW:
-            return np.array([self.score_slot(request, nodes, slot) for slot in range(len(nodes))], dtype=np.int64)
-        return nodes._cached.scores((self, request.shape), lambda at: self.score_at(request, nodes, at))
-
     def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
-        """The scores of the feasible nodes, brought into 0..100; once a cycle."""
+        """Scale the scores of the feasible nodes to 0..100; called once a cycle."""
         return scores
 
 

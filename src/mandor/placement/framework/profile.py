@@ -2,11 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from mandor.errors import Invalid
 from mandor.placement.framework.cached_columns import EVERYWHERE, At
+from mandor.placement.framework.incremental import (
+    IncrementalFilter,
+    IncrementalPlugin,
+    declares_cache_key,
+    declares_reach,
+)
 from mandor.placement.framework.points import (
     POINTS,
     BindPlugin,
@@ -88,7 +93,11 @@ class Profile:
         """Empty: gangs mean nothing here."""
         self.one_by_one = frozenset(id(each) for each in self.filters if type(each).filter is FilterPlugin.filter)
         """Plugins, by id, whose Filter asks node by node, and so only about the nodes that are left."""
-        self.outright = tuple(each for each in self.filters if type(each).rules_out is not FilterPlugin.rules_out)
+        self.outright = tuple(
+            each
+            for each in self.filters
+            if isinstance(each, IncrementalFilter) and type(each).rules_out is not IncrementalFilter.rules_out
+        )
         """Those who can tell by a node alone that it is out of the question."""
         self.filter_names = tuple(plugin.name for plugin in self.filters)
         self.versions = tuple(f"{each.plugin.name}@{each.version}" for each in self.enabled if each.version)
@@ -102,15 +111,20 @@ class Profile:
         """Once the node is chosen, nobody else has a say about an instance that is in no gang."""
         judges = (*self.filters, *(plugin for plugin, _ in self.scores))
         self.settled, self.open = (
-            self._part(lambda each: _says_what_it_goes_by(type(each))),
-            self._part(lambda each: not _says_what_it_goes_by(type(each))),
+            self._part(lambda each: declares_cache_key(type(each))),
+            self._part(lambda each: not declares_cache_key(type(each))),
         )
         """Its judges in two halves: those who say what of an ask they go by, and the others."""
-        self.settled_plugins = tuple(each.plugin for each in self.enabled if _says_what_it_goes_by(type(each.plugin)))
-        self.local = any(each.declares_reach for each in judges)
+        self.settled_plugins = tuple(
+            each.plugin
+            for each in self.enabled
+            if isinstance(each.plugin, IncrementalPlugin) and declares_cache_key(type(each.plugin))
+        )
+        self.local = any(map(declares_reach, judges))
         """Somebody here judges each node by itself, and need not be asked about all of them each time."""
         self.by_class = all(
-            plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.post_filters, *self.consults)
+            isinstance(plugin, IncrementalPlugin) and plugin.by_class
+            for plugin in (*self.pre_filters, *self.filters, *self.post_filters, *self.consults)
         )
         """A refusal holds for all of its like until the table changes."""
 
@@ -141,11 +155,6 @@ class Profile:
 
     def plugin(self, name: str) -> Plugin | None:
         return next((each.plugin for each in self.enabled if each.plugin.name == name), None)
-
-
-@lru_cache(maxsize=1024)
-def _says_what_it_goes_by(kind: type[Plugin]) -> bool:
-    return kind.reach is not Plugin.reach and kind.goes_by is not Plugin.goes_by
 
 
 def check_together(profiles: Mapping[str, Profile]) -> None:

@@ -20,6 +20,7 @@ from mandor.placement.framework.points import (
     PreFilterPlugin,
     PreScorePlugin,
     ScorePlugin,
+    filter_each,
 )
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
@@ -134,7 +135,7 @@ def run_filters(
                 continue
             watch.begin(current.name, "Filter")
             if id(current) in judges.one_by_one:
-                passed = current.filter_left(state, request, nodes, feasible)
+                passed = filter_each(current, state, request, nodes, feasible)
             else:
                 passed = current.filter(state, request, nodes)
             check_mask(current, passed, length)

@@ -6,22 +6,23 @@ import numpy as np
 
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import NODES, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
+from mandor.placement.framework.incremental import IncrementalFilter, Reach
+from mandor.placement.framework.points import NODE_EVENTS, SKIP, PreFilterPlugin, Skip
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
-class Avoid(PreFilterPlugin, FilterPlugin):
+class Avoid(PreFilterPlugin, IncrementalFilter):
     """A soft filter: when nothing else fits, the cycle asks again without it."""
 
     name = "Avoid"
-    retry_on = NODES
+    retry_on = NODE_EVENTS
     by_class = True
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.avoid
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:

@@ -7,17 +7,8 @@ from msgspec import Struct
 
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import (
-    NODES,
-    SCORE_MOST,
-    SKIP,
-    FilterPlugin,
-    PreFilterPlugin,
-    PreScorePlugin,
-    Reach,
-    ScorePlugin,
-    Skip,
-)
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
+from mandor.placement.framework.points import NODE_EVENTS, SCORE_MOST, SKIP, PreFilterPlugin, PreScorePlugin, Skip
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
@@ -29,12 +20,12 @@ class ControlPlaneArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """They do take some, when no other machine has room: for a cluster too small to spare them."""
 
 
-class ControlPlane(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+class ControlPlane(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
     """It speaks of virtual machines alone: what else may run there is said with taints."""
 
     name = "ControlPlane"
     Args = ControlPlaneArgs
-    retry_on = NODES
+    retry_on = NODE_EVENTS
     by_class = True
 
     def __init__(self, args: ControlPlaneArgs | None = None) -> None:
@@ -43,7 +34,7 @@ class ControlPlane(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.shape.machine
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:

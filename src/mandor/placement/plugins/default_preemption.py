@@ -16,8 +16,9 @@ from mandor.lib.steps import TURN, WRITTEN, Steps
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.dry_run import DryRun
+from mandor.placement.framework.incremental import SteppedPostFilter
 from mandor.placement.framework.occupancy import Alike, AllocationTerms, Level, PlacedInstance, Rank
-from mandor.placement.framework.points import ANYTHING, Agreed, Nomination, Offer, PostFilterPlugin
+from mandor.placement.framework.points import CAPACITY_EVENTS, Agreed, Nomination, Offer
 from mandor.placement.framework.replayable_steps import ReplayableSteps
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import Amounts
@@ -49,13 +50,13 @@ class DefaultPreemptionArgs(Struct, frozen=True, forbid_unknown_fields=True, ren
     """or so many, if that is more."""
 
 
-class DefaultPreemption(PostFilterPlugin):
+class DefaultPreemption(SteppedPostFilter):
     """Chooses as Kubernetes does: fewest budgets broken, lowest highest priority, smallest sum of priorities, fewest,
     youngest. The first two hold over all nodes; the rest among those that look cheapest."""
 
     name = "DefaultPreemption"
     Args = DefaultPreemptionArgs
-    retry_on = ANYTHING
+    retry_on = CAPACITY_EVENTS
     by_class = True
 
     def __init__(self, args: DefaultPreemptionArgs | None = None) -> None:

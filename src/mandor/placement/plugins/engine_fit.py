@@ -6,31 +6,23 @@ from functools import partial
 from mandor.model.node import Capabilities
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import (
-    NODES,
-    SCORE_MOST,
-    SKIP,
-    FilterPlugin,
-    PreScorePlugin,
-    Reach,
-    ScorePlugin,
-    Skip,
-)
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
+from mandor.placement.framework.points import NODE_EVENTS, SCORE_MOST, SKIP, PreScorePlugin, Skip
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import Engines, Snapshot
 
 
-class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
+class EngineFit(IncrementalFilter, PreScorePlugin, IncrementalScore):
     """The score: 100 for the engine named first, less for each one later in the list."""
 
     name = "EngineFit"
-    retry_on = NODES
+    retry_on = NODE_EVENTS
     by_class = True
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return _question(request.shape)
 
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:

@@ -4,7 +4,7 @@ from mandor.model.meta import Key
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Handle
 from mandor.placement.framework.points import (
-    ANYTHING,
+    CAPACITY_EVENTS,
     GangBinding,
     GangPlugin,
     PermitPlugin,
@@ -20,7 +20,7 @@ class Gang(GangPlugin, ReservePlugin, PermitPlugin, PostBindPlugin):
     while these are on their way, waits for them: it follows when they are bound, and is refused when they are not."""
 
     name = "Gang"
-    retry_on = ANYTHING
+    retry_on = CAPACITY_EVENTS
 
     def __init__(self, handle: Handle = DETACHED) -> None:
         self._handle = handle

@@ -5,7 +5,8 @@ from collections.abc import Hashable
 from mandor.model.image import tagged
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, Reach, ScorePlugin, Skip
+from mandor.placement.framework.incremental import IncrementalScore, Reach
+from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, Skip
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Images, Snapshot
 
@@ -15,7 +16,7 @@ MOST_BYTES = 1000 * _MB
 """For each task: images smaller than the one are as good as there, and larger than the other are no better."""
 
 
-class ImageLocality(PreScorePlugin, ScorePlugin):
+class ImageLocality(PreScorePlugin, IncrementalScore):
     """Kubernetes' formula: the sizes of the images a node has, each times the share of nodes that have it (so that
     not everything goes to the one node that has it), between two thresholds."""
 
@@ -24,7 +25,7 @@ class ImageLocality(PreScorePlugin, ScorePlugin):
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.shape.image_names
 
     def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:

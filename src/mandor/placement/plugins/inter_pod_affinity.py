@@ -8,17 +8,8 @@ from msgspec import Struct
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Selector, Tie
-from mandor.placement.framework.points import (
-    EVERYTHING,
-    SCORE_MOST,
-    SKIP,
-    FilterPlugin,
-    PreFilterPlugin,
-    PreScorePlugin,
-    Reach,
-    ScorePlugin,
-    Skip,
-)
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
+from mandor.placement.framework.points import ALL_EVENTS, SCORE_MOST, SKIP, PreFilterPlugin, PreScorePlugin, Skip
 from mandor.placement.framework.request import GIVEN_UP_WEIGHT, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.topology_counts import Domains
@@ -34,12 +25,12 @@ class InterPodAffinityArgs(Struct, frozen=True, forbid_unknown_fields=True, rena
             raise ValueError(f"hardPodAffinityWeight is {self.hard_pod_affinity_weight}; it is 0..100")
 
 
-class InterPodAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
     """An `apart` rule holds both ways: who comes later keeps away from those that want to be apart from it."""
 
     name = "InterPodAffinity"
     Args = InterPodAffinityArgs
-    retry_on = EVERYTHING
+    retry_on = ALL_EVENTS
     by_class = True
 
     def __init__(self, args: InterPodAffinityArgs | None = None) -> None:

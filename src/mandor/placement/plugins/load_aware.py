@@ -5,16 +5,8 @@ from msgspec import Struct
 
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import (
-    ANYTHING,
-    SCORE_MOST,
-    SKIP,
-    ClusterEvent,
-    FilterPlugin,
-    PreFilterPlugin,
-    ScorePlugin,
-    Skip,
-)
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore
+from mandor.placement.framework.points import CAPACITY_EVENTS, SCORE_MOST, SKIP, ClusterEvent, PreFilterPlugin, Skip
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Amounts, Snapshot
 
@@ -31,13 +23,13 @@ class LoadAwareArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="cam
                 raise ValueError(f"usageThresholds: {resource}: {percent}; it is cpu or memory, and 1..100")
 
 
-class LoadAware(PreFilterPlugin, FilterPlugin, ScorePlugin):
+class LoadAware(PreFilterPlugin, IncrementalFilter, IncrementalScore):
     """The load is what the node measured last and what was placed there since, at its request; without a measure,
     what is requested there. The score is the share of CPU and memory that is left, as LeastAllocated computes it."""
 
     name = "LoadAware"
     Args = LoadAwareArgs
-    retry_on = ANYTHING | {ClusterEvent.LOAD_CHANGED}
+    retry_on = CAPACITY_EVENTS | {ClusterEvent.LOAD_CHANGED}
     by_class = True
 
     def __init__(self, args: LoadAwareArgs | None = None) -> None:

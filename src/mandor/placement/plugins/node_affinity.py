@@ -6,33 +6,24 @@ import numpy as np
 
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
 from mandor.placement.framework.node_rule import keeping, kept
-from mandor.placement.framework.points import (
-    NODES,
-    SKIP,
-    FilterPlugin,
-    PreFilterPlugin,
-    PreScorePlugin,
-    Reach,
-    ScorePlugin,
-    Skip,
-    scaled,
-)
+from mandor.placement.framework.points import NODE_EVENTS, SKIP, PreFilterPlugin, PreScorePlugin, Skip, scaled
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
-class NodeAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+class NodeAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
     """A `should` rule counts as hard until it is given up, and then as the strongest preference."""
 
     name = "NodeAffinity"
-    retry_on = NODES
+    retry_on = NODE_EVENTS
     by_class = True
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.rules.where, request.rules.where_wished
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:

@@ -7,20 +7,21 @@ import numpy as np
 from mandor.model.node import Node
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import NODES, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
+from mandor.placement.framework.incremental import IncrementalFilter, Reach
+from mandor.placement.framework.points import NODE_EVENTS, SKIP, PreFilterPlugin, Skip
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
-class NodeName(PreFilterPlugin, FilterPlugin):
+class NodeName(PreFilterPlugin, IncrementalFilter):
     name = "NodeName"
-    retry_on = NODES
+    retry_on = NODE_EVENTS
     by_class = True
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.pin
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:

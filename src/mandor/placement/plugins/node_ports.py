@@ -6,21 +6,22 @@ import numpy as np
 
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import ANYTHING, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
+from mandor.placement.framework.incremental import IncrementalFilter, Reach
+from mandor.placement.framework.points import CAPACITY_EVENTS, SKIP, PreFilterPlugin, Skip
 from mandor.placement.framework.ports import HostPort
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
-class NodePorts(PreFilterPlugin, FilterPlugin):
+class NodePorts(PreFilterPlugin, IncrementalFilter):
     name = "NodePorts"
-    retry_on = ANYTHING
+    retry_on = CAPACITY_EVENTS
     by_class = True
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ROOM
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.shape.host_ports, request.shape.any_ports
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:

@@ -9,7 +9,8 @@ from mandor.placement.framework.allocation import CPU_AND_MEMORY, Weighed, reque
 from mandor.placement.framework.cached_columns import At
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import SCORE_MOST, SKIP, Formula, PreScorePlugin, Reach, ScorePlugin, Skip
+from mandor.placement.framework.incremental import Formula, IncrementalScore, Reach
+from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, Skip
 from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
@@ -22,7 +23,7 @@ class NodeResourcesBalancedAllocationArgs(Struct, frozen=True, forbid_unknown_fi
             raise ValueError("the resources are weighed equally: a weight is 1")
 
 
-class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
+class NodeResourcesBalancedAllocation(PreScorePlugin, IncrementalScore):
     """100 less the standard deviation of the used shares, in percent; it reads requests as they are written."""
 
     name = "NodeResourcesBalancedAllocation"
@@ -36,7 +37,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ROOM
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return self._moves(request)
 
     def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:

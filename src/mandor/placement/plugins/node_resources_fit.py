@@ -13,7 +13,8 @@ from mandor.placement.framework.allocation import CPU_AND_MEMORY, Weighed, reque
 from mandor.placement.framework.cached_columns import At
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, Formula, Reach, ScorePlugin
+from mandor.placement.framework.incremental import Formula, IncrementalFilter, IncrementalScore, Reach
+from mandor.placement.framework.points import CAPACITY_EVENTS, SCORE_MOST
 from mandor.placement.framework.request import CPU, DISK, MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot, Wanted
 
@@ -77,13 +78,13 @@ class NodeResourcesFitArgs(Struct, frozen=True, forbid_unknown_fields=True, rena
     """Resources that need not be there."""
 
 
-class NodeResourcesFit(FilterPlugin, ScorePlugin):
+class NodeResourcesFit(IncrementalFilter, IncrementalScore):
     """The score is Kubernetes' LeastAllocated over CPU and memory, in its whole numbers, unless the arguments say
     otherwise."""
 
     name = "NodeResourcesFit"
     Args = NodeResourcesFitArgs
-    retry_on = ANYTHING
+    retry_on = CAPACITY_EVENTS
     by_class = True
 
     def __init__(self, args: NodeResourcesFitArgs | None = None) -> None:
@@ -96,7 +97,7 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ROOM
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return None
 
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:

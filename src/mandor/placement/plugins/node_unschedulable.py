@@ -8,7 +8,8 @@ from collections.abc import Hashable
 from mandor.model.node import Node
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import NODES, FilterPlugin, Reach, tally
+from mandor.placement.framework.incremental import IncrementalFilter, Reach
+from mandor.placement.framework.points import NODE_EVENTS, tally
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Health, Snapshot
 
@@ -16,15 +17,15 @@ UNIMPORTANT = 0
 """A node that is short of something takes only what has a higher priority than this."""
 
 
-class NodeUnschedulable(FilterPlugin):
+class NodeUnschedulable(IncrementalFilter):
     name = "NodeUnschedulable"
-    retry_on = NODES
+    retry_on = NODE_EVENTS
     by_class = True
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.priority > UNIMPORTANT, request.daemon
 
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:

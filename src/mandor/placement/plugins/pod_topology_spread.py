@@ -11,16 +11,14 @@ from mandor.model.placement import Spread
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import NOBODY, selector_of
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
 from mandor.placement.framework.node_rule import keeping
 from mandor.placement.framework.points import (
-    ANYTHING,
+    CAPACITY_EVENTS,
     SCORE_MOST,
     SKIP,
-    FilterPlugin,
     PreFilterPlugin,
     PreScorePlugin,
-    Reach,
-    ScorePlugin,
     Skip,
     whole_part,
 )
@@ -61,12 +59,12 @@ class PodTopologySpreadArgs(Struct, frozen=True, forbid_unknown_fields=True, ren
 _SYSTEM = (Spread(over=NODE, max_skew=3, strength="prefer"), Spread(over="zone", max_skew=5, strength="prefer"))
 
 
-class PodTopologySpread(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
     """Domains are those of the nodes that keep the group's hard `where` rules and have every fact its rules name."""
 
     name = "PodTopologySpread"
     Args = PodTopologySpreadArgs
-    retry_on = ANYTHING
+    retry_on = CAPACITY_EVENTS
     by_class = True
 
     def __init__(self, args: PodTopologySpreadArgs | None = None) -> None:
@@ -77,7 +75,7 @@ class PodTopologySpread(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlug
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.CLUSTER
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return bool(request.rules.spread), bool(self._wished(request)[0])
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:

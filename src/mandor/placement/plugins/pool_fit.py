@@ -5,20 +5,21 @@ from collections.abc import Hashable
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Selector
-from mandor.placement.framework.points import ANYTHING, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
+from mandor.placement.framework.incremental import IncrementalFilter, Reach
+from mandor.placement.framework.points import CAPACITY_EVENTS, SKIP, PreFilterPlugin, Skip
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
-class PoolFit(PreFilterPlugin, FilterPlugin):
+class PoolFit(PreFilterPlugin, IncrementalFilter):
     name = "PoolFit"
-    retry_on = ANYTHING
+    retry_on = CAPACITY_EVENTS
     by_class = True
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.CLUSTER if request.shape.dedicated or nodes.anyone_dedicated() else Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.shape.pool, request.shape.dedicated
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:

@@ -8,16 +8,8 @@ from msgspec import Struct
 from mandor.lib.quantity import Cpu, Size
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import (
-    SKIP,
-    ClusterChange,
-    ClusterEvent,
-    FilterPlugin,
-    Hint,
-    PreFilterPlugin,
-    Reach,
-    Skip,
-)
+from mandor.placement.framework.incremental import IncrementalFilter, Reach
+from mandor.placement.framework.points import SKIP, ClusterChange, ClusterEvent, Hint, PreFilterPlugin, Skip
 from mandor.placement.framework.quotas import INSTANCES
 from mandor.placement.framework.quotas import Quota as Limit
 from mandor.placement.framework.request import CPU, DISK, MEMORY, PlacementRequest
@@ -37,7 +29,7 @@ class QuotaArgs(Struct, frozen=True, forbid_unknown_fields=True):
                 _amount(resource, amount)
 
 
-class Quota(PreFilterPlugin, FilterPlugin):
+class Quota(PreFilterPlugin, IncrementalFilter):
     """Counted is what is placed, from the decision on until it is over."""
 
     name = "Quota"
@@ -55,7 +47,7 @@ class Quota(PreFilterPlugin, FilterPlugin):
         """What anybody of the namespace takes, anywhere; nothing, where it has no quota."""
         return Reach.CLUSTER if self._limits(request, nodes) else Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.key.namespace, request.identity.priority_class
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:

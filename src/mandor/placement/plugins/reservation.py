@@ -6,34 +6,25 @@ import numpy as np
 
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import (
-    ANYTHING,
-    SCORE_MOST,
-    SKIP,
-    FilterPlugin,
-    PreFilterPlugin,
-    PreScorePlugin,
-    Reach,
-    ScorePlugin,
-    Skip,
-)
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
+from mandor.placement.framework.points import CAPACITY_EVENTS, SCORE_MOST, SKIP, PreFilterPlugin, PreScorePlugin, Skip
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.reservations import Held
 from mandor.placement.framework.snapshot import Snapshot
 
 
-class Reservation(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+class Reservation(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
     """Asked only while something is reserved."""
 
     name = "Reservation"
-    retry_on = ANYTHING
+    retry_on = CAPACITY_EVENTS
     by_class = True
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         """Who is on a node takes of what is held there."""
         return Reach.CLUSTER if nodes.reservations else Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         """Whose it is counts only while something is reserved, and then the plan sees to that."""
         return None
 

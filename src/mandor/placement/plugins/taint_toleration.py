@@ -8,32 +8,23 @@ from mandor.model.node import Node, Taint
 from mandor.model.placement import Toleration
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import (
-    NODES,
-    SKIP,
-    FilterPlugin,
-    PreScorePlugin,
-    Reach,
-    ScorePlugin,
-    Skip,
-    scaled,
-    tally,
-)
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
+from mandor.placement.framework.points import NODE_EVENTS, SKIP, PreScorePlugin, Skip, scaled, tally
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 
-class TaintToleration(FilterPlugin, PreScorePlugin, ScorePlugin):
+class TaintToleration(IncrementalFilter, PreScorePlugin, IncrementalScore):
     """The score: the fewer `PreferNoSchedule` taints it does not tolerate, the better."""
 
     name = "TaintToleration"
-    retry_on = NODES
+    retry_on = NODE_EVENTS
     by_class = True
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.shape.tolerate
 
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:

@@ -5,17 +5,9 @@ from msgspec import Struct
 
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore
 from mandor.placement.framework.machine_quotas import FACT, UNBOUNDED, machine_quotas
-from mandor.placement.framework.points import (
-    ANYTHING,
-    SCORE_MOST,
-    SKIP,
-    FilterPlugin,
-    PreFilterPlugin,
-    PreScorePlugin,
-    ScorePlugin,
-    Skip,
-)
+from mandor.placement.framework.points import CAPACITY_EVENTS, SCORE_MOST, SKIP, PreFilterPlugin, PreScorePlugin, Skip
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
@@ -31,12 +23,12 @@ class VMQuotaArgs(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"quota is {self.quota}; it is 0 or more")
 
 
-class VMQuota(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+class VMQuota(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
     """A virtual machine is an instance whose engine is told `type: virtual-machine`."""
 
     name = "VMQuota"
     Args = VMQuotaArgs
-    retry_on = ANYTHING
+    retry_on = CAPACITY_EVENTS
     by_class = True
 
     def __init__(self, args: VMQuotaArgs | None = None) -> None:

@@ -9,18 +9,16 @@ from mandor.model.volume import HOST_PATHS, path_allowed
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Handle
+from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
 from mandor.placement.framework.node_rule import keeping
 from mandor.placement.framework.points import (
-    ANYTHING,
+    CAPACITY_EVENTS,
     SCORE_MOST,
     SKIP,
-    FilterPlugin,
     Only,
     PreBindPlugin,
     PreFilterPlugin,
     PreScorePlugin,
-    Reach,
-    ScorePlugin,
     Skip,
 )
 from mandor.placement.framework.request import DISK, PlacementRequest
@@ -28,7 +26,7 @@ from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.volumes import WantedVolume
 
 
-class VolumeBinding(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, PreBindPlugin):
+class VolumeBinding(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore, PreBindPlugin):
     """What it reserves is counted by the table together with the instance; PreBind writes it down before the bind.
 
     The score of a node is the share of its disk that is left with the new volumes on it; the node that an earlier try
@@ -36,7 +34,7 @@ class VolumeBinding(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
     """
 
     name = "VolumeBinding"
-    retry_on = ANYTHING
+    retry_on = CAPACITY_EVENTS
     by_class = True
 
     def __init__(self, handle: Handle = DETACHED) -> None:
@@ -45,7 +43,7 @@ class VolumeBinding(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
         return Reach.CLUSTER if request.shape.volumes else Reach.ATTRIBUTES
 
-    def goes_by(self, request: PlacementRequest) -> Hashable:
+    def cache_key(self, request: PlacementRequest) -> Hashable:
         return request.class_key if request.shape.volumes else None
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None:

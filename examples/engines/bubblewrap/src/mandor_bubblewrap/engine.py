@@ -15,10 +15,19 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mandor.engines.base import Engine, Launch, LogLine, Observed, Unit, UnitPhase
-from mandor.engines.stamped import read_logs
-from mandor.errors import EngineDown, Invalid, NotFound
-from mandor.model.node import Capabilities
+from mandor.engine import (
+    Capabilities,
+    Engine,
+    EngineDown,
+    Invalid,
+    Launch,
+    LogLine,
+    NotFound,
+    Observed,
+    Unit,
+    UnitPhase,
+    read_logs,
+)
 from mandor_bubblewrap import keeper
 from mandor_bubblewrap.sandbox import command_line, stop_signal, write_files
 

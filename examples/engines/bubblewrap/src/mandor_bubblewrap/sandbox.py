@@ -10,8 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from mandor.engines.base import Launch, Mount
-from mandor.errors import Invalid
+from mandor.engine import Invalid, Launch, Mount
 
 WORK = "/task"
 """Where a task finds the folder of its own."""
