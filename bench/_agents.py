@@ -21,7 +21,7 @@ from msgspec import Raw, Struct
 
 from bench._api import Server, request
 from bench.heartbeats import beat_body
-from mandor.agent.reporter import TOGETHER_MOST
+from mandor.agent.reporter import BATCH_MOST
 from mandor.store.remote import KEYS_MOST
 
 CALL_SECONDS = 120.0
@@ -320,8 +320,8 @@ class Agent:
         for start in range(0, len(wanted), KEYS_MOST):
             query = "&".join(f"key={key}" for key in wanted[start : start + KEYS_MOST])
             await self._call("GET", f"/v1/objects?{query}")
-        for start in range(0, len(orders), TOGETHER_MOST):
-            await self._report_all(orders[start : start + TOGETHER_MOST])
+        for start in range(0, len(orders), BATCH_MOST):
+            await self._report_all(orders[start : start + BATCH_MOST])
 
     async def _report_all(self, orders: list[tuple[float, _Order]]) -> None:
         tally, began = self._tally, b"%f" % time.time()

@@ -163,7 +163,7 @@ def _agents(upgrade: Upgrade) -> None:
     def told() -> bool:
         events = cluster.items("events")
         return any(
-            "does not know what its release says: tasks.main.tempo" in each["spec"]["message"] for each in events
+            "does not know fields of its release: tasks.main.tempo" in each["spec"]["message"] for each in events
         )
 
     eventually("the older agent says so", told)

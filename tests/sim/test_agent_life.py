@@ -270,7 +270,7 @@ async def test_a_release_that_does_not_exist_is_refused(world: World) -> None:
     await world.store.commit(Delete(release.key, release.meta.version))
     await world.order()
     status = await world.until_phase(Phase.FAILED)
-    assert (status.reason, status.message) == ("Refused", "its release web.1 does not exist")
+    assert (status.reason, status.message) == ("Refused", "release web.1 does not exist")
 
 
 async def test_what_does_not_fit_beside_the_others_is_refused(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ async def test_it_waits_for_a_secret_that_is_not_there_and_says_which(world: Wor
     await needy(world)
     await world.pass_time(30)
     status = await world.status()
-    assert (status.reason, status.message) == ("SecretMissing", "there is no secret db")
+    assert (status.reason, status.message) == ("SecretMissing", "secret db does not exist")
     assert not world.starts
     await world.store.commit(Put(DB))
     await world.until_phase(Phase.RUNNING, seconds=120)

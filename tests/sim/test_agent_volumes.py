@@ -160,7 +160,7 @@ async def test_a_folder_that_is_gone_is_not_replaced_by_an_empty_one(world: Worl
     await world.pass_time(30)
     status = await world.status()
     assert (status.phase, status.reason) == (Phase.RESERVED, "VolumeMissing")
-    assert "the folder of its volume data-web-0 is gone: /was/here" in status.message
+    assert "the directory of volume data-web-0 is missing: /was/here" in status.message
     assert world.starts == []
 
 
@@ -190,7 +190,7 @@ async def test_a_later_incarnation_does_not_show_the_data_of_the_earlier(world: 
 
 @pytest.mark.parametrize(
     ("node", "said"),
-    [("", "on none yet"), ("n2", "on n2"), (None, "does not exist")],
+    [("", "on node (none yet)"), ("n2", "on node n2"), (None, "does not exist")],
     ids=["unplaced", "other", "none"],
 )
 async def test_without_its_volume_here_an_instance_is_refused(world: World, node: str | None, said: str) -> None:

@@ -1,4 +1,4 @@
-"""A link without a network: for agents that share a process with their store, as in the simulator."""
+"""A link without a network, for agents in the same process as their store, as in the simulator."""
 
 from collections.abc import Awaitable, Callable
 
@@ -47,17 +47,17 @@ class DirectLink:
     async def cluster(self) -> ClusterSpec:
         found = await self._store.get(CLUSTER)
         if not isinstance(found, Cluster):
-            raise Unavailable("the store does not belong to a cluster yet")
+            raise Unavailable("the store has no cluster object yet")
         return found.spec
 
     async def renew_credential(self) -> None:
-        """It shows none."""
+        """Do nothing: this link has no credential."""
 
     async def identity(self, instance: Instance, task: str) -> tuple[str, float]:
-        raise Unsupported("no identities are issued without an API", instance=instance.meta.name)
+        raise Unsupported("identity tokens are issued only by an API server", instance=instance.meta.name)
 
     async def renew_certificate(self) -> None:
-        """It has none."""
+        """Do nothing: this link has no certificate."""
 
     async def heartbeat(self, beat: Heartbeat) -> ClusterSpec:
         cluster = await self.cluster()
@@ -66,5 +66,5 @@ class DirectLink:
 
     async def dial(self, session: Session) -> Duplex:
         if self._dial is None:
-            raise Unsupported("there is nobody to dial", session=session.meta.name)
+            raise Unsupported("this link cannot connect to API servers", session=session.meta.name)
         return await self._dial(session)

@@ -21,7 +21,7 @@ UNKNOWN_ADDRESS = "127.0.1.1"
 
 
 class Discovery(NamedTuple):
-    """What an instance gets to find others: a hosts file and environment variables."""
+    """Hosts file and environment variables with which an instance finds others of its namespace."""
 
     hosts: str = ""
     """Path of the hosts file; empty: there is none."""

@@ -18,7 +18,7 @@ Measure = Callable[[], Iterable[Reading]]
 
 
 class Reclaimer(Protocol):
-    """What can be reclaimed on the node."""
+    """Frees memory and disk space of the node."""
 
     async def candidates(self, signal: str) -> list[EvictionCandidate]:
         """Return the running instances, with their use of the resource."""

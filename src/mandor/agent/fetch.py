@@ -1,4 +1,4 @@
-"""Reads what an order needs besides the instance: its release, its workload and its namespace."""
+"""Reads the release, workload, namespace and secrets that an order needs besides the instance."""
 
 import asyncio
 from collections import OrderedDict
@@ -23,7 +23,7 @@ from mandor.store.base import Change, Store
 
 RELEASES_MOST = 256
 CARE_SECONDS = 2.0
-"""Instances of one workload that end together ask once."""
+"""Seconds that a workload or namespace is cached, so that instances that end together cause one read."""
 
 
 class SecretValues(NamedTuple):
@@ -37,7 +37,7 @@ class Fetch:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._releases: OrderedDict[Key, tuple[int, Release]] = OrderedDict()
-        """With the version of the instance for which it was read."""
+        """Releases, each with the version of the instance for which it was read."""
         self._recent: dict[Key, tuple[float, Workload | Namespace]] = {}
         self._classes: tuple[float, dict[str, PriorityClass]] | None = None
         self._asked: dict[Key, asyncio.Future[Object | None]] = {}
@@ -45,25 +45,25 @@ class Fetch:
         self._asking: asyncio.Task[None] | None = None
 
     async def template_and_supervision(self, instance: Instance) -> tuple[GroupTemplate, Supervision | None]:
-        """The namespace is asked for with them, for `namespace_view` to find."""
+        """Return the template and restart policy; the namespace is read with them and cached for `namespace_view`."""
         release, workload, _ = await self._find(
             instance, _release_key(instance), _workload_key(instance), _namespace_key(instance)
         )
         return self._template(instance, release), await self._supervision(instance, workload)
 
     async def namespace_view(self, instance: Instance) -> NamespaceView | None:
-        """The namespace of an instance; None: it does not exist."""
+        """Return the namespace of an instance; None: it does not exist."""
         (found,) = await self._find(instance, _namespace_key(instance))
         return NamespaceView.of(found) if isinstance(found, Namespace) else None
 
     async def template(self, instance: Instance) -> GroupTemplate:
-        """In the form it was placed in. `NotFound` when there is no such release, or no such form of it, or when it
-        says what this version does not know: then the order can never be keep_unknown_fields out here."""
+        """Return the template in the variant that was placed. Raise `NotFound` if the release or variant is missing,
+        or if it has fields that this version of the agent does not know: the order can then never run here."""
         (release,) = await self._find(instance, _release_key(instance))
         return self._template(instance, release)
 
     async def _find(self, instance: Instance, *keys: Key) -> list[Object | None]:
-        """As good as this instance needs it; what is not known is asked for together."""
+        """Return the objects, from the cache where it is recent enough; the others are read together."""
         version = instance.meta.version
         found = {key: self._known(key, version) for key in keys}
         asked = {key: self._ask_for(key) for key, known in found.items() if known is None}
@@ -74,8 +74,8 @@ class Fetch:
 
     def _known(self, key: Key, version: int) -> Object | None:
         read_for, release = self._releases.get(key, (0, None))
-        # A workload that was deleted and made again has releases of the same names: what was read before this instance
-        # was written may be one of the old ones.
+        # A workload that was deleted and created again has releases of the same names: a release that was read before
+        # this instance was written may be an old one.
         if release is not None and read_for >= version:
             self._releases.move_to_end(key)
             return release
@@ -84,15 +84,15 @@ class Fetch:
 
     def _template(self, instance: Instance, release: Object | None) -> GroupTemplate:
         if not isinstance(release, Release):
-            raise NotFound(f"its release {instance.spec.release} does not exist")
+            raise NotFound(f"release {instance.spec.release} does not exist")
         template = release.spec.groups.get(instance.spec.group)
         if template is None:
-            raise NotFound(f"its release {instance.spec.release} has no group {instance.spec.group}")
+            raise NotFound(f"release {instance.spec.release} has no group {instance.spec.group}")
         unknown = unknown_fields_of(release.meta)
         if unknown is not None and (more := unknown.below("spec", "groups", instance.spec.group)).parts:
-            raise NotFound(f"this agent, version {__version__}, does not know what its release says: {more}")
+            raise NotFound(f"this agent (version {__version__}) does not know fields of its release: {more}")
         if instance.spec.variant > len(template.alternatives):
-            raise NotFound(f"its release {instance.spec.release} has no alternative {instance.spec.variant}")
+            raise NotFound(f"release {instance.spec.release} has no alternative {instance.spec.variant}")
         return with_digests(release, template.form(instance.spec.variant))
 
     def _keep(self, value: Object | None, version: int) -> None:
@@ -106,16 +106,16 @@ class Fetch:
             self._recent = {key: each for key, each in self._recent.items() if now - each[0] <= CARE_SECONDS}
             self._recent[value.key] = (now, value)
 
-    # What comes along with an order need not be asked for.
+    # Reader of the feed: releases, workloads and namespaces that come with orders need not be read.
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
-        """Only changes bring anything along."""
+        """Do nothing: lists contain no releases, workloads or namespaces."""
 
     def changed(self, change: Change, source: Source) -> None:
         self._keep(change.after, change.revision)
 
     def lost(self, error: MandorError, failures: int) -> None:
-        """What is missing is asked for."""
+        """Do nothing: missing objects are read when they are needed."""
 
     async def secrets(self, instance: Instance, references: Iterable[str]) -> SecretValues:
         """Read the values by reference; `NotFound` names a secret or a key that does not exist."""
@@ -126,7 +126,7 @@ class Fetch:
                 self._ask_for(Key(Secret.kind, instance.meta.namespace, secret_of(reference)))
             )
             if not isinstance(secret, Secret):
-                raise NotFound(f"there is no secret {secret_of(reference)}")
+                raise NotFound(f"secret {secret_of(reference)} does not exist")
             value = pick(reference, secret.spec.values)
             if value is None:
                 keys = ", ".join(sorted(secret.spec.values)) or "(none)"
@@ -136,7 +136,7 @@ class Fetch:
         return SecretValues(found, ids)
 
     async def supervision(self, instance: Instance) -> Supervision | None:
-        """None: the workload, or its group, is gone; what was known before still counts."""
+        """Return the restart policy and priority; None: the workload or its group no longer exists."""
         (workload,) = await self._find(instance, _workload_key(instance))
         return await self._supervision(instance, workload)
 
@@ -156,28 +156,28 @@ class Fetch:
         return class_of(given, self._classes[1]).value
 
     async def template_quickly(self, instance: Instance, seconds: float) -> GroupTemplate | None:
-        """None also when the control plane does not answer soon, or its release is gone."""
+        """Return `template`, or None if it is not available within `seconds`."""
         try:
             return await bounded(seconds, self.template(instance))
         except (Unavailable, NotFound, TimeoutError, OSError):
             return None
 
     async def namespace_view_quickly(self, instance: Instance, seconds: float) -> NamespaceView | None:
-        """None also when the control plane does not answer soon."""
+        """Return `namespace_view`, or None if it is not available within `seconds`."""
         try:
             return await bounded(seconds, self.namespace_view(instance))
         except (Unavailable, TimeoutError, OSError):
             return None
 
     async def supervision_quickly(self, instance: Instance, seconds: float) -> Supervision | None:
-        """None also when the control plane does not answer soon: a restart does not wait for it."""
+        """Return `supervision`, or None if it is not available within `seconds`: a restart does not wait longer."""
         try:
             return await bounded(seconds, self.supervision(instance))
         except (Unavailable, TimeoutError, OSError):
             return None
 
     def _ask_for(self, key: Key) -> asyncio.Future[Object | None]:
-        """One question for all who want to know something at the same time: orders come in bursts."""
+        """Return a future for the object; concurrent callers share one read, since orders come in bursts."""
         answer = self._asked.get(key)
         if answer is None:
             answer = self._asked[key] = asyncio.get_running_loop().create_future()
@@ -189,7 +189,7 @@ class Fetch:
     async def _ask_on(self) -> None:
         try:
             while self._unsent:
-                await asyncio.sleep(0)  # whose order came with this one asks now, too
+                await asyncio.sleep(0)  # collects the keys of orders that arrived together
                 keys, self._unsent = self._unsent, []
                 await self._ask(keys)
         finally:
@@ -202,7 +202,7 @@ class Fetch:
             for key in keys:
                 answer = self._asked.pop(key)
                 answer.set_exception(error)
-                answer.exception()  # whoever asked may be gone, and then nobody hears of it
+                answer.exception()  # marks it as retrieved: the caller may have been cancelled
         else:
             for key, value in zip(keys, found, strict=True):
                 self._asked.pop(key).set_result(value)

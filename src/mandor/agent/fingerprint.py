@@ -1,4 +1,4 @@
-"""What this machine is and has: capacity, facts, engines, address."""
+"""Reads capacity, facts, engines and address of this machine."""
 
 import logging
 import platform
@@ -26,11 +26,11 @@ _ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 _PROC = Path("/proc")
 PROBE_SECONDS = 15.0
 IMAGES_MOST = 50
-"""As many a node tells of, so that its object stays small."""
+"""Largest number of images in the node's status."""
 
 
 def capacity(data: Path) -> Resources:
-    """All of the machine's processors and memory, and the disk that `data` lies on."""
+    """Return the processors and memory of the machine, and the size of the disk of `data`."""
     return Resources(
         cpu_milli=1000 * (psutil.cpu_count() or 1),
         memory_bytes=psutil.virtual_memory().total,
@@ -40,7 +40,7 @@ def capacity(data: Path) -> Resources:
 
 @cache
 def boot_id() -> str:
-    """Another one after every boot; empty where the kernel does not say."""
+    """Return the kernel's boot id; empty: the kernel has none."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -81,7 +81,7 @@ def _distribution() -> dict[str, str]:
 
 
 def local_address(server: str) -> str:
-    """The address this machine would use to reach the server; nothing is sent to find out."""
+    """Return the address that this machine uses to reach the server; nothing is sent."""
     target = urlsplit(server if "//" in server else f"//{server}")
     host = target.hostname or "127.0.0.1"
     try:
@@ -94,9 +94,9 @@ def local_address(server: str) -> str:
 
 
 async def capabilities(engines: Mapping[str, Engine], known: Collection[str] = ()) -> dict[str, Capabilities]:
-    """What each engine can do now; one that does not answer is not up, and the node goes on without it.
+    """Return the capabilities of each engine; an engine that does not answer is not `up`.
 
-    One that says `NotFound` is not on this machine at all, and is left out; unless it is `known`, for it was there.
+    An engine that raises `NotFound` is not installed and is left out, unless it is in `known`.
     """
     found = await side_by_side([_probe(name, engine, name in known) for name, engine in engines.items()])
     return {name: each for name, each in zip(engines, found, strict=True) if each is not None}
@@ -111,13 +111,13 @@ async def _probe(name: str, engine: Engine, known: bool) -> Capabilities | None:
         return Capabilities(up=False, message=f"no answer within {PROBE_SECONDS:.0f}s")
     except (MandorError, OSError) as error:
         return Capabilities(up=False, message=str(error) or type(error).__name__)
-    except Exception as error:  # An engine from elsewhere may raise anything: that is its affair, not the node's.
-        log.exception("engine %s cannot be probed", name)
+    except Exception as error:  # A third-party engine may raise anything.
+        log.exception("probing the engine %s raised an exception", name)
         return Capabilities(up=False, message=f"{type(error).__name__}: {error}")
 
 
 async def images(engines: Iterable[Engine]) -> dict[str, int]:
-    """What the engines have, with sizes: the largest, for those are worth going to."""
+    """Return the largest images of the engines and their sizes in bytes; the scheduler prefers nodes that have them."""
     found: dict[str, int] = {}
     for each in await side_by_side([_images(engine) for engine in engines]):
         for name, size in each.items():
@@ -129,8 +129,8 @@ async def images(engines: Iterable[Engine]) -> dict[str, int]:
 async def _images(engine: Engine) -> Mapping[str, int]:
     try:
         return await bounded(PROBE_SECONDS, engine.images())
-    except Exception as error:  # As above: the node goes on without knowing.
-        log.warning("engine %s does not say which images it has: %s", engine.name, str(error) or type(error).__name__)
+    except Exception as error:  # A third-party engine may raise anything.
+        log.warning("engine %s cannot list its images: %s", engine.name, str(error) or type(error).__name__)
         return {}
 
 
@@ -147,9 +147,9 @@ def node_status(
     facts: Mapping[str, str],
     log_sinks: Mapping[str, SinkHealth],
 ) -> NodeStatus:
-    """The agent's fields anew, the node controller's as they were.
+    """Return the status with the agent's fields replaced; fields of the node controller are kept.
 
-    An engine that is down keeps what it said about itself: it may run work that nobody can see now.
+    An engine that is down keeps its last capabilities: it may still run units.
     """
     shown = {name: _shown(each, before.engines.get(name)) for name, each in engines.items()}
     return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""The link over HTTP, as an agent on another machine uses it."""
+"""The link to the API servers over HTTP."""
 
 import asyncio
 import logging
@@ -57,7 +57,7 @@ class _About(Struct, frozen=True):
 
 
 class HttpLink:
-    """Shows the join token once, and the node's own credential ever after: its certificate, where servers issue one."""
+    """Authenticates with the join token once, then with the node's certificate, or its credential if it has none."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class HttpLink:
         *,
         pins: bool = False,
     ) -> None:
-        """`join_token`: as it is now; absent: the one of the settings. `monotonic`: the agent's clock. `pins`: the
-        authority that servers tell of is trusted from then on, for the administrator named none."""
+        """`join_token`: returns the current join token; absent: the one of the settings. `monotonic`: the clock.
+        `pins`: trust the certificate authority that the servers present, because none is configured."""
         self._client, self._settings, self._journal, self._address = client, settings, journal, address
         self._monotonic, self._pins = monotonic, pins
         self.renew_at: float | None = None
@@ -80,7 +80,7 @@ class HttpLink:
         self._join_token, self._fingerprint = split_fingerprint(settings.join_token or "")
         self._path = f"/v1/nodes/{quote(settings.name)}"
         self._secret_text = journal.credential or self._join_token
-        """What the node joins with."""
+        """The join token or credential that the node joins with."""
         self._client.token = "" if client.trust.shows else self._secret_text
         self._joining = asyncio.Lock()
         self.features: frozenset[str] = frozenset()
@@ -91,18 +91,18 @@ class HttpLink:
             try:
                 return await self._join()
             except Unauthenticated as error:
-                # One was written there by hand meanwhile, or was to follow.
+                # An administrator may have replaced the credential, or a renewal was interrupted.
                 for kept in (self._journal.credential, self._journal.next_credential):
                     if kept in ("", self._secret_text):
                         continue
-                    log.warning("what this node shows is not known any more; trying what is in its data directory")
+                    log.warning("the servers refuse this node's credential; trying the one in its data directory")
                     with suppress(Unauthenticated):
                         return await self._join_as(kept)
-                # It was revoked with the node, or the join token by a newer one.
+                # The credential was revoked with the node, or the join token was replaced.
                 self._join_token, self._fingerprint = split_fingerprint(self._fresh() or "")
                 if not self._join_token or self._secret_text == self._join_token:
                     raise error
-                log.warning("what this node shows is not known any more; trying the join token as it is now")
+                log.warning("the servers refuse this node's credential; trying the current join token")
             await self._pin()
             return await self._join_as(self._join_token)
 
@@ -119,7 +119,7 @@ class HttpLink:
         except (Invalid, Unavailable) as error:
             if not known:
                 raise
-            log.info("the authority that is known stays, for the join token is older or newer: %s", error)
+            log.info("keeping the known certificate authority; the join token names another one: %s", error)
 
     async def _join_as(self, token: str) -> ClusterSpec:
         before, self._secret_text = self._secret_text, token
@@ -153,7 +153,7 @@ class HttpLink:
         return joined.cluster
 
     async def _ask_to_join(self, body: dict[str, object]) -> _Joined:
-        """Servers of an earlier version know no certificates, and refuse fields that they do not know."""
+        """Send the join request; without `csr` to servers of earlier versions, which refuse unknown fields."""
         path = f"{self._path}/join"
         try:
             return await self._client.call("POST", path, _Joined, body=body, token=self._secret_text)
@@ -166,11 +166,11 @@ class HttpLink:
     async def _features(self) -> tuple[str, ...]:
         try:
             return (await self._client.call("GET", "/v1", _About, token=self._secret_text)).features
-        except Forbidden:  # A join token may only join: nothing is known about the server.
+        except Forbidden:  # A join token may only join.
             return ()
 
     def _take(self, key: str, certificate: str, authorities: str, seconds: float | None) -> None:
-        """Show this certificate from now on."""
+        """Use this certificate from now on."""
         self._journal.keep_identity(key, certificate)
         if self._pins and authorities:
             self._journal.keep_authorities(authorities)
@@ -188,7 +188,7 @@ class HttpLink:
         return self._journal.node_key(new_key, following=following)
 
     def _secret(self) -> str:
-        """Chosen and written down before the first join, so that an answer that gets lost costs nothing."""
+        """Return the credential's secret, saved before the first join: a join whose answer is lost can be repeated."""
         known = (self._journal.credential or "").rpartition("_")[2]
         if known:
             return known
@@ -204,7 +204,7 @@ class HttpLink:
         async with self._joining:
             following = self._journal.next_credential
             if not following:
-                # On disk before the servers know it: whenever this ends, one of the two is good.
+                # Saved before it is sent: wherever this is interrupted, one of the two credentials is valid.
                 following = self._credential(secrets.token_hex(32))
                 self._journal.keep_next_credential(following)
             body = {"secret": following.rpartition("_")[2]}
@@ -247,7 +247,7 @@ class HttpLink:
         return found.token, found.seconds
 
     async def heartbeat(self, beat: Heartbeat) -> ClusterSpec:
-        # Saying twice that one lives does no harm, so another server may be asked at once.
+        # A repeated heartbeat does no harm, so another server may be tried at once.
         return await self._client.call("POST", f"{self._path}/heartbeat", ClusterSpec, body=to_plain(beat), repeat=True)
 
     async def dial(self, session: Session) -> Duplex:

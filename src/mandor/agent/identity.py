@@ -1,7 +1,7 @@
-"""Identities of tasks on this node: a token in a folder of its own, replaced in place before it ends.
+"""Identity tokens of tasks on this node: one directory per task, the token replaced before it expires.
 
-The folder, not the file, is mounted into the task: a rename inside it is seen there. It is memory (`/run`) where the
-agent is root, and readable by root and the user of the task alone.
+The directory is mounted into the task, not the file, so that a rename inside it is visible there. It is in memory
+(`/run`) if the agent is root, and readable only by root and the user of the task.
 """
 
 import contextlib
@@ -40,18 +40,18 @@ class _Held:
 
 
 class IdentityKeeper:
-    """Gets tokens for tasks that begin, and keeps those of running tasks fresh."""
+    """Gets tokens for tasks that start, and renews those of running tasks."""
 
     def __init__(
         self, data: Path, node: str, link: Link, clock: Clock, blocking: Blocking, orders: Callable[[], Iterable[Order]]
     ) -> None:
-        """`orders`: of the instances that are on this node and have not ended."""
+        """`orders`: returns the orders of instances on this node that have not ended."""
         self._folder = memory_folder(node) or data / "identity"
         self._link, self._clock, self._blocking, self._orders = link, clock, blocking, orders
         self._held: dict[tuple[str, str], _Held] = {}
 
     async def ready(self, order: Order) -> dict[str, str]:
-        """The folder of each task that has an identity, with a token that is good; raises if one cannot be had."""
+        """Return the directory of each task with an identity, with a valid token in it; raise if none is issued."""
         assert order.template is not None
         found = {}
         for name, task in order.template.tasks.items():
@@ -84,7 +84,7 @@ class IdentityKeeper:
                 held = self._held.get(key)
                 due = held is not None and now >= held.renew_at
                 if held is None and self._place(order.uid, name, task).is_dir():
-                    due = True  # it was given by the agent before this one
+                    due = True  # written by an earlier agent process
                 if not due or now - failed.get(key, float("-inf")) < RETRY_SECONDS:
                     continue
                 try:
@@ -92,7 +92,7 @@ class IdentityKeeper:
                     failed.pop(key, None)
                 except (MandorError, OSError) as error:
                     failed[key] = now
-                    log.warning("the identity of %s is not renewed yet: %s", order.name, error)
+                    log.warning("cannot renew the identity token of instance %s: %s; retrying", order.name, error)
 
     async def forget(self, uid: str) -> None:
         """Delete the tokens of an instance that has ended."""
@@ -109,7 +109,7 @@ class IdentityKeeper:
         self._held[order.uid, name] = _Held(now + RENEW_SHARE * seconds, now + seconds)
 
     def _place(self, uid: str, name: str, task: Task) -> Path:
-        """Those of containers are in a folder that is closed to all other users of the node."""
+        """Return the directory of a task's token; those of containers are closed to other users of the node."""
         return self._folder / (CLOSED if task.image is not None else OPEN) / f"{uid}.{name}"
 
 
@@ -124,7 +124,7 @@ def _with_identity(orders: Iterable[Order]) -> list[tuple[Order, str, Task]]:
 
 
 def memory_folder(node: str) -> Path | None:
-    """A folder of this node in memory; None: the agent is not root, or `/run` is a disk."""
+    """Return a directory in memory for this node; None: the agent is not root, or `/run` is not a tmpfs."""
     if os.geteuid() != 0:
         return None
     try:
@@ -137,7 +137,7 @@ def memory_folder(node: str) -> Path | None:
 
 def write_token(folder: Path, name: str, token: str) -> None:
     """Put the token in place in one step: readers see the old one or the new one, whole, with the same owner."""
-    # Tasks that are no containers go through `OPEN` to their own folder: passing is allowed, listing is not.
+    # Tasks without an image pass through `OPEN` to their own directory: passing is allowed, listing is not.
     folder.parent.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
     folder.parent.mkdir(mode=0o700 if folder.parent.name == CLOSED else 0o711, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -159,7 +159,7 @@ def write_token(folder: Path, name: str, token: str) -> None:
 def give_token(folder: Path, user: str | int | None, image: bool) -> None:
     """Make the folder and its token the user's, 0500 and 0400.
 
-    The user of an image that names it by name, or not at all, is known only inside: there all users read it.
+    A user that an image names by name, or not at all, is known only inside: all users may then read the token.
     """
     owner = _owner(user)
     shared = image and owner is None
@@ -173,7 +173,7 @@ def give_token(folder: Path, user: str | int | None, image: bool) -> None:
 
 
 def _owner(user: str | int | None) -> int | None:
-    """The number of a user; None: not known on this node."""
+    """Return the id of a user; None: not known on this node."""
     if user is None:
         return None
     text = str(user).partition(":")[0]

@@ -1,4 +1,4 @@
-"""Takes an image that comes over a line into every engine of this node that can have it, at the pace of the slowest."""
+"""Loads an image file that is uploaded in a session into every suitable engine of this node."""
 
 import asyncio
 import logging
@@ -18,26 +18,26 @@ log = logging.getLogger(__name__)
 
 STDIN = 0
 AHEAD = 4
-"""So many pieces may wait for an engine; whoever sends is held up then."""
+"""Largest number of chunks that wait for an engine; then the upload pauses."""
 LOADS_MOST = 2
-"""Images that are taken at the same time; others wait with their first byte."""
+"""Largest number of images loaded at the same time; further uploads wait."""
 FINISH_SECONDS = 3600.0
-"""Once it has all bytes, an engine has so long to make an image of them."""
+"""Timeout in seconds of an engine after the last byte."""
 REPORT_SECONDS = 10.0
 
 
 class Loaded(Struct, frozen=True, omit_defaults=True):
-    """What became of the image in one engine."""
+    """Result of the upload for one engine."""
 
     engine: str
     new: bool = False
-    """False, without an error: it was there already."""
+    """Whether the image is new; False without an error: the engine had it already."""
     error: dict[str, str | None] | None = None
-    """code, detail and hint"""
+    """`code`, `detail` and `hint` of the error."""
 
 
-class Share:
-    """One engine's share of what comes; it ends early if the engine needs no more, or fails."""
+class EngineUpload:
+    """The upload to one engine; it ends early if the engine has the image already, or fails."""
 
     def __init__(self, name: str, engine: Engine, image: ImageFile) -> None:
         self._name, self._engine, self._image = name, engine, image
@@ -47,13 +47,13 @@ class Share:
         self.result = Loaded(name)
 
     async def run(self) -> None:
-        """Until cancelled: what comes after the engine has settled is thrown away, so that nobody waits for it."""
+        """Load the image; after that, discard further chunks until cancelled, so that the upload does not stall."""
         try:
             self.result = Loaded(self._name, await self._engine.load_image(self._image, self._content()))
         except MandorError as error:
             self.result = _failed(self._name, self._broken or error)
-        except Exception as error:  # An engine from elsewhere may raise anything: it is told, and others go on.
-            log.exception("engine %s failed to load an image", self._name)
+        except Exception as error:  # A third-party engine may raise anything; others go on.
+            log.exception("loading an image raised an exception in engine %s", self._name)
             self.result = _failed(self._name, self._broken or MandorError(f"{type(error).__name__}: {error}"))
         self.settled.set()
         while True:
@@ -63,7 +63,7 @@ class Share:
         await self._pieces.put(piece)
 
     async def end(self, broken: MandorError | None = None) -> None:
-        """No more comes; `broken`: it is not all."""
+        """End the upload; `broken`: the error that interrupted it."""
         self._broken = broken
         await self._pieces.put(b"")
 
@@ -75,7 +75,7 @@ class Share:
 
 
 class ImageLoader:
-    """`capabilities` says what the engines of this node can do now; `loaded` is called after an image came."""
+    """`capabilities`: returns the capabilities of the engines; `loaded`: called after an image was loaded."""
 
     def __init__(
         self,
@@ -87,11 +87,13 @@ class ImageLoader:
         self._loads = asyncio.Semaphore(LOADS_MOST)
 
     async def serve(self, spec: SessionSpec, line: Duplex) -> bytes:
-        """Load what the session is about; the last word to its caller."""
+        """Load the image of the session; return the final message for the client."""
         assert spec.image is not None
         names = self._suitable(spec.image, spec.engine)
         async with self._loads:
-            results = await _load([Share(name, self._engines[name], spec.image) for name in names], spec.image, line)
+            results = await _load(
+                [EngineUpload(name, self._engines[name], spec.image) for name in names], spec.image, line
+            )
         if any(each.new for each in results):
             await self._report()
         return msgspec.json.encode({"engines": results})
@@ -103,7 +105,7 @@ class ImageLoader:
         able = [name for name, each in known.items() if image.kind in each.loads and wanted in {"", name}]
         if not able:
             subject = f"the engine {wanted}" if wanted else "no engine of this node"
-            verb = "does not take" if wanted else "takes"
+            verb = "does not load" if wanted else "loads"
             raise Unsupported(f"{subject} {verb} image files of the kind `{image.kind}`", kind=image.kind)
         up = [name for name in able if known[name].up]
         if not up:
@@ -111,27 +113,27 @@ class ImageLoader:
         return up
 
     async def _report(self) -> None:
-        """The scheduler shall know before the caller does; if it cannot, it will learn of it later."""
+        """Update the node's status before the client gets its answer; on failure the next regular update does it."""
         try:
             async with asyncio.timeout(REPORT_SECONDS):
                 await self._loaded()
         except (MandorError, TimeoutError) as error:
-            log.warning("the new image is not reported yet: %s", str(error) or "no answer")
+            log.warning("cannot report the new image yet: %s", str(error) or "no answer")
 
 
-async def _load(shares: list[Share], image: ImageFile, line: Duplex) -> list[Loaded]:
+async def _load(shares: list[EngineUpload], image: ImageFile, line: Duplex) -> list[Loaded]:
     tasks = [asyncio.ensure_future(share.run()) for share in shares]
     handing = asyncio.ensure_future(_hand_out(shares, image, line))
     settling = asyncio.ensure_future(_all_settled(shares))
     try:
-        # Engines that have the image already settle before the first piece.
+        # Engines that have the image already settle before the first chunk.
         await asyncio.wait({handing, settling}, return_when=asyncio.FIRST_COMPLETED)
         if not settling.done():
             handing.result()
             async with asyncio.timeout(FINISH_SECONDS):
                 await settling
     except TimeoutError as error:
-        raise Unavailable(f"no image after {FINISH_SECONDS:.0f} s with all its bytes") from error
+        raise Unavailable(f"the engine did not load the image within {FINISH_SECONDS:.0f} s") from error
     finally:
         for task in (*tasks, handing, settling):
             task.cancel()
@@ -139,7 +141,7 @@ async def _load(shares: list[Share], image: ImageFile, line: Duplex) -> list[Loa
     return [share.result for share in shares]
 
 
-async def _hand_out(shares: list[Share], image: ImageFile, line: Duplex) -> None:
+async def _hand_out(shares: list[EngineUpload], image: ImageFile, line: Duplex) -> None:
     count = 0
     while (frame := await line.receive()) is not None:
         if not frame or frame[0] != STDIN:
@@ -151,12 +153,12 @@ async def _hand_out(shares: list[Share], image: ImageFile, line: Duplex) -> None
             await share.offer(frame[1:])
     broken = None
     if count != image.size:
-        broken = Unavailable(f"the file broke off: {count} of {image.size} bytes came", hint="load it again")
+        broken = Unavailable(f"the upload ended early: received {count} of {image.size} bytes", hint="load it again")
     for share in shares:
         await share.end(broken)
 
 
-async def _all_settled(shares: list[Share]) -> None:
+async def _all_settled(shares: list[EngineUpload]) -> None:
     for share in shares:
         await share.settled.wait()
 

@@ -1,4 +1,4 @@
-"""The agent's orders on its own disk: what survives a restart, a reboot and a lost control plane."""
+"""The agent's state on disk: orders, cluster, credential and keys, for restarts without a control plane."""
 
 import logging
 import os
@@ -24,32 +24,32 @@ SECRET_FILES = ("credential", "credential.next", "sealing.key", "node.key", "nod
 
 
 class Blocking(Protocol):
-    """Runs what waits for a disk without holding up everybody else."""
+    """Runs a blocking function without blocking the event loop."""
 
     def __call__(self, work: Callable[..., Any], /, *args: Any) -> Awaitable[Any]: ...
 
 
 class ClusterMembership(Struct, frozen=True, gc=False, omit_defaults=True):
-    """The cluster this agent belongs to, as far as it has heard."""
+    """The cluster that this agent belongs to."""
 
     id: str
     epoch: int = 1
     revision: int = 0
-    """The highest revision heard of: a store that shows a lower one has lost something."""
+    """The highest revision seen; a store with a lower one has lost data."""
 
 
 class LastContact(Struct, frozen=True, gc=False, omit_defaults=True):
-    """When the control plane last answered, on the clock of one boot of this machine."""
+    """Time of the last answer of the control plane, on the monotonic clock of one boot."""
 
     boot: str
     monotonic: float
 
 
 class Journal:
-    """One file an instance, replaced whole; a file that cannot be read is set aside, never fatal."""
+    """One file per instance, replaced atomically; a damaged file is renamed and not used."""
 
     def __init__(self, folder: Path, *, draft: str = ".new") -> None:
-        """`draft`: how what is being written is called; each process that writes has its own."""
+        """`draft`: suffix of temporary files; each process that writes has its own."""
         self._folder, self._draft = folder, draft
         self._orders = folder / "orders"
         self._orders.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -60,12 +60,12 @@ class Journal:
             if entry is None:
                 continue
             if entry.order.uid != path.name.removesuffix(_SUFFIX):
-                self._set_aside(path, f"it speaks of {entry.order.uid!r}")
+                self._set_aside(path, f"it contains the order of {entry.order.uid!r}")
                 continue
             yield entry
 
     def stamps(self) -> Mapping[str, object]:
-        """By uid, something that is another thing whenever the entry is."""
+        """Return a value by uid that changes with each write of the entry."""
         found: dict[str, object] = {}
         with suppress(FileNotFoundError), os.scandir(self._orders) as listed:
             for each in listed:
@@ -76,14 +76,14 @@ class Journal:
         return found
 
     def peek(self, uid: str) -> Entry | None:
-        """Without touching it; None: there is none, or this version of Mandor cannot read it."""
+        """Return an entry without renaming a damaged file; None: there is none, or it cannot be read."""
         try:
             return decode_known(self._path(uid).read_bytes(), Entry)
         except (OSError, Invalid, ValueError, TypeError):
             return None
 
     def write(self, entry: Entry) -> None:
-        """On disk when this returns."""
+        """Write an entry; it is on disk when this returns."""
         replace_file(self._path(entry.order.uid), encode(entry), draft=self._draft)
 
     def forget(self, uid: str) -> None:
@@ -98,7 +98,7 @@ class Journal:
 
     @property
     def contact(self) -> LastContact | None:
-        """None, too, when it is read while it is written."""
+        """The last contact; None: unknown, or read in the middle of a write."""
         try:
             first, *second = (self._folder / "contact.json").read_bytes().splitlines()
             return decode_known(first, LastContact) if second in ([], [first]) else None
@@ -106,7 +106,7 @@ class Journal:
             return None
 
     def touch(self, contact: LastContact) -> None:
-        """Written twice, in its place: on a full disk, too, and whoever reads half of it sees that."""
+        """Save the last contact in place (works on a full disk), twice, so that a reader detects a partial write."""
         handle = os.open(self._folder / "contact.json", os.O_WRONLY | os.O_CREAT, _PRIVATE)
         try:
             os.pwrite(handle, 2 * (encode(contact).ljust(_CONTACT_BYTES) + b"\n"), 0)
@@ -115,7 +115,7 @@ class Journal:
 
     @property
     def credential(self) -> str:
-        """Empty: this agent has not joined yet."""
+        """The node's credential; empty: this agent has not joined yet."""
         return self._text("credential")
 
     def _text(self, name: str) -> str:
@@ -125,7 +125,7 @@ class Journal:
             return ""
 
     def keep_credential(self, credential: str) -> None:
-        """The one it had stays the key of what was sealed with it."""
+        """Save a credential; the first one is kept as the sealing key of saved secrets."""
         before = self.credential
         if before and before != credential and not self._text("sealing.key"):
             replace_file(self._folder / "sealing.key", before.encode() + b"\n")
@@ -137,14 +137,14 @@ class Journal:
 
     @property
     def next_credential(self) -> str:
-        """The one that the servers were told, or are to be told, to take from now on; empty: none."""
+        """The credential of a renewal under way; empty: there is none."""
         return self._text("credential.next")
 
     def keep_next_credential(self, credential: str) -> None:
         replace_file(self._folder / "credential.next", credential.encode() + b"\n")
 
     def node_key(self, make: Callable[[], str], *, following: bool = False) -> str:
-        """The node's private key (PEM), made if there is none; `following`: that of the next credential."""
+        """Return the node's private key (PEM), created on first use; `following`: the key of the next credential."""
         name = "node.key.next" if following else "node.key"
         found = self._text(name)
         if not found:
@@ -154,7 +154,7 @@ class Journal:
 
     @property
     def identity(self) -> Path:
-        """The file with the node's key and its certificate."""
+        """Path of the file with the node's key and certificate."""
         return self._folder / "node.pem"
 
     def keep_identity(self, key: str, certificate: str) -> None:
@@ -162,7 +162,7 @@ class Journal:
 
     @property
     def authorities(self) -> Path:
-        """The file with the authorities that servers are trusted by."""
+        """Path of the file with the trusted certificate authorities of the servers."""
         return self._folder / "ca.pem"
 
     def keep_authorities(self, bundle: str) -> None:
@@ -171,7 +171,7 @@ class Journal:
 
     @property
     def sealing_key(self) -> str:
-        """Known to this node alone, and the same for as long as it has its folder."""
+        """The key of saved secrets: known to this node only, and constant while its data directory exists."""
         return self._text("sealing.key") or self.credential
 
     def _path(self, uid: str) -> Path:
@@ -187,20 +187,20 @@ class Journal:
         except (Invalid, ValueError, TypeError) as error:
             self._set_aside(path, str(error))
         except OSError as error:
-            log.error("journal: %s cannot be read: %s", path, error)
+            log.error("journal: cannot read %s: %s", path, error)
         return None
 
     def _set_aside(self, path: Path, why: str) -> None:
         aside = path.with_name(path.name + _BAD)
-        log.error("journal: %s is damaged (%s); it is kept as %s and not used", path, why, aside.name)
+        log.error("journal: %s is damaged (%s); renamed to %s and not used", path, why, aside.name)
         try:
             path.replace(aside)
         except OSError as error:
-            log.error("journal: %s cannot be set aside: %s", path, error)
+            log.error("journal: cannot rename %s: %s", path, error)
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True, draft: str = ".new") -> None:
-    """The old content or the new one, never half of it, whenever the power goes."""
+    """Replace a file atomically: after a crash it has the old content or the new one."""
     written = path.with_name(path.name + draft)
     handle = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
     with os.fdopen(handle, "wb") as file:

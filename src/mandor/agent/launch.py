@@ -1,4 +1,4 @@
-"""From an order to what an engine is told: pure."""
+"""Makes the launch of a task, as an engine takes it, from an order: pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ from mandor.model.workload import GroupTemplate
 
 HOSTS = "/etc/hosts"
 NOBODY = 65_534
-"""The user of a task at the level `restricted` while its namespace has no user ids."""
+"""User id of a task at the level `restricted` while its namespace has no user ids."""
 TOKEN_FILE = "MANDOR_IDENTITY_TOKEN_FILE"  # noqa: S105 - the name of a variable
 _VARIABLE = re.compile(r"\$\{(MANDOR_[A-Z0-9_]+)\}")
 
@@ -84,7 +84,7 @@ def _live_mounts(order: Order, task: Task, task_name: str, inputs: SyncInputs) -
 
 
 def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> Launch:
-    """The task with everything resolved; the environment says who and where it is, and who else is there."""
+    """Return the task with everything resolved; variables name the instance, its node and others it can reach."""
     assert order.template is not None, "an order is launched after its release was read"
     task, instance = order.template.tasks[task_name], order.instance
     several = len(order.template.tasks) > 1
@@ -127,13 +127,13 @@ def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -
 
 
 def pull_secret_of(order: Order, task: Task) -> str:
-    """The secret with the login for the task's image: its own, or that of its namespace; empty: none."""
+    """Return the secret with the registry login for the task's image: the task's or the namespace's; empty: none."""
     return (task.pull_secret or order.allowance.rules.pull_secret) if task.image else ""
 
 
 def user_of(allowance: Allowance, task: Task, engine: str) -> str | int | None:
-    """The user a task runs as. Where it names none, and its level does not leave that to the engine, one of its
-    namespace's own."""
+    """Return the user of a task: its own, or, unless its level leaves the choice to the engine, the first user id of
+    its namespace."""
     given = task.security.user
     if given is not None or allowance.level == "privileged":
         return given
@@ -143,8 +143,8 @@ def user_of(allowance: Allowance, task: Task, engine: str) -> str | int | None:
 
 
 def confined(level: Level, security: Security) -> Security:
-    """What a task says of its confinement, with what its level demands. `privileged` of a task is only left over here
-    where an admin has allowed it, and says the opposite."""
+    """Return the security settings of a task with what its level requires. A task that is still `privileged` here was
+    allowed to be by an administrator."""
     if level != "restricted" or security.privileged:
         return security
     return msgspec.structs.replace(
@@ -182,14 +182,14 @@ def _opened(file: File, told: Mapping[str, str], secrets: Mapping[str, str]) -> 
 
 
 def filled_in(text: str, told: Mapping[str, str]) -> str:
-    """With what a task is told in the place of `${MANDOR_…}`; any other name is left to the task's own shell."""
+    """Replace `${MANDOR_…}` by the variable's value; other names are left to the task's shell."""
     if "${MANDOR_" not in text:
         return text
     return _VARIABLE.sub(lambda match: told.get(match[1], match[0]), text)
 
 
 def _takes_hosts(task: Task, engine: str) -> bool:
-    """Not who brings a hosts file, or lines for one; and nobody mounts a single file into a virtual machine."""
+    """Return whether the hosts file can be mounted: not over the task's own, nor into a virtual machine."""
     options = task.options.get(engine, {})
     own = HOSTS in {*(each.path for each in task.files), *(each.path for each in task.mounts)}
     return not own and not options.get("extra_hosts") and options.get("type") != "virtual-machine"
@@ -209,8 +209,8 @@ def _about(order: Order, task_name: str) -> dict[str, str]:
 
 
 def _telemetry(order: Order, task_name: str, inputs: SyncInputs, told: Mapping[str, str]) -> dict[str, str]:
-    """What OpenTelemetry's libraries read: where to send, and as whom. Log sinks say the same of its lines. The trace
-    that it was started in is told to who runs for the first time, and may go on with it."""
+    """Return the variables of OpenTelemetry's libraries: receiver, service name and attributes, as log sinks use them.
+    The first start also gets the trace that it is part of."""
     meta, spec = order.instance.meta, order.instance.spec
     about = {
         "service.namespace": meta.namespace,
@@ -227,7 +227,7 @@ def _telemetry(order: Order, task_name: str, inputs: SyncInputs, told: Mapping[s
 
 
 def port_variables(ports: Iterable[PortStatus]) -> dict[str, str]:
-    """`MANDOR_PORT_<NAME>`: where it is to listen; `MANDOR_HOST_PORT_<NAME>`: the node's port that leads there."""
+    """Return `MANDOR_PORT_<NAME>`, the port to listen on, and `MANDOR_HOST_PORT_<NAME>`, its port on the node."""
     found = {}
     for each in ports:
         found[f"MANDOR_PORT_{variable(each.name)}"] = str(each.port)
@@ -241,7 +241,7 @@ def _depth(mount: Mount) -> int:
 
 
 def _mounts(task: Task, template: GroupTemplate, sources: Mapping[str, str]) -> tuple[Mount, ...]:
-    """Outer paths first."""
+    """Return the mounts of a task, outer paths first."""
     found = []
     for each in sorted(task.mounts, key=lambda mount: mount.path.count("/")):
         path = each.path.rstrip("/")
@@ -260,7 +260,7 @@ def can_run(template: GroupTemplate, name: str, engine: Capabilities) -> bool:
 
 
 def pick_engine(template: GroupTemplate, engines: Mapping[str, Capabilities]) -> tuple[str, str]:
-    """(engine, ""), or ("", why there is none). One that is up is taken before one that is not."""
+    """Return (engine, ""), or ("", why there is none); engines that are up come first."""
     wanted = [name for name in template.engine if name in engines] if template.engine else sorted(engines)
     if template.engine and not wanted:
         names = " or ".join(template.engine)

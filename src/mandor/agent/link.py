@@ -1,4 +1,4 @@
-"""What an agent asks of the control plane besides its store: joining, heartbeats, sessions."""
+"""Calls of an agent to the control plane besides its store: joining, heartbeats, credentials, sessions."""
 
 from types import TracebackType
 from typing import Protocol, Self
@@ -11,21 +11,21 @@ from mandor.model.usage import InstanceUsage, NodeUsage
 
 
 class Heartbeat(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """A heartbeat: tiny, every few seconds, kept in the server's memory."""
+    """A heartbeat: small, sent every few seconds, kept in the servers' memory."""
 
     cluster: str
     usage: NodeUsage = NodeUsage()
     instances: dict[str, InstanceUsage] = {}
-    """By `namespace/name`."""
+    """Usage by `namespace/name`."""
 
 
 class Duplex(Protocol):
-    """Binary frames both ways; leaving the block closes it."""
+    """A connection for binary frames in both directions; leaving the block closes it."""
 
     async def send(self, frame: bytes) -> None: ...
 
     async def receive(self) -> bytes | None:
-        """None: the other side has closed it."""
+        """Return the next frame; None: the other side has closed the connection."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -37,37 +37,37 @@ class Duplex(Protocol):
 class Link(Protocol):
     @property
     def features(self) -> frozenset[str]:
-        """What every server of the cluster can do, as they last said."""
+        """Features that every server of the cluster supports, as last reported."""
 
     async def join(self) -> ClusterSpec:
-        """Make this node known, or show that it is the one that is known; safe to repeat."""
+        """Register this node, or authenticate as the registered one; safe to repeat."""
 
     async def cluster(self) -> ClusterSpec:
-        """Which cluster answers, and in which epoch it is."""
+        """Return the cluster that answers, with its epoch."""
 
     @property
     def renewing(self) -> bool:
-        """A renewal of the node's credential has begun, and is not known to be over."""
+        """Whether a renewal of the node's credential was started and not confirmed."""
 
     @property
     def renew_at(self) -> float | None:
-        """When the node is to have another credential, as the servers last said, on the agent's monotonic clock; None:
-        only when it is told to."""
+        """Time of the next renewal of the credential, on the agent's monotonic clock; None: only when the node's object
+        requests one."""
 
     async def renew_credential(self) -> None:
-        """The node has another one afterwards; safe to repeat, and to be cut short at any point."""
+        """Replace the node's credential; safe to repeat, and to be interrupted at any point."""
 
     async def identity(self, instance: Instance, task: str) -> tuple[str, float]:
-        """A signed token for a task of an instance of this node, and the seconds that it is good."""
+        """Return a signed identity token for a task of an instance of this node, and its lifetime in seconds."""
 
     @property
     def certify_at(self) -> float | None:
-        """When the node is to have another certificate, on the agent's monotonic clock; None: it has none."""
+        """Time of the next renewal of the certificate, on the agent's monotonic clock; None: the node has none."""
 
     async def renew_certificate(self) -> None:
-        """The node has another certificate for its key afterwards; safe to repeat."""
+        """Get a new certificate for the node's key; safe to repeat."""
 
     async def heartbeat(self, beat: Heartbeat) -> ClusterSpec: ...
 
     async def dial(self, session: Session) -> Duplex:
-        """Connect to the server that holds the session's caller."""
+        """Connect to the server that the session's client is connected to."""

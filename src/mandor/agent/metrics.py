@@ -1,4 +1,4 @@
-"""What the agent counts of itself, and what its machine and instances use, for metrics."""
+"""Metrics of the agent, its machine and its instances."""
 
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from time import perf_counter
@@ -15,7 +15,7 @@ from mandor.telemetry.span import step
 T = TypeVar("T")
 
 UNIT = ("namespace", "workload", "instance", "task", "engine")
-"""The labels of what one task of one instance uses."""
+"""Labels of the usage metrics of one task."""
 
 
 class AgentMetrics:
@@ -30,7 +30,7 @@ class AgentMetrics:
         self._durations = Spreads()
 
     async def call(self, engine: str, verb: str, work: Awaitable[T]) -> T:
-        """The work, timed and counted."""
+        """Await a call to an engine, and record its duration and result."""
         began, result = perf_counter(), "error"
         try:
             with step(f"engine.{verb}", {"mandor.engine": engine}):
@@ -45,46 +45,52 @@ class AgentMetrics:
             self._durations[engine, verb].add(perf_counter() - began)
 
     def families(self) -> Iterator[Family]:
-        yield counter("mandor_agent_heartbeats_total", "Heartbeats, by what was answered.", self.heartbeats, "result")
+        yield counter("mandor_agent_heartbeats_total", "Heartbeats sent, by result.", self.heartbeats, "result")
         yield counter(
             "mandor_agent_credential_renewals_total",
-            "Times that the node's credential was to be renewed, by how it ended.",
+            "Renewals of the node's credential, by result.",
             self.credential_renewals,
             "result",
         )
         yield counter(
             "mandor_agent_certificate_renewals_total",
-            "Times that the node's certificate was to be renewed, by how it ended.",
+            "Renewals of the node's certificate, by result.",
             self.certificate_renewals,
             "result",
         )
         yield counter(
             "mandor_engine_calls_total",
-            "What engines were told to do, by how it ended.",
+            "Calls to engines, by result.",
             self._calls,
             "engine",
             "verb",
             "result",
         )
-        yield histogram("mandor_engine_call_duration_seconds", "How long they took.", self._durations, "engine", "verb")
+        yield histogram(
+            "mandor_engine_call_duration_seconds", "Duration of calls to engines.", self._durations, "engine", "verb"
+        )
 
 
 def node_families(
     engines: Mapping[str, Capabilities], pressure: Iterable[str], usage: NodeUsage, phases: Mapping[Values, float]
 ) -> Iterator[Family]:
-    """The machine as the agent sees it."""
-    yield gauge("mandor_agent_instances", "Instances that this agent looks after, by phase.", phases, "phase")
+    """Yield the metrics of the machine and its engines."""
+    yield gauge("mandor_agent_instances", "Instances on this node, by phase.", phases, "phase")
     up = {(name,): float(each.up) for name, each in engines.items()}
-    yield gauge("mandor_engine_up", "1: the engine answers.", up, "engine")
+    yield gauge("mandor_engine_up", "1 if the engine answers, otherwise 0.", up, "engine")
     pressed = {(what,): 1.0 for what in pressure}
-    yield gauge("mandor_agent_pressure", "1: the machine is short of it.", pressed, "resource")
-    yield gauge("mandor_machine_used_cpu_cores", "Processors in use, lately.", usage.cpu_milli / 1000)
+    yield gauge("mandor_agent_pressure", "1 for each resource that the node is short of.", pressed, "resource")
+    yield gauge(
+        "mandor_machine_used_cpu_cores", "CPU cores in use since the previous heartbeat.", usage.cpu_milli / 1000
+    )
     yield gauge("mandor_machine_used_memory_bytes", "Memory in use.", usage.memory_bytes)
-    yield gauge("mandor_machine_used_disk_bytes", "Disk in use, where the agent keeps its data.", usage.disk_bytes)
+    yield gauge(
+        "mandor_machine_used_disk_bytes", "Space in use on the disk of the agent's data directory.", usage.disk_bytes
+    )
 
 
 def unit_families(used: Mapping[Unit, tuple[Instance, str, Usage]]) -> Iterator[Family]:
-    """What each task of each instance uses; with its engine."""
+    """Yield the resource usage of each task of each instance."""
 
     def of(field: str) -> dict[Values, float]:
         return {
@@ -92,7 +98,7 @@ def unit_families(used: Mapping[Unit, tuple[Instance, str, Usage]]) -> Iterator[
             for unit, (each, engine, usage) in used.items()
         }
 
-    yield counter("mandor_instance_cpu_seconds_total", "Processor time since it began.", of("cpu_seconds"), *UNIT)
+    yield counter("mandor_instance_cpu_seconds_total", "CPU time since the task started.", of("cpu_seconds"), *UNIT)
     yield gauge("mandor_instance_memory_bytes", "Memory in use.", of("memory_bytes"), *UNIT)
     yield counter(
         "mandor_instance_network_received_bytes_total",

@@ -1,4 +1,4 @@
-"""What the agent keeps about one instance: its order, complete without a control plane, and a small memory."""
+"""Journal entry of one instance: its order, complete enough to run without a control plane, and its memory."""
 
 from typing import Literal
 
@@ -16,19 +16,19 @@ Policy = Literal["always", "on-failure", "never"]
 
 
 class Supervision(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """How an instance is looked after: not part of its release, so it may change while it runs."""
+    """Restart policy and priority of an instance: not part of its release, so they can change while it runs."""
 
     restart: Restart = Restart()
     policy: Policy = "always"
     stop_after: SecondsOrNever = NEVER
     priority: int = 0
-    """Who goes last when the host is short of something."""
+    """Instances with a higher priority are evicted later."""
     labels: dict[str, str] = {}
-    """Of the workload: by them log sinks choose."""
+    """Labels of the workload, by which log sinks select."""
 
     @classmethod
     def of(cls, workload: Workload, group: str, priority: int = 0) -> "Supervision | None":
-        """None: the workload no longer has such a group."""
+        """Return the policy of a group; None: the workload no longer has it."""
         found = workload.spec.groups.get(group)
         if found is None:
             return None
@@ -42,7 +42,7 @@ class Supervision(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
 
 
 class NamespaceView(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """The namespace of an instance, as far as its node has to know it."""
+    """The part of a namespace that its instances need on a node."""
 
     rules: NamespaceSpec = NamespaceSpec()
     first_user: int = 0
@@ -60,24 +60,24 @@ class Order(
     kw_only=True,
     rename={"namespace_view": "space", "supervision": "care"},  # as journals of earlier versions name them
 ):
-    """An instance with everything needed to run it, and which cluster said so, in which epoch."""
+    """An instance assigned to this node, with everything needed to run it, and the cluster and epoch it is from."""
 
     instance: Instance
     template: GroupTemplate | None = None
-    """None: its release has not been read yet."""
+    """Template of the group; None: the release has not been read yet."""
     namespace_view: NamespaceView | None = None
-    """None: its namespace has not been read yet, or does not exist: it counts as `restricted`."""
+    """None: the namespace has not been read yet or does not exist; the level is then `restricted`."""
     supervision: Supervision = Supervision()
     cluster: str = ""
     epoch: int = 0
     secrets: str = ""
-    """The values of secrets that its tasks need, sealed with this node's own key."""
+    """Values of the secrets that its tasks need, encrypted with this node's key."""
     secret_ids: dict[str, str] = {}
     """Content ids of the secrets in `secrets`, by name."""
 
     @property
     def allowance(self) -> Allowance:
-        """What its namespace allows it."""
+        """What the namespace allows the instance."""
         namespace_view = self.namespace_view or NamespaceView()
         return Allowance(self.instance.meta.namespace, namespace_view.rules, namespace_view.first_user)
 
@@ -91,25 +91,25 @@ class Order(
 
 
 class TaskMemory(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """What is remembered about one task between two looks at the engine."""
+    """State of one task that its engine does not keep."""
 
     attempt: int = 0
-    """The latest unit ordered; 0: none yet."""
+    """Attempt of the latest unit that was started; 0: none yet."""
     due: float = 0.0
-    """The attempt does not start before then."""
+    """Time before which the attempt does not start."""
     pause: float = 0.0
-    """How long it was told to wait; with `due` it survives a clock that jumps."""
+    """Length of the wait in seconds: limits `due` if the clock is set back."""
     ran_seconds: float = 0.0
-    """How long its ended units ran, all together."""
+    """Total running time in seconds of its ended units."""
     restarts: tuple[float, ...] = ()
-    """`ran_seconds` at each recent restart: pauses do not count towards `restart.interval`."""
+    """`ran_seconds` at each recent restart; pauses do not count towards `restart.interval`."""
     exit_code: int | None = None
     reason: str = ""
-    """How the unit before this attempt ended."""
+    """Reason of the end of the previous unit."""
     unhealthy: bool = False
-    """This attempt failed its probe and is being stopped."""
+    """Whether this attempt failed its health probe and is being stopped."""
     completed: bool = False
-    """It ended well and is not started again."""
+    """Whether the task succeeded and is not started again."""
     file_secrets: dict[str, str] = {}
     """Content ids of the secrets in the live files of this attempt, by name."""
     signal_due: bool = False
@@ -117,17 +117,17 @@ class TaskMemory(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
 
 
 class Memory(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """All of it is kept in the journal, so that an agent restart forgets nothing."""
+    """State of an instance that its engine does not keep; saved in the journal."""
 
     engine: str = ""
     tasks: dict[str, TaskMemory] = {}
     ending: InstanceStatus | None = None
-    """What will be reported once nothing of it is alive any more."""
+    """Final status, reported once no unit runs any more; None: the instance is not ending."""
     at_once: bool = False
-    """It ends without its grace."""
+    """Whether the instance is stopped without its grace period."""
     over: bool = False
     held: str = ""
-    """Why it is neither stopped nor started again, though nobody seems to know it."""
+    """Why the instance is left as it is although the control plane does not list it; empty: it is not held."""
 
     def task(self, name: str) -> TaskMemory:
         return self.tasks.get(name) or TaskMemory()

@@ -1,4 +1,4 @@
-"""Renews the node's credential when its object says so or its time has come, while everything else goes on."""
+"""Renews the node's credential and certificate in the background."""
 
 import asyncio
 import logging
@@ -18,15 +18,17 @@ CERTIFICATE_BACKOFF = Backoff(1, 300, jitter=0.3)
 
 
 class CredentialKeeper:
+    """Renews the credential when it is due, or when the node's object requests it."""
+
     def __init__(self, link: Link, clock: Clock, wanted: Callable[[], Renewal | None], renewals: Counts) -> None:
-        """`wanted`: what the node's object says. `renewals`: counted by result."""
+        """`wanted`: returns the renewal that the node's object requests. `renewals`: counts renewals by result."""
         self._link, self._clock, self._wanted, self._renewals = link, clock, wanted, renewals
         self._done: Renewal | None = None
-        """The last order that was carried out: the object may still show it for a moment."""
+        """The last request that was fulfilled: the object may still contain it for a moment."""
         self._news = asyncio.Event()
 
     def wake(self) -> None:
-        """The node's object, or a server that it joined at, may say so now."""
+        """Check again: the node has joined, or its object may request a renewal."""
         self._news.set()
 
     async def run(self) -> None:
@@ -42,12 +44,12 @@ class CredentialKeeper:
             except (MandorError, OSError) as error:
                 failures += 1
                 self._renewals["failed",] += 1
-                log.warning("the credential of this node is not renewed yet: %s", error)
+                log.warning("cannot renew this node's credential: %s; retrying", error)
                 await self._clock.sleep(CREDENTIAL_BACKOFF.pause(failures))
             else:
                 failures, self._done = 0, order
                 self._renewals["ok",] += 1
-                log.info("this node has another credential")
+                log.info("renewed this node's credential")
 
     def _seconds_left(self) -> float | None:
         at = self._link.renew_at
@@ -55,13 +57,15 @@ class CredentialKeeper:
 
 
 class CertificateKeeper:
+    """Renews the certificate at two thirds of its lifetime."""
+
     def __init__(self, link: Link, clock: Clock, renewals: Counts) -> None:
-        """`renewals`: counted by result."""
+        """`renewals`: counts renewals by result."""
         self._link, self._clock, self._renewals = link, clock, renewals
         self._news = asyncio.Event()
 
     def wake(self) -> None:
-        """The node has joined: there may be another time to renew at."""
+        """Check again: the node has joined, which may have changed the time of the renewal."""
         self._news.set()
 
     async def run(self) -> None:
@@ -78,9 +82,9 @@ class CertificateKeeper:
             except (MandorError, OSError) as error:
                 failures += 1
                 self._renewals["failed",] += 1
-                log.warning("the certificate of this node is not renewed yet: %s", error)
+                log.warning("cannot renew this node's certificate: %s; retrying", error)
                 await self._clock.sleep(CERTIFICATE_BACKOFF.pause(failures))
             else:
                 failures = 0
                 self._renewals["ok",] += 1
-                log.info("this node has another certificate")
+                log.info("renewed this node's certificate")

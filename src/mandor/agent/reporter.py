@@ -1,4 +1,4 @@
-"""Brings statuses to the control plane: the newest of each instance, for as long as it takes."""
+"""Writes the newest status of each instance to the store, and retries until it is stored."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,24 +18,23 @@ from mandor.store.base import Put, Store
 
 log = logging.getLogger(__name__)
 
-TOGETHER_MOST = 50
-"""So many instances are told of in one commit. While one is on its way, which is one at a time as a rule, the next ones
-gather: the more the servers have to do, the fewer commits the same reports are."""
+BATCH_MOST = 50
+"""Largest number of statuses in one commit. Usually one commit is under way at a time, and further statuses collect
+meanwhile: the busier the servers, the fewer commits."""
 SOON_SECONDS = 0.2
-"""That it starts is worth a report of its own only if it does not run by then."""
+"""Seconds that the phase Starting is held back: usually the instance runs by then."""
 TRIES_MOST = 5
-"""Conflicts in a row before an instance waits its turn again."""
+"""Largest number of conflicts in a row before the status is queued again."""
 LATE_SECONDS = 12.0
-"""A commit that takes longer (a server that is busy placing lets one wait for ten) holds up no others: the next one
-goes out beside it."""
+"""Seconds after which a commit is late and another one is started beside it; a busy server takes up to ten."""
 WORKERS_MOST = 3
-"""So many are on their way at once then."""
+"""Largest number of concurrent commits."""
 AGAIN_SECONDS = 1.0
-"""What somebody else wrote over is said again no sooner than that."""
+"""Seconds before a status that another writer replaced is written again."""
 
 
 class Reporter:
-    """Level-triggered: it compares what should be stored with what is, and what changed meanwhile is skipped."""
+    """Level-triggered: compares the wanted status with the stored one; intermediate statuses are skipped."""
 
     def __init__(
         self,
@@ -46,8 +45,8 @@ class Reporter:
         reported: Callable[[str, InstanceStatus], None] = lambda uid, status: None,
         at_once: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`reporting`: what is sent within it is about these. `reported`: told what is stored. `at_once`: whether the
-        servers take it that an instance runs which was never said to start."""
+        """`reporting`: context of a request about these instances. `reported`: called with each stored status.
+        `at_once`: whether the servers accept Running after Reserved, without Starting in between."""
         self._store = store
         self._reporting, self._reported, self._at_once = reporting, reported, at_once
         self._stored: dict[str, Instance] = {}
@@ -55,15 +54,15 @@ class Reporter:
         self._queue: KeyedQueue[str] = KeyedQueue(clock)
         self._clock = clock
         self._workers, self._late = 1, 0
-        """Those who send, and those of them whose commit takes long."""
+        """Number of workers, and of those whose commit is late."""
 
     @property
     def waiting(self) -> int:
-        """Reports that have not arrived."""
+        """Number of statuses that are not stored yet."""
         return sum(1 for uid in self._wanted if self._differs(uid))
 
     def saw(self, instance: Instance, *, listed: bool = False) -> None:
-        """This is what the store holds now; a list also tells when a restored store counts lower than before."""
+        """Take the stored instance. `listed`: also take a lower version, as after a restore of the store."""
         uid = instance.meta.uid
         known = self._stored.get(uid)
         if listed or known is None or instance.meta.version >= known.meta.version:
@@ -77,12 +76,12 @@ class Reporter:
         self._wanted[uid] = status
         if not self._differs(uid):
             return
-        if self._just_begins(uid) and self._at_once():
+        if self._is_starting(uid) and self._at_once():
             self._queue.add_after(uid, SOON_SECONDS)
         else:
             self._queue.add(uid)
 
-    def _just_begins(self, uid: str) -> bool:
+    def _is_starting(self, uid: str) -> bool:
         wanted = self._wanted[uid]
         return self._stored[uid].phase is Phase.RESERVED and wanted.phase is Phase.STARTING and not wanted.reason
 
@@ -103,20 +102,20 @@ class Reporter:
             first = await self._queue.get()
             if helps and self._workers > 1 + self._late:
                 self._queue.done(first)
-                self._queue.add(first)  # for one of the others
+                self._queue.add(first)  # for another worker
                 self._workers -= 1
                 return
-            uids = [first, *self._queue.more(TOGETHER_MOST - 1)]
+            uids = [first, *self._queue.more(BATCH_MOST - 1)]
             try:
-                with self._patience():
+                with self._late_guard():
                     await self._send_all(uids)
             finally:
                 for uid in uids:
                     self._queue.done(uid)
 
     @contextmanager
-    def _patience(self) -> Iterator[None]:
-        """What is in it is not waited for without end: there is another worker meanwhile."""
+    def _late_guard(self) -> Iterator[None]:
+        """Start another worker if the block takes longer than `LATE_SECONDS`."""
         late = False
 
         def ring() -> None:
@@ -137,18 +136,18 @@ class Reporter:
     async def _send_all(self, uids: Sequence[str]) -> None:
         away = await self._send_together(uids) if len(uids) > 1 else None
         if away is not None:
-            # Because of one of them, or of all: one that goes through by itself tells.
+            # The error concerns one of them, or all: sending one alone shows which.
             away = await self._send_alone(uids[0])
             uids = uids[1:]
         for uid in uids:
             if away is not None:
-                self._put_off(uid, away)
+                self._retry_later(uid, away)
             else:
                 await self._send_alone(uid)
 
     async def _send_together(self, uids: Sequence[str]) -> Unavailable | None:
-        """The next step of each in one commit, while there is more than one to tell of. If it is refused, nobody knows
-        because of which: each is then sent alone. Not None: there may be nobody to send to."""
+        """Commit the next step of each instance, while there is more than one. After a refusal the caller sends each
+        alone, to find the refused one. Return an error if the servers may be unavailable."""
         for _ in range(TRIES_MOST):
             steps = {uid: step for uid in uids if (step := self._step(uid)) is not None}
             if len(steps) < 2:
@@ -162,28 +161,28 @@ class Reporter:
         return None
 
     async def _send_alone(self, uid: str) -> Unavailable | None:
-        """Not None: there is nobody to send to, or nobody takes it."""
+        """Send one status; return an error if the servers are unavailable."""
         try:
             await self._send(uid)
             self._queue.failures.pop(uid, None)
         except MandorError as error:
-            self._put_off(uid, error)
+            self._retry_later(uid, error)
             return error if isinstance(error, Unavailable) else None
         return None
 
-    def _put_off(self, uid: str, error: MandorError) -> None:
+    def _retry_later(self, uid: str, error: MandorError) -> None:
         failures = self._queue.failures[uid] = self._queue.failures.get(uid, 0) + 1
         if not isinstance(error, Unavailable):
-            log.warning("the status of %s was not taken: %s", uid, error, extra={"facts": error.facts})
+            log.warning("cannot write the status of instance %s: %s", uid, error, extra={"facts": error.facts})
         self._queue.add_after(uid, Backoff(0.5, 30, jitter=0.3).pause(failures))
 
     def _step(self, uid: str) -> tuple[Instance, InstanceStatus] | None:
-        """What is stored, and what is to be next; None: nothing, or nothing that may be."""
+        """Return the stored instance and its next status; None: nothing to write, or no allowed transition."""
         if not self._differs(uid):
             return None
         stored, wanted = self._stored[uid], self._wanted[uid]
         steps = path(stored.phase, wanted.phase, at_once=self._at_once())
-        return (stored, _on_the_way(wanted, steps[0])) if steps else None
+        return (stored, _intermediate(wanted, steps[0])) if steps else None
 
     async def _send(self, uid: str) -> None:
         for _ in range(TRIES_MOST):
@@ -192,7 +191,7 @@ class Reporter:
             step = self._step(uid)
             if step is None:
                 stored = self._stored[uid]
-                log.debug("%s is %s in the store for good", stored.meta.name, stored.phase)
+                log.debug("instance %s stays %s in the store", stored.meta.name, stored.phase)
                 self._wanted.pop(uid, None)
                 return
             try:
@@ -217,12 +216,12 @@ class Reporter:
         if isinstance(found, Instance) and found.meta.uid == stored.meta.uid:
             self._stored[stored.meta.uid] = found
             return
-        # A server whose view is behind does not know it yet. The watch reports an instance that is gone (`drop`); until
+        # A server with an outdated view does not have it yet. The watch reports a deleted instance (`drop`); until
         # then the status is sent again.
-        raise NotFound(f"{stored.meta.name} does not exist, as far as this server knows", uid=stored.meta.uid)
+        raise NotFound(f"this server does not have instance {stored.meta.name}", uid=stored.meta.uid)
 
 
-def _on_the_way(wanted: InstanceStatus, phase: Phase) -> InstanceStatus:
+def _intermediate(wanted: InstanceStatus, phase: Phase) -> InstanceStatus:
     if phase is wanted.phase:
         return wanted
     return msgspec.structs.replace(wanted, phase=phase, ready=False)

@@ -1,4 +1,4 @@
-"""What happens after a unit has ended: pure."""
+"""Decides what follows the end of a unit: completion, restart or failure: pure."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,7 +20,7 @@ CRASH_LOOP = "CrashLoop"
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How one unit ended."""
+    """The end of one unit."""
 
     reason: str
     exit_code: int | None
@@ -40,7 +40,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`completed`, `again` (with the memory of the next attempt) or `failed` (with the instance's reason)."""
+    """`completed`, `again` (with the memory of the next attempt) or `failed` (with the reason of the instance)."""
 
     what: Literal["completed", "again", "failed"]
     memory: TaskMemory
@@ -49,9 +49,9 @@ class Verdict:
 
 
 def end_of(observed: Observed | None, memory: TaskMemory, now: float) -> End:
-    """None: a unit that was seen alive is no longer known to its engine."""
+    """Return how a unit ended; `observed` None: a unit that ran has vanished from its engine."""
     if observed is None:
-        return End(VANISHED, None, "its engine no longer knows it", 0.0, now)
+        return End(VANISHED, None, "the engine no longer has it", 0.0, now)
     finished = min(observed.finished_at or now, now)
     ran = max(0.0, finished - observed.started_at) if observed.started_at else 0.0
     reason = observed.reason or ("Completed" if observed.exit_code == 0 else "Error")
@@ -61,7 +61,7 @@ def end_of(observed: Observed | None, memory: TaskMemory, now: float) -> End:
 
 
 def after(end: End, role: Role, memory: TaskMemory, supervision: Supervision, task: str) -> Verdict:
-    """Completed, started again after a pause, or failed for good."""
+    """Decide whether the task has completed, restarts after a pause, or has failed."""
     ended = msgspec.structs.replace(
         memory,
         exit_code=end.exit_code,
@@ -72,7 +72,7 @@ def after(end: End, role: Role, memory: TaskMemory, supervision: Supervision, ta
         return Verdict("completed", msgspec.structs.replace(ended, completed=True))
     if end.reason == START_FAILED:
         return Verdict("failed", ended, START_FAILED, f"task {task} cannot start: {end.message or end}")
-    # A sidecar serves the others for as long as they run, whatever the policy says about them.
+    # A sidecar is restarted as long as the main tasks run, whatever their policy.
     if supervision.policy == "never" and role != "sidecar":
         return Verdict("failed", ended, end.reason, f"task {task} ended: {end}")
     recent = tuple(at for at in ended.restarts if at >= ended.ran_seconds - supervision.restart.interval)
@@ -98,4 +98,4 @@ def _used_up(end: End, count: int, supervision: Supervision, task: str) -> tuple
         return end.reason, f"task {task} ended: {end}"
     times = "once" if count == 1 else f"{count} times"
     within = Seconds(supervision.restart.interval)
-    return CRASH_LOOP, f"task {task} was restarted {times} within {within} of running and ended again: {end}"
+    return CRASH_LOOP, f"task {task} was restarted {times} within {within} of running time and ended again: {end}"

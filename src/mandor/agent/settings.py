@@ -1,4 +1,4 @@
-"""What an agent is told when it starts."""
+"""Settings of an agent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,58 +20,58 @@ class AgentSettings:
     name: str
     """The node's name: its identity, whatever its address."""
     data: Path
-    """Where orders, the credential and the engines' own files are kept."""
+    """Directory of the journal, the credential and the engines' files."""
     servers: Sequence[str] = ()
     join_token: str | None = None
-    """Needed once; afterwards the node has a credential of its own."""
+    """Token for the first join; afterwards the node has its own credential."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Given to the node when it is new; later they are the users'."""
+    """Labels of the node when it is created; later they belong to users."""
     pool: str | None = None
     address: str = ""
-    """Where others reach this node; empty: found anew at each look."""
+    """Address at which others reach this node; empty: determined by the agent."""
     capacity: Resources | None = None
-    """What the node has, if it is a part of its machine; absent: what the machine has."""
+    """Capacity of a node that is part of its machine; absent: the capacity of the machine."""
     devices: Mapping[str, int] = field(default_factory=dict)
-    """How many of each kind there are."""
+    """Number of devices by kind."""
     host_paths: Sequence[str] = ()
-    """Folders of this machine that tasks may mount, with all below them."""
+    """Directories of this machine that tasks may mount, including everything below them."""
     egress_allow: Sequence[str] = (EVERYWHERE,)
-    """Which hosts log sinks may name."""
+    """Hosts that log sinks may connect to."""
     secret_files: str = ""
-    """The folder of the files that log sinks may name; empty: none."""
+    """Directory of the secret files that log sinks may name; empty: none."""
     ports: PortRange = USUAL_PORTS
-    """From which ports are chosen for instances that ask for any."""
+    """Range of node ports for instances that request `auto`."""
     thresholds: Mapping[str, Threshold] = field(default_factory=lambda: DEFAULT_THRESHOLDS)
-    """When the host is short of memory, disk or inodes; what is absent is not looked at."""
+    """Thresholds of node-pressure eviction; a resource without one is not checked."""
     names: bool = False
-    """Instances find others of their namespace by name: each has a hosts file that follows changes."""
+    """Whether instances find others of their namespace by name, through a hosts file that the agent updates."""
     otlp: str = ""
-    """The OTLP receiver that tasks are told of; empty: none."""
+    """Address of the OTLP receiver that tasks get; empty: none."""
     heartbeat_seconds: float = 10.0
     look_seconds: float = 2.0
-    """How often the host is looked at for what it is short of."""
+    """Interval in seconds between checks of the eviction thresholds."""
     fingerprint_seconds: float = 60.0
-    """How often facts, capacity and engines are looked at."""
+    """Interval in seconds between checks of facts, capacity and engines."""
     stall_seconds: float = 45.0
-    """A watch says something about every ten seconds; one that is silent for so long is dead."""
+    """Seconds without data after which a watch is considered dead; servers send data about every ten seconds."""
     poll_seconds: float = 1.5
-    """How often an engine that sends no events is asked, while something runs there."""
+    """Interval in seconds between `list` calls to an engine without events, while it runs units."""
     news_seconds: float = 5.0
-    """After a start, so long the control plane may send news before old orders are begun again."""
+    """Seconds after a start that the agent waits for orders before it continues with those in the journal."""
     quick_seconds: float = 1.0
-    """So long a restart decision waits for a newer restart policy."""
+    """Longest wait in seconds for a newer restart policy before a restart is decided."""
     starts_most: int = 16
-    """Units started at the same time."""
+    """Largest number of units that start at the same time."""
     sessions_most: int = 64
-    """Logs and exec sessions at the same time."""
+    """Largest number of concurrent logs, exec and image sessions."""
 
     @property
     def shared(self) -> bool:
-        """The machine is not this node's alone."""
+        """Whether the node is part of its machine."""
         return self.capacity is not None
 
     def has(self, machine: Resources) -> Resources:
-        """What the node has, on such a machine."""
+        """Return the capacity of the node on a machine."""
         has = self.capacity or machine
         return msgspec.structs.replace(has, devices={**has.devices, **self.devices})
 
@@ -87,4 +87,4 @@ class AgentSettings:
             if not may_be_allowed(path):
                 raise Invalid(f"{path!r} is not an absolute path", hint="--allow-host-path /srv/data")
         if self.heartbeat_seconds <= 0 or self.poll_seconds <= 0 or self.starts_most < 1:
-            raise Invalid("heartbeat_seconds, poll_seconds and starts_most are greater than 0")
+            raise Invalid("heartbeat_seconds, poll_seconds and starts_most must be greater than 0")

@@ -1,4 +1,4 @@
-"""What is reported about an instance: pure."""
+"""Status of an instance, as reported: pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,13 +18,13 @@ MESSAGE_MOST = 1000
 
 
 def final(phase: Phase, reason: str, message: str, exit_code: int | None = None) -> InstanceStatus:
-    """The core of a last status; the rest is filled in when nothing lives any more."""
+    """Return the core of a final status; `over` adds the rest once no unit runs any more."""
     return InstanceStatus(phase=phase, reason=reason, message=message, exit_code=exit_code)
 
 
 def cut_off(limit: SecondsOrNever) -> InstanceStatus:
-    """It may not run without a control plane for longer."""
-    return final(Phase.STOPPED, DISCONNECTED, f"no control plane for {limit}")
+    """Return the final status of an instance that exceeded its `stop_after`."""
+    return final(Phase.STOPPED, DISCONNECTED, f"no contact with the control plane for {limit}")
 
 
 def failed(reason: str, message: str, exit_code: int | None) -> InstanceStatus:
@@ -32,7 +32,7 @@ def failed(reason: str, message: str, exit_code: int | None) -> InstanceStatus:
 
 
 def ending_of(memory: Memory, mains: Sequence[str]) -> InstanceStatus:
-    """All mains completed."""
+    """Return the final status of an instance whose main tasks have all completed."""
     codes = [memory.task(name).exit_code for name in mains]
     return final(Phase.SUCCEEDED, "Completed", "", next((code for code in codes if code is not None), 0))
 
@@ -40,14 +40,14 @@ def ending_of(memory: Memory, mains: Sequence[str]) -> InstanceStatus:
 def describe(
     order: Order, memory: Memory, inputs: SyncInputs, now: float, phase: Phase | None = None
 ) -> InstanceStatus:
-    """The status of an instance that is not over; `phase` None: whatever its units add up to."""
-    names = _lasting(order)
+    """Return the status of an instance that has not ended; `phase` None: derived from its units."""
+    names = _long_running(order)
     running = all(_phase(inputs, order.uid, name, memory.task(name)) is Phase.RUNNING for name in names)
     begun = bool(memory.tasks)
     if phase is None:
         phase = Phase.RUNNING if running and names else Phase.STARTING if begun else Phase.RESERVED
     ready = phase is Phase.RUNNING and all(_ready(order, memory, inputs, name) for name in names)
-    reason, message = _words(order, memory, inputs, phase)
+    reason, message = _reason_and_message(order, memory, inputs, phase)
     return _filled(
         InstanceStatus(phase=phase, reason=reason, message=message, ready=ready, exit_code=_last_code(memory)),
         order,
@@ -58,7 +58,7 @@ def describe(
 
 
 def unseen(inputs: SyncInputs) -> InstanceStatus | None:
-    """While its engine is down: it is what it was last seen to be, and probably still is."""
+    """Return the last status with the reason EngineDown, while the engine is down; None: nothing to report."""
     status = inputs.status
     if not inputs.down or status.phase not in _BETWEEN:
         return None
@@ -66,7 +66,7 @@ def unseen(inputs: SyncInputs) -> InstanceStatus | None:
 
 
 def over(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> InstanceStatus:
-    """The last status."""
+    """Return the final status."""
     assert memory.ending is not None
     if order.instance.status.phase.over:
         return order.instance.status
@@ -81,30 +81,30 @@ _BETWEEN = (Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
 
 
 def path(before: Phase, after: Phase, *, at_once: bool = True) -> list[Phase]:
-    """The shortest allowed way, `before` left out; empty: there is none.
+    """Return the shortest sequence of allowed phases from `before` (not included) to `after`; empty: there is none.
 
-    What happened while nobody listened is told in steps that may have happened, and Lost is never one of them.
-    `at_once`: whoever is told knows that it may run without having been said to start.
+    Phases that were passed while the control plane was unreachable are filled in; Lost is never one of them.
+    `at_once`: the servers accept Running directly after Reserved.
     """
     if not at_once and before is Phase.RESERVED and after is Phase.RUNNING:
         return [Phase.STARTING, Phase.RUNNING]
-    ways: list[list[Phase]] = [[before]]
+    paths: list[list[Phase]] = [[before]]
     tried = {before}
-    while ways:
-        way = ways.pop(0)
+    while paths:
+        way = paths.pop(0)
         if may_move(way[-1], after):
             return [*way[1:], after]
         for step in _BETWEEN:
             if step in MOVES[way[-1]] and step not in tried:
                 tried.add(step)
-                ways.append([*way, step])
+                paths.append([*way, step])
     return []
 
 
 def _filled(status: InstanceStatus, order: Order, memory: Memory, inputs: SyncInputs, now: float) -> InstanceStatus:
     before = inputs.status
     started = [each.started_at for each in _latest(inputs, memory) if each.phase is UnitPhase.RUNNING]
-    # The engine knows since when it runs: an agent that comes back says the same as before.
+    # The engine has the start time: an agent that is restarted reports the same as before.
     began = max(started) if status.phase is Phase.RUNNING and started else now
     ports = ports_of(order, published=inputs.published) if memory.engine and not status.phase.over else ()
     since = before.since if before.phase is status.phase and before.since else began
@@ -125,7 +125,7 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, inputs: SyncIn
 
 
 def _images(order: Order, memory: Memory, inputs: SyncInputs) -> dict[str, str]:
-    """Digests of the images that its template names by tag."""
+    """Return the digests of the images that the template names by tag."""
     template = order.template
     found = {}
     for each in _latest(inputs, memory):
@@ -135,7 +135,7 @@ def _images(order: Order, memory: Memory, inputs: SyncInputs) -> dict[str, str]:
     return found
 
 
-def _lasting(order: Order) -> list[str]:
+def _long_running(order: Order) -> list[str]:
     tasks = order.template.tasks if order.template else {}
     return [name for name, task in tasks.items() if task.role != "init"]
 
@@ -150,7 +150,7 @@ def _observed(inputs: SyncInputs, uid: str, name: str, task: TaskMemory) -> Obse
 
 
 def _phase(inputs: SyncInputs, uid: str, name: str, task: TaskMemory) -> Phase:
-    """A task's own phase; a main that completed while others run counts as running for the instance."""
+    """Return the phase of a task; a main task that completed while others run counts as running."""
     if task.completed:
         return Phase.RUNNING
     if task.attempt == 0:
@@ -165,13 +165,13 @@ def _ready(order: Order, memory: Memory, inputs: SyncInputs, name: str) -> bool:
     opinion = inputs.probe_results.get(Unit(order.uid, name, memory.task(name).attempt))
     if opinion is not None:
         return opinion.ready and opinion.alive
-    # No opinion yet: only a task that nobody asks about it is ready as soon as it runs.
+    # No probe result yet: a task without readiness and startup probes is ready as soon as it runs.
     assert order.template is not None
     task = order.template.tasks[name]
     return (task.readiness is None and task.startup is None) or memory.task(name).completed
 
 
-def _words(order: Order, memory: Memory, inputs: SyncInputs, phase: Phase) -> tuple[str, str]:
+def _reason_and_message(order: Order, memory: Memory, inputs: SyncInputs, phase: Phase) -> tuple[str, str]:
     if phase is Phase.STOPPING and memory.ending is not None:
         return memory.ending.reason, memory.ending.message
     if phase is not Phase.RUNNING and inputs.error[0]:

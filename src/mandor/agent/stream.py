@@ -1,4 +1,4 @@
-"""Serves logs, exec and images: sees a session, dials the server that holds its caller, and joins the two ends."""
+"""Serves sessions (logs, exec, image uploads): connects to the server of the client and passes data both ways."""
 
 import asyncio
 import logging
@@ -23,12 +23,12 @@ LINES_AHEAD = 1000
 REMEMBERED_MOST = 1000
 DIAL_SECONDS = 20.0
 HANG_UP_SECONDS = 20.0
-"""Whoever was told the end hangs up by then."""
+"""Seconds that the agent waits after its last frame for the client to close the connection."""
 
 FindUnit = Callable[[str, str], tuple[Engine, Unit]]
-"""(instance uid, task or empty) to where it runs; raises `NotFound` or `Invalid`."""
+"""(instance uid, task or empty) → engine and unit; raises `NotFound` or `Invalid`."""
 LoadImage = Callable[[SessionSpec, Duplex], Awaitable[bytes]]
-"""Take the image that comes over the line; what the caller is told at the end."""
+"""Loads the image that the client uploads; returns the final message for the client."""
 
 
 class _Size(msgspec.Struct):
@@ -37,7 +37,7 @@ class _Size(msgspec.Struct):
 
 
 class Streams:
-    """At most so many at once; each ends with whichever side ends first."""
+    """Serves at most `most` sessions at once; a session ends when either side ends."""
 
     def __init__(self, link: Link, find: FindUnit, load: LoadImage, *, most: int) -> None:
         self._link, self._find, self._load, self._most = link, find, load, most
@@ -47,7 +47,7 @@ class Streams:
     def __len__(self) -> int:
         return len(self._open)
 
-    # What the feed tells.
+    # Reader of the feed.
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
         for item in items:
@@ -62,7 +62,7 @@ class Streams:
             self._serve(session)
 
     def lost(self, error: MandorError, failures: int) -> None:
-        log.debug("sessions cannot be followed: %s", error)
+        log.debug("cannot watch sessions: %s", error)
 
     async def close(self) -> None:
         for task in self._open.values():
@@ -81,19 +81,21 @@ class Streams:
             async with asyncio.timeout(DIAL_SECONDS):
                 line = await self._link.dial(session)
         except (MandorError, OSError, TimeoutError) as error:
-            log.warning("the session %s cannot be dialled: %s", session.meta.name, str(error) or "no answer")
+            log.warning("cannot connect to the server of session %s: %s", session.meta.name, str(error) or "no answer")
             return
         async with line:
             try:
                 if full:
-                    raise TooMany(f"this node serves {self._most} sessions already", hint="try again in a moment")
+                    raise TooMany(
+                        f"this node already serves {self._most} sessions, its limit", hint="try again in a moment"
+                    )
                 await self._join(session.spec, line)
             except MandorError as error:
                 await _send_problem(line, error)
             except OSError as error:
-                log.info("the session %s broke off: %s", session.meta.name, error)
-            except Exception as error:  # An engine from elsewhere may raise anything; the caller learns of it.
-                log.exception("the session %s failed", session.meta.name)
+                log.info("session %s was interrupted: %s", session.meta.name, error)
+            except Exception as error:  # A third-party engine may raise anything.
+                log.exception("session %s raised an exception", session.meta.name)
                 await _send_problem(line, MandorError(f"{type(error).__name__}: {error}"))
 
     async def _join(self, spec: SessionSpec, line: Duplex) -> None:
@@ -103,19 +105,19 @@ class Streams:
             return
         engine, unit = self._find(spec.uid, spec.task)
         if spec.verb == "logs":
-            await _until_either(_send_logs(engine, unit, spec, line), _until_closed(line))
+            await _until_first(_send_logs(engine, unit, spec, line), _until_closed(line))
             return
         running = await engine.exec(unit, spec.command, terminal=spec.terminal, rows=spec.rows, columns=spec.columns)
         try:
             if not spec.stdin:
                 await running.write(b"")
-            await _until_either(_send_output(running, line), _take_input(running, line))
+            await _until_first(_send_output(running, line), _take_input(running, line))
         finally:
             await running.close()
         await _wait_for_hang_up(line)
 
 
-async def _until_either(*works: Coroutine[None, None, None]) -> None:
+async def _until_first(*works: Coroutine[None, None, None]) -> None:
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -136,7 +138,7 @@ async def _until_closed(line: Duplex) -> None:
 
 
 async def _send_logs(engine: Engine, unit: Unit, spec: SessionSpec, line: Duplex) -> None:
-    """Lines that are there already share a frame; a line that had to be waited for goes out at once."""
+    """Send log lines; lines that are available together share a frame."""
     ahead: asyncio.Queue[LogLine | None] = asyncio.Queue(LINES_AHEAD)
 
     async def read() -> None:
@@ -217,7 +219,7 @@ def _size(data: bytes) -> _Size | None:
 
 
 async def _wait_for_hang_up(line: Duplex) -> None:
-    """After the last word: a connection that is closed with something unread in it breaks, and that word with it."""
+    """Wait for the client to close: closing with unread input resets the connection and loses the last frame."""
     with suppress(TimeoutError):
         async with asyncio.timeout(HANG_UP_SECONDS):
             await _until_closed(line)
@@ -229,15 +231,15 @@ async def _send_problem(line: Duplex, error: MandorError) -> None:
         await line.send(bytes([END]) + msgspec.json.encode(problem))
         await _wait_for_hang_up(line)
     except (MandorError, OSError):
-        log.debug("nobody is left to be told: %s", error)
+        log.debug("the client is gone; error not sent: %s", error)
 
 
 def choose_task(named: str, mains: Sequence[str], tasks: Sequence[str]) -> str:
-    """The task a session is about; without a name, the only main."""
+    """Return the task of a session; without a name, the only main task."""
     if named:
         if named not in tasks:
-            raise NotFound(f"there is no task {named}", hint=f"there is: {', '.join(tasks)}")
+            raise NotFound(f"there is no task {named}", hint=f"tasks: {', '.join(tasks)}")
         return named
     if len(mains) == 1:
         return mains[0]
-    raise Invalid("several tasks run here", hint=f"name one of them: {', '.join(mains)}")
+    raise Invalid("the instance has several main tasks", hint=f"name one of them: {', '.join(mains)}")

@@ -1,11 +1,11 @@
-"""From orders and what the engines show to what is done next: pure.
+"""Decides the next actions for an instance from its order, its memory and the observed units: pure.
 
-One rule a situation, the first that applies:
+The first rule that applies:
 
-* its engine does not answer, or it is held: nothing is done; that the engine is down is told
-* nobody wants it any more: stop what lives, remove what ended, then forget it
-* it is ending (stop order, completed, failed, refused, cut off): stop what lives, then report it over
-* otherwise: init tasks one after the other, then mains and sidecars, each restarted alone
+* the engine does not answer, or the instance is held: no action; an engine that is down is reported
+* the order was withdrawn: stop running units, remove ended ones, then forget the instance
+* the instance is ending (stop order, completed, failed, refused, disconnected): stop its units, then report the end
+* otherwise: run the init tasks one after the other, then main tasks and sidecars, each restarted on its own
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,13 +25,13 @@ from mandor.model.live_file import LiveFile
 from mandor.model.phase import Phase
 
 GRACE_UNKNOWN = 10.0
-"""For units whose order nobody has any more."""
+"""Grace period in seconds of units without an order."""
 SOON_SECONDS = 0.001
-"""Nobody is looked at again sooner, for a rest that rounding left."""
+"""Shortest wait in seconds, so that rounding does not cause a wait of 0."""
 ALONE_SECONDS = 1.0
-"""So often one that must not run alone looks whether the control plane is there."""
-LACKS_SECONDS = 5.0
-"""So often an instance that lacks a volume is looked at again."""
+"""Interval in seconds between checks whether an instance with `stop_after` may start."""
+MISSING_SECONDS = 5.0
+"""Seconds between retries of an instance that waits for a volume or secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Start:
     unit: Unit
     launch: Launch
     live_files: tuple[LiveFile, ...] = ()
-    """With their texts; written to the node before the unit starts."""
+    """Live files with their texts, written to the node before the unit starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +61,22 @@ class Decision:
     memory: Memory
     actions: tuple[Action, ...] = ()
     status: InstanceStatus | None = None
-    """To be reported; None: nothing new is known."""
+    """The status to report; None: unchanged."""
     wake_at: float | None = None
-    """Look again by then, even if nothing happens."""
+    """Time of the next decision, even if nothing changes."""
     forget: bool = False
-    """Nothing of it is left."""
+    """Whether nothing of the instance is left."""
 
 
 def sync(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> Decision:
-    """What to do about one instance; doing it and asking again leads to rest."""
+    """Decide the next actions for one instance; repeating decision and actions converges to no action."""
     if inputs.units is None:
         return Decision(memory, status=unseen(inputs))
     if inputs.gone:
         return _clear(order, memory, inputs.units)
     if memory.held:
         return Decision(memory)
-    memory = _adopted(memory, inputs.units)
+    memory = _adopt(memory, inputs.units)
     if memory.ending is None and (ending := _end_from_outside(order, memory, inputs, now)) is not None:
         memory = msgspec.structs.replace(memory, ending=ending)
     if memory.ending is None and order.template is not None:
@@ -89,7 +89,7 @@ def sync(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> Decisi
 def sync_all(
     orders: Mapping[str, Order], memories: Mapping[str, Memory], inputs: Mapping[str, SyncInputs], now: float
 ) -> dict[str, Decision]:
-    """`sync` for every order, by uid."""
+    """Return the result of `sync` for every order, by uid."""
     return {uid: sync(order, memories.get(uid, Memory()), inputs[uid], now) for uid, order in orders.items()}
 
 
@@ -104,8 +104,8 @@ def _clear(order: Order, memory: Memory, units: tuple[Observed, ...]) -> Decisio
     return Decision(memory, tuple(Remove(each.unit) for each in units), forget=not units)
 
 
-def _adopted(memory: Memory, units: tuple[Observed, ...]) -> Memory:
-    """An engine that knows a later attempt than the memory is right: a journal can be lost, a label not."""
+def _adopt(memory: Memory, units: tuple[Observed, ...]) -> Memory:
+    """Take over later attempts that the engine shows: a journal can be lost, the labels of a unit cannot."""
     for each in units:
         known = memory.task(each.unit.task)
         if each.unit.attempt > known.attempt:
@@ -115,7 +115,7 @@ def _adopted(memory: Memory, units: tuple[Observed, ...]) -> Memory:
 
 
 def _end_from_outside(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> InstanceStatus | None:
-    """Why it ends though its tasks did not: it was over before, told to stop, refused, or cut off."""
+    """Return the final status of an instance that ends for another reason than its tasks; None: it goes on."""
     stored, stop = order.instance.status, order.instance.spec.stop
     if stored.phase.over:
         return stored
@@ -134,7 +134,7 @@ def _end_from_outside(order: Order, memory: Memory, inputs: SyncInputs, now: flo
 
 
 def _natural_end(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> InstanceStatus | None:
-    """Mains that had all completed before the order to stop came make it Succeeded, not Stopped."""
+    """Return Succeeded if all main tasks completed before the stop order arrived; None: they did not."""
     if order.template is None or order.instance.spec.stop is None:
         return None
     mains = [name for name, task in order.template.tasks.items() if task.role == "main"]
@@ -142,7 +142,7 @@ def _natural_end(order: Order, memory: Memory, inputs: SyncInputs, now: float) -
         known = memory.task(name)
         if known.completed:
             continue
-        mine = _mine(inputs.units or (), name, known.attempt)
+        mine = _unit_of(inputs.units or (), name, known.attempt)
         if mine is None or mine.phase is not UnitPhase.EXITED:
             return None
         if after(end_of(mine, known, now), "main", known, order.supervision, name).what != "completed":
@@ -155,7 +155,7 @@ def _wind_down(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> 
     units = inputs.units or ()
     running = live(units)
     if running:
-        # Elsewhere another one begins soon: nobody waits for others.
+        # A replacement starts elsewhere soon after a disconnection: stop all tasks at once, sidecars included.
         sidecars = _names(order, "sidecar") if memory.ending.reason != DISCONNECTED else []
         first = [each for each in running if each.unit.task not in sidecars]
         status = describe(order, memory, inputs, now, Phase.STOPPING)
@@ -182,13 +182,13 @@ def _names(order: Order, *roles: str) -> list[str]:
     return [name for role in roles for name, task in tasks.items() if task.role == role]
 
 
-def _mine(units: Iterable[Observed], task: str, attempt: int) -> Observed | None:
+def _unit_of(units: Iterable[Observed], task: str, attempt: int) -> Observed | None:
     return next((each for each in units if each.unit.task == task and each.unit.attempt == attempt), None)
 
 
 @dataclass(slots=True)
 class _Step:
-    """What the tasks of one instance add up to while they are looked at, one after the other."""
+    """Collects memory, actions and wake-up time over the tasks of one instance."""
 
     memory: Memory
     actions: list[Action] = field(default_factory=list)
@@ -204,13 +204,13 @@ def _run(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> Decisi
     init = _names(order, "init")
     for name in init:
         if not step.memory.task(name).completed:
-            _look(step, order, name, inputs, now)
+            _sync_task(step, order, name, inputs, now)
         if not step.memory.task(name).completed:
             break
     else:
         for name in _names(order, "sidecar", "main"):
             if not step.memory.task(name).completed:
-                _look(step, order, name, inputs, now)
+                _sync_task(step, order, name, inputs, now)
     memory = step.memory
     ending = None
     if step.failure is not None:
@@ -219,21 +219,21 @@ def _run(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> Decisi
         ending = ending_of(memory, _names(order, "main"))
     if ending is not None:
         return _wind_down(order, msgspec.structs.replace(memory, ending=ending), inputs, now)
-    _tidy(step, inputs.units or ())
+    _remove_old(step, inputs.units or ())
     left = order.supervision.stop_after - inputs.silence
     if inputs.settled and 0 < left < float("inf"):
         step.wake(now + max(left, SOON_SECONDS))
     return Decision(memory, tuple(step.actions), describe(order, memory, inputs, now), step.wake_at)
 
 
-def _look(step: _Step, order: Order, name: str, inputs: SyncInputs, now: float) -> None:
-    """One task: start it, leave it alone, stop it because it is unhealthy, or judge its end."""
+def _sync_task(step: _Step, order: Order, name: str, inputs: SyncInputs, now: float) -> None:
+    """Decide on one task: start it, leave it alone, stop it because it is unhealthy, or handle its end."""
     assert order.template is not None
     units = inputs.units or ()
     known = step.memory.task(name)
-    mine = _mine(units, name, known.attempt)
+    mine = _unit_of(units, name, known.attempt)
     older = [each for each in live(units) if each.unit.task == name and each.unit.attempt < known.attempt]
-    if older:  # Two of one task must never run: the later one waits.
+    if older:  # Two units of one task must never run: the later one waits.
         step.actions += [Stop(each.unit, grace_of(order, name)) for each in older]
         return
     unit = Unit(order.uid, name, max(known.attempt, 1))
@@ -254,21 +254,21 @@ def _look(step: _Step, order: Order, name: str, inputs: SyncInputs, now: float) 
 
 
 def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, inputs: SyncInputs, now: float) -> None:
-    if known.due - now > known.pause:  # The clock was set back: wait the pause, not the jump.
+    if known.due - now > known.pause:  # The clock was set back: wait for the pause only.
         known = msgspec.structs.replace(known, due=now + known.pause)
         step.memory = step.memory.with_task(unit.task, known)
     if known.due > now:
         step.wake(known.due)
         return
-    # Whoever must not run alone does not begin before the whole control plane knows that this node is back: one of its
-    # servers may just be giving it up.
+    # An instance with `stop_after` starts only when all servers have this node's heartbeat again: one of them may be
+    # declaring its instances lost right now.
     alone = order.supervision.stop_after != float("inf") and inputs.recent_silence >= order.supervision.stop_after
     if alone:
         step.wake(now + ALONE_SECONDS)
     if not inputs.settled or alone or (inputs.wait and known.attempt == 0):
         return
     if inputs.missing or inputs.silence >= order.supervision.stop_after:
-        step.wake(now + LACKS_SECONDS)
+        step.wake(now + MISSING_SECONDS)
         return
     begun = msgspec.structs.replace(
         known, attempt=unit.attempt, file_secrets=file_secrets(order, unit.task), signal_due=False
@@ -278,8 +278,8 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, inputs: Syn
     step.actions.append(Start(unit, launch, make_live_files(order, unit.task, step.memory.engine, inputs)))
 
 
-def _tidy(step: _Step, units: Iterable[Observed]) -> None:
-    """The unit before the present one stays, for its logs; older ones go."""
+def _remove_old(step: _Step, units: Iterable[Observed]) -> None:
+    """Remove ended units except the previous attempt, which is kept for its logs."""
     for each in units:
         if each.phase is UnitPhase.EXITED and each.unit.attempt < step.memory.task(each.unit.task).attempt - 1:
             step.actions.append(Remove(each.unit))

@@ -1,4 +1,4 @@
-"""What this machine and its instances use now: processors, memory, disk, network."""
+"""Measures the usage of the machine and its instances: CPU, memory, disk, network."""
 
 import logging
 from collections.abc import Iterable, Mapping, Set
@@ -26,7 +26,7 @@ class _Sample:
 
 
 class Meter:
-    """Reads the machine's counters; rates are taken between two readings."""
+    """Reads the machine's counters; rates are calculated between two readings."""
 
     def __init__(self, clock: Clock, data: Path) -> None:
         self._clock, self._data = clock, data
@@ -48,14 +48,14 @@ class Meter:
     def _sample(self) -> _Sample:
         times = psutil.cpu_times()
         idle = times.idle + getattr(times, "iowait", 0.0)
-        # Guest time is in user time already.
+        # User time includes guest time.
         guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
         network = _network()
         return _Sample(self._clock.monotonic(), sum(times) - idle - guest, *network)
 
 
 class InstanceMeter:
-    """Asks engines what their units use, and adds it up by instance."""
+    """Reads the usage of units from the engines and adds it up by instance."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -64,7 +64,7 @@ class InstanceMeter:
     async def read(
         self, engines: Iterable[Engine], names: Mapping[str, str], ready: Set[str] = frozenset()
     ) -> dict[str, InstanceUsage]:
-        """`names`: uid to the name it is reported by; others are left out. `ready`: the uids of those that serve."""
+        """Return the usage by name. `names`: name by uid; others are skipped. `ready`: uids of ready instances."""
         found: dict[str, InstanceUsage] = {}
         last, self._last = self._last, {}
         for engine in engines:
@@ -94,21 +94,21 @@ def _together(one: InstanceUsage, other: InstanceUsage) -> InstanceUsage:
 
 
 async def read_usage(engine: Engine) -> Mapping[Unit, Usage]:
-    """A heartbeat waits for no engine: one that hangs, or breaks, tells nothing."""
+    """Return the usage of the engine's units; empty if the engine fails or is slow, so that heartbeats go out."""
     try:
         return await bounded(USAGE_SECONDS, engine.usage())
     except Exception as error:
-        log.debug("engine %s cannot tell what its units use: %s", engine.name, str(error) or type(error).__name__)
+        log.debug("engine %s cannot report the usage of its units: %s", engine.name, str(error) or type(error).__name__)
         return {}
 
 
 def _network() -> tuple[int, int]:
-    """Bytes received and sent by all interfaces but loopback."""
+    """Return the bytes received and sent by all interfaces except loopback."""
     found = psutil.net_io_counters(pernic=True)
     real = [counters for name, counters in found.items() if name != "lo"]
     return sum(each.bytes_recv for each in real), sum(each.bytes_sent for each in real)
 
 
 def _rate(amount: float, seconds: float) -> int:
-    # A counter that was reset, or a clock that stands still, is no usage.
+    # A counter that was reset, or a clock that stands still, counts as no usage.
     return round(amount / seconds) if seconds > 0 and amount > 0 else 0

@@ -1,4 +1,4 @@
-"""What tasks need to know and nobody else may read: from the control plane, or from this node's own sealed copy."""
+"""Reads the secrets of tasks from the control plane, or from the encrypted copy in the journal."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ from mandor.lib.sealing import Sealer, Unsealable
 from mandor.model.secret import whole
 
 ANSWER_SECONDS = 5.0
-"""So long the control plane is waited for by whoever has a copy."""
+"""Timeout in seconds of a read while there is a copy."""
 
 
 def names_of(order: Order) -> set[str]:
-    """References to all values that the tasks of an order need, with the logins for their images."""
+    """Return the references to all secret values that an order needs, including registry logins."""
     assert order.template is not None
     tasks = order.template.tasks.values()
     logins = {whole(name) for task in tasks if (name := pull_secret_of(order, task))}

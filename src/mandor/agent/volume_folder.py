@@ -1,8 +1,8 @@
-"""The folders of this node's volumes: made whole or not at all, known for whose they are, deleted only as a whole.
+"""Directories of this node's volumes, created and deleted atomically.
 
-volumes/<namespace>/<name>/volume.json    which volume it is
-volumes/<namespace>/<name>/data/          what is in it
-volumes/.scratch/<uid>/<name>/            what an instance has for itself while it lives
+volumes/<namespace>/<name>/volume.json    record of the volume
+volumes/<namespace>/<name>/data/          its data
+volumes/.scratch/<uid>/<name>/            scratch volume of an instance
 """
 
 import logging
@@ -33,7 +33,7 @@ _CAP_SYS_ADMIN = 21
 
 
 class VolumeRecord(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """Which volume a folder is, and who ordered it when."""
+    """The volume of a directory, and the cluster, epoch and version that ordered it."""
 
     uid: str
     incarnation: int = 0
@@ -46,29 +46,29 @@ class VolumeRecord(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
 
 
 class VolumeFolders:
-    """All below one folder of the agent's own; names are names of objects, and so never paths."""
+    """Volume directories below one directory of the agent; names are object names and never contain paths."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     @property
     def any(self) -> bool:
-        """Whether there has ever been one."""
+        """Whether a volume was ever created."""
         return os.path.exists(self._root)
 
     def data(self, key: Key) -> Path:
-        """Where its data is, with no link on the way."""
+        """Return the data directory of a volume, without symbolic links."""
         return self._root.resolve() / key.namespace / key.name / _DATA
 
     def record(self, key: Key) -> VolumeRecord | None:
-        """None: there is no such volume here."""
+        """Return the record of a volume; None: there is no such volume on this node."""
         folder = self._root / key.namespace / key.name
         try:
             return decode_known((folder / _RECORD).read_bytes(), VolumeRecord) if (folder / _DATA).is_dir() else None
         except FileNotFoundError:
             return None
         except Invalid as error:
-            log.error("the record of the volume %s cannot be read, and it is left alone: %s", folder, error)
+            log.error("cannot read the record of the volume %s; it is left as it is: %s", folder, error)
             return None
 
     def all(self) -> Iterator[tuple[Key, VolumeRecord]]:
@@ -80,19 +80,19 @@ class VolumeFolders:
                     yield key, record
 
     def make(self, key: Key, record: VolumeRecord, *, owner: str | None, mode: str) -> Path:
-        """A new one, empty; an older one of that name is kept under another."""
+        """Create an empty volume; an existing directory of that name is renamed and kept."""
         draft = self._folder(_DRAFTS) / record.uid
-        shutil.rmtree(draft, ignore_errors=True)  # What a crash left half made.
-        draft.mkdir(mode=_way_mode())
+        shutil.rmtree(draft, ignore_errors=True)  # left by a crash
+        draft.mkdir(mode=_parent_mode())
         data = draft / _DATA
         data.mkdir()
         data.chmod(int(mode, 8))
-        _give(data, owner)
+        _change_owner(data, owner)
         replace_file(draft / _RECORD, encode(record))
         place = self._folder(key.namespace) / key.name
         if os.path.lexists(place):
             aside = place.with_name(f".{key.name}.{os.stat(place, follow_symlinks=False).st_mtime_ns}")
-            log.warning("%s is another volume's, or nobody's: it is kept as %s", place, aside)
+            log.warning("%s belongs to another volume or to none; renamed to %s", place, aside)
             place.rename(aside)
         draft.rename(place)
         return self.data(key)
@@ -101,14 +101,14 @@ class VolumeFolders:
         return self._root.resolve() / _SCRATCH / uid / name
 
     def make_scratch(self, folder: Path, *, owner: str | None, mode: str) -> None:
-        """Empty when the instance begins; one that was made before is left as it is."""
+        """Create an empty scratch volume, unless it exists."""
         if folder.is_dir():
             return
         self._folder(_SCRATCH)
-        folder.parent.mkdir(mode=_way_mode(), exist_ok=True)
+        folder.parent.mkdir(mode=_parent_mode(), exist_ok=True)
         folder.mkdir()
         folder.chmod(int(mode, 8))
-        _give(folder, owner)
+        _change_owner(folder, owner)
 
     def has_scratch(self, uid: str) -> bool:
         return os.path.isdir(os.path.join(self._root, _SCRATCH, uid))
@@ -117,7 +117,7 @@ class VolumeFolders:
         shutil.rmtree(self._root / _SCRATCH / uid, ignore_errors=True)
 
     def remove(self, key: Key, record: VolumeRecord) -> None:
-        """Out of sight in one step, then piece by piece."""
+        """Delete a volume: rename its directory in one step, then delete the files."""
         trash = self._folder(_TRASH)
         place = self._root / key.namespace / key.name
         if self.record(key) == record:
@@ -126,7 +126,7 @@ class VolumeFolders:
 
     def empty_trash(self) -> None:
         if not os.path.lexists(self._root / _TRASH):
-            return  # nothing was ever thrown away
+            return  # nothing was ever deleted
         for folder in self._folder(_TRASH).iterdir():
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -134,17 +134,17 @@ class VolumeFolders:
         for folder in (self._root, self._root / name):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.is_symlink():
-                raise OSError(f"{folder} is a link: volumes are kept in folders of the agent's own")
-            if stat.S_IMODE(folder.stat().st_mode) != _way_mode():
-                folder.chmod(_way_mode())  # made by an earlier version, or by another umask
+                raise OSError(f"{folder} is a symbolic link; volumes must be in directories of the agent")
+            if stat.S_IMODE(folder.stat().st_mode) != _parent_mode():
+                folder.chmod(_parent_mode())  # created by an earlier version, or with another umask
         return self._root / name
 
 
 @cache
-def _way_mode() -> int:
-    """The mode of the folders above volumes: closed, as engines mount a volume by its path.
+def _parent_mode() -> int:
+    """Return the mode of the directories above volumes: closed, since engines mount a volume by its path.
 
-    An agent that is root and may not mount gives its tasks links: other users have to pass."""
+    An agent that is root and may not mount gives its tasks links, so other users must be able to pass through."""
     return 0o711 if os.geteuid() == 0 and not _may_mount() else 0o700
 
 
@@ -158,15 +158,15 @@ def _may_mount() -> bool:
 
 
 def _names(folder: Path) -> list[str]:
-    """Of all that is in it, as far as it can be seen."""
+    """Return the names in a directory; empty if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
 
 
-def _give(folder: Path, owner: str | None) -> None:
-    """To a number, `UID:GID`, or a user of this machine; only root can, and whom it does not know it does not ask."""
+def _change_owner(folder: Path, owner: str | None) -> None:
+    """Change the owner to a number, `UID:GID` or a user of this machine; does nothing if the agent is not root."""
     if owner is None or os.geteuid() != 0:
         return
     user, _, group = owner.partition(":")
@@ -174,4 +174,4 @@ def _give(folder: Path, owner: str | None) -> None:
         uid, gid = (int(user), int(user)) if user.isdecimal() else pwd.getpwnam(user)[2:4]
         os.chown(folder, uid, int(group) if group.isdecimal() else gid)
     except (KeyError, OverflowError):
-        log.warning("%s: there is no user %r on this node to give it to", folder, owner)
+        log.warning("cannot change the owner of %s: this node has no user %r", folder, owner)

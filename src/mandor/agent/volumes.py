@@ -1,4 +1,4 @@
-"""The volumes of this node: found or made before their instances begin, and removed when nobody has them any more."""
+"""Volumes of this node: created before their instances start, and deleted when their objects are."""
 
 import asyncio
 import logging
@@ -32,21 +32,21 @@ TRIES_MOST = 5
 
 @dataclass(frozen=True, slots=True)
 class PreparedVolumes:
-    """What an instance has of its volumes."""
+    """The volumes of an instance that are ready, and what is wrong with the others."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Where each is on this node, by its name in the group; not those that are memory."""
+    """Path on this node by name in the group; tmpfs volumes are left out."""
     refusal: str = ""
-    """Why it can never begin here."""
+    """Why the instance can never start here."""
     missing: str = ""
-    """Why it cannot begin, or begin again, now."""
+    """Why the instance cannot start or restart now."""
 
 
 class _Refused(Exception):
     pass
 
 
-class _Lacking(Exception):
+class _Missing(Exception):
     pass
 
 
@@ -63,21 +63,21 @@ class VolumeKeeper:
         *,
         in_use: Callable[[Key], bool],
     ) -> None:
-        """`in_use`: whether some instance of this node may still have it."""
+        """`in_use`: returns whether an instance of this node may still use the volume."""
         self._node, self._store, self._clock, self._blocking, self._in_use = node, store, clock, blocking, in_use
         self._folders = VolumeFolders(folder)
         self._machine = machine
         self._host_paths = [machine.real_path(path) for path in host_paths]
         self._ready: set[tuple[str, Key]] = set()
-        """By the instance's uid: looked at before it began, and not again."""
+        """Volumes that were checked before the start of an instance, by its uid."""
         self._known: dict[Key, Volume] = {}
         self._source: Source | None = None
         self._news = asyncio.Event()
 
-    # Before an instance begins.
+    # Before an instance starts.
 
     async def prepare(self, order: Order, *, begun: bool, mapped: bool = False) -> PreparedVolumes:
-        """Make the volumes of an instance; `mapped`: its engine has other numbers for users of namespaces."""
+        """Create the volumes of an instance; `mapped`: its engine maps the user ids of namespaces to others."""
         template, instance = order.template, order.instance
         if template is None or not template.volumes:
             return PreparedVolumes()
@@ -99,25 +99,25 @@ class VolumeKeeper:
                 if begun
                 else PreparedVolumes(sources, refusal=str(refused))
             )
-        except _Lacking as lacking:
-            return PreparedVolumes(sources, missing=str(lacking))
+        except _Missing as missing:
+            return PreparedVolumes(sources, missing=str(missing))
         return PreparedVolumes(sources)
 
     def _host(self, path: str, allowance: Allowance) -> str:
-        """The folder that a host path leads to through all its links, if the agent and the namespace both allow it.
+        """Return the host path with symbolic links resolved, if the agent and the namespace both allow it.
 
-        Admission has judged the path as it is written; only the node can follow its links."""
+        The API server has checked the path as it is written; only the node can resolve its links."""
         real = self._machine.real_path(path)
         if not path_allowed(real, self._host_paths):
-            raise _Refused(f"the host path {path} is not allowed on this node; its agent allows: {self._allowed()}")
+            raise _Refused(f"host path {path} is not allowed on this node; its agent allows: {self._allowed()}")
         own = allowance.rules.host_paths
         if own is not None and not path_allowed(real, [self._machine.real_path(each) for each in own]):
             raise _Refused(
-                f"the host path {path} leads to {real} on this node, which the namespace {allowance.name} does not"
+                f"host path {path} resolves to {real} on this node, which namespace {allowance.name} does not"
                 f" allow; it allows: {', '.join(own) or 'none'}"
             )
         if not self._machine.has_path(real):
-            raise _Refused(f"the host path {path} does not exist on this node")
+            raise _Refused(f"host path {path} does not exist on this node")
         return real
 
     def _allowed(self) -> str:
@@ -127,16 +127,16 @@ class VolumeKeeper:
         assert order.template is not None
         folder, volume = self._folders.scratch(order.uid, name), order.template.volumes[name]
         if begun and not folder.is_dir():
-            raise _Lacking(f"the folder of its volume {name} is gone: {folder}")
+            raise _Missing(f"the directory of volume {name} is missing: {folder}")
         owner = volume.owner or user
         try:
             await self._blocking(lambda: self._folders.make_scratch(folder, owner=owner, mode=volume.mode))
         except OSError as error:
-            raise _Lacking(f"the folder of its volume {name} cannot be made: {error}") from error
+            raise _Missing(f"cannot create the directory of volume {name}: {error}") from error
         return str(folder)
 
     async def clear(self, uid: str) -> None:
-        """That instance is over: what only it had goes with it."""
+        """Delete the scratch volumes of an instance that has ended."""
         if self._folders.has_scratch(uid):
             await self._blocking(self._folders.remove_scratch, uid)
 
@@ -144,15 +144,17 @@ class VolumeKeeper:
         data = self._folders.data(key)
         if begun or (order.uid, key) in self._ready:
             if not data.is_dir():
-                raise _Lacking(f"the folder of its volume {key.name} is gone: {data}")
+                raise _Missing(f"the directory of volume {key.name} is missing: {data}")
             return str(data)
         try:
             found = await self._store.get(key)
         except Unavailable as error:
             if self._folders.record(key) is None:
-                raise _Lacking(f"its volume {key.name} is not here yet, and {error}") from error
+                raise _Missing(
+                    f"volume {key.name} is not on this node yet, and the control plane is unavailable: {error}"
+                ) from error
         except Forbidden as error:
-            raise _Refused(f"its volume {key.name} is not on this node") from error
+            raise _Refused(f"volume {key.name} is not on this node") from error
         else:
             await self._found(key, found, order, user)
         self._ready.add((order.uid, key))
@@ -160,15 +162,15 @@ class VolumeKeeper:
 
     async def _found(self, key: Key, volume: Object | None, order: Order, user: str | None) -> None:
         if not isinstance(volume, Volume):
-            raise _Refused(f"its volume {key.name} does not exist")
+            raise _Refused(f"volume {key.name} does not exist")
         if volume.status.node != self._node:
-            raise _Refused(f"its volume {key.name} is not on this node, but on {volume.status.node or 'none yet'}")
+            raise _Refused(f"volume {key.name} is on node {volume.status.node or '(none yet)'}, not on this one")
         record = self._folders.record(key)
         if record is None or not record.is_of(volume):
             if volume.status.path and volume.spec.on_loss == "wait":
-                raise _Lacking(
-                    f"the folder of its volume {key.name} is gone: {volume.status.path}; bring it back, or delete the"
-                    " volume to begin with an empty one"
+                raise _Missing(
+                    f"the directory of volume {key.name} is missing: {volume.status.path}; restore it, or delete the"
+                    " volume to start with an empty one"
                 )
             await self._make(key, volume, order, user)
         await self._report(volume)
@@ -185,12 +187,12 @@ class VolumeKeeper:
         try:
             await self._blocking(lambda: self._folders.make(key, record, owner=owner, mode=volume.spec.mode))
         except OSError as error:
-            raise _Lacking(f"the folder of its volume {key.name} cannot be made: {error}") from error
-        log.info("the volume %s/%s is made", key.namespace, key.name)
+            raise _Missing(f"cannot create the directory of volume {key.name}: {error}") from error
+        log.info("created volume %s/%s", key.namespace, key.name)
         self._news.set()
 
     async def _report(self, volume: Volume) -> None:
-        """Known to be made before anything can be in it: from now on it stays here."""
+        """Write the path to the volume's status, before any data is written: from then on it stays on this node."""
         path = str(self._folders.data(volume.key))
         for _ in range(TRIES_MOST):
             if volume.status.path == path:
@@ -201,16 +203,16 @@ class VolumeKeeper:
             except Conflict:
                 again = await self._store.get(volume.key)
                 if not isinstance(again, Volume) or again.meta.uid != volume.meta.uid or again.node != self._node:
-                    raise _Refused(f"its volume {volume.meta.name} is not on this node any more") from None
+                    raise _Refused(f"volume {volume.meta.name} is no longer on this node") from None
                 volume = again
-        raise _Lacking(f"its volume {volume.meta.name} changes all the time")
+        raise _Missing(f"volume {volume.meta.name} changed {TRIES_MOST} times while its path was written")
 
     def release(self, uid: str) -> None:
-        """That instance is no more: what it had may be anybody's, or nobody's."""
+        """Forget an instance that was removed, and check for volumes to delete."""
         self._ready = {each for each in self._ready if each[0] != uid}
         self._news.set()
 
-    # What the feed tells, and what follows from it.
+    # Reader of the feed.
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
         self._known = {each.key: each for each in items if isinstance(each, Volume)}
@@ -226,10 +228,10 @@ class VolumeKeeper:
         self._news.set()
 
     def lost(self, error: MandorError, failures: int) -> None:
-        log.debug("the node's volumes cannot be followed: %s", error)
+        log.debug("cannot watch the node's volumes: %s", error)
 
     async def run(self) -> None:
-        """Removes what was deleted, or begun anew elsewhere; what fails is tried again."""
+        """Delete the directories of volumes that were deleted or recreated elsewhere; failures are retried."""
         await self._blocking(self._folders.empty_trash)
         while True:
             self._news.clear()
@@ -238,20 +240,20 @@ class VolumeKeeper:
                 if some:
                     await self._sweep()
             except OSError as error:
-                log.warning("a volume cannot be removed: %s", error)
+                log.warning("cannot delete a volume: %s", error)
             await wait_event(self._clock, SWEEP_SECONDS if some else None, self._news)
 
     async def _sweep(self) -> None:
         if self._source is None:
             return
         for key, record in list(self._folders.all()):
-            if not self._given_up(key, record, self._source) or self._in_use(key):
+            if not self._deleted(key, record, self._source) or self._in_use(key):
                 continue
-            log.info("the volume %s/%s is deleted", key.namespace, key.name)
+            log.info("deleting volume %s/%s", key.namespace, key.name)
             await self._blocking(self._folders.remove, key, record)
 
-    def _given_up(self, key: Key, record: VolumeRecord, source: Source) -> bool:
-        """Only the very cluster and epoch that had it made can say so; what a restored one forgot is kept."""
+    def _deleted(self, key: Key, record: VolumeRecord, source: Source) -> bool:
+        """Return whether the cluster and epoch that created the volume no longer list it; others do not count."""
         known = self._known.get(key)
         if known is not None and record.is_of(known):
             return False

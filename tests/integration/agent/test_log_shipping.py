@@ -146,10 +146,10 @@ async def test_who_prints_too_much_is_limited_and_the_gap_is_told(harness: Agent
         await eventually(there)
         texts = [each.text for each in receiver.lines]
         assert texts[:10] == [str(number) for number in range(1, 11)]
-        told = [each for each in texts if "lines were left out here: more than 5 a second" in each]
-        assert told
-        left_out = sum(int(each.split()[1]) for each in told)
-        assert left_out + len(texts) - len(told) == 1001
+        gaps = [each for each in texts if "lines were dropped here: more than 5 per second" in each]
+        assert gaps
+        left_out = sum(int(each.split()[1]) for each in gaps)
+        assert left_out + len(texts) - len(gaps) == 1001
         await harness.end()
 
 

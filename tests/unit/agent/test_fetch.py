@@ -39,7 +39,7 @@ async def test_an_agent_refuses_a_release_that_says_what_it_does_not_know(world:
     await world.order()
     status = await world.until_phase(Phase.FAILED)
     assert status.reason == REFUSED
-    assert "does not know what its release says: tasks.main.cage" in status.message
+    assert "does not know fields of its release: tasks.main.cage" in status.message
     assert world.starts == []
 
 

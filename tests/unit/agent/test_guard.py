@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mandor.agent.guard import AGAIN_SECONDS, ENOUGH_SECONDS, LATE_SECONDS, LOOK_SECONDS, Guard
+from mandor.agent.guard import GIVE_UP_SECONDS, LATE_SECONDS, LOOK_SECONDS, REPEAT_SECONDS, Guard
 from mandor.agent.journal import Journal, LastContact
 from mandor.agent.order import Entry, Memory, TaskMemory
 from mandor.engines.base import Launch, Unit, UnitPhase
@@ -119,7 +119,7 @@ async def test_a_start_that_arrives_late_is_stopped_too(post: Post) -> None:
     late = Unit(MAIN.uid, "main", 2)
     await post.run(late)
     assert await post.runs(late)
-    await post.watch(AGAIN_SECONDS + 2)
+    await post.watch(REPEAT_SECONDS + 2)
     assert not await post.runs(late)
 
 
@@ -172,7 +172,7 @@ async def test_it_is_idle_when_nobody_is_left_who_could_run_alone(post: Post) ->
     assert not post.guard.idle
     await post.watch(LIMIT + LATE_SECONDS + 2)
     assert not post.guard.idle
-    await post.clock.advance(ENOUGH_SECONDS)
+    await post.clock.advance(GIVE_UP_SECONDS)
     await post.watch(2)
     assert post.guard.idle
 

@@ -145,7 +145,7 @@ async def test_the_slowest_engine_holds_up_who_sends_and_no_more_than_a_few_piec
 
 async def test_a_node_that_cannot_have_it_says_why() -> None:
     cases: list[tuple[Node, dict[str, Any], type[MandorError], str]] = [
-        (Node(one=FakeEngine()), {}, Unsupported, "no engine of this node takes"),
+        (Node(one=FakeEngine()), {}, Unsupported, "no engine of this node loads"),
         (Node(one=FakeEngine(images=True)), {"kind": "incus"}, Unsupported, "`incus`"),
         (Node(one=FakeEngine(images=True)), {"engine": "docker"}, NotFound, "no engine docker"),
         (Node(one=FakeEngine(images=True), two=FakeEngine()), {"engine": "two"}, Unsupported, "the engine two does"),
@@ -169,4 +169,4 @@ async def test_a_control_plane_that_does_not_answer_does_not_undo_the_load(caplo
     node.unreachable = True
     await node.send()
     assert (await node.load())["one"]["new"] is True
-    assert "not reported yet: no server answers" in caplog.text
+    assert "cannot report the new image yet: no server answers" in caplog.text

@@ -91,7 +91,7 @@ async def test_one_that_takes_longer_is_said_to_start(world: World, reporter: Re
 async def test_what_is_in_its_way_is_said_at_once(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
-    waits = msgspec.structs.replace(STARTING, reason="SecretMissing", message="there is no secret db")
+    waits = msgspec.structs.replace(STARTING, reason="SecretMissing", message="secret db does not exist")
     reporter.report(instance.meta.uid, waits)
     await world.clock.advance(0)
     assert await world.status() == waits

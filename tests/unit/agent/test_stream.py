@@ -256,7 +256,7 @@ async def test_a_server_that_does_not_answer_costs_one_session(desk: Desk, caplo
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await desk.open("logs")
-    assert "cannot be dialled: nobody waits" in caplog.text
+    assert "cannot connect to the server of session s1: nobody waits" in caplog.text
     assert len(desk.streams) == 0
 
 

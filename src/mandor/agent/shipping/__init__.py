@@ -1,1 +1,1 @@
-"""Log shipping: what instances and the agent write, to receivers elsewhere; buffered on disk, at least once."""
+"""Log shipping: sends the logs of tasks and of the agent to receivers; buffered on disk, at-least-once delivery."""

@@ -1,4 +1,4 @@
-"""What the agent says about its own work, kept for those who ship it."""
+"""Logging handler that keeps the agent's own log records for log sinks."""
 
 import logging
 from collections import deque
@@ -7,7 +7,7 @@ from mandor.agent.shipping.line import Line, clean_text, flat
 from mandor.lib.logs import facts_of
 
 LINES_MOST = 5000
-"""So many wait between two looks; older ones are left out, and counted."""
+"""Largest number of lines kept between two calls of `take`; older ones are dropped and counted."""
 
 _formatter = logging.Formatter()
 
@@ -17,14 +17,14 @@ class AgentLogHandler(logging.Handler):
         super().__init__()
         self._node = node
         self._lines: deque[Line] = deque(maxlen=LINES_MOST)
-        self._left_out = 0
+        self._dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.exc_info:
             text += "\n" + _formatter.formatException(record.exc_info)
         if len(self._lines) == LINES_MOST:
-            self._left_out += 1
+            self._dropped += 1
         level = record.levelname.lower()
         facts = {"logger": record.name, **flat(facts_of(record))}
         for part in text.splitlines() or [""]:
@@ -34,7 +34,7 @@ class AgentLogHandler(logging.Handler):
             )
 
     def take(self) -> tuple[list[Line], int]:
-        """What came since the last time, and how many lines more there were."""
+        """Return the lines since the last call, and the number of dropped ones."""
         found, self._lines = list(self._lines), deque(maxlen=LINES_MOST)
-        left_out, self._left_out = self._left_out, 0
-        return found, left_out
+        dropped, self._dropped = self._dropped, 0
+        return found, dropped

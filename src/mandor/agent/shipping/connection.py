@@ -1,4 +1,4 @@
-"""One connection to a receiver, made when it is needed and again after it broke."""
+"""One connection to a receiver, opened on first use and reopened after errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,11 +14,11 @@ class Connection:
         self._where, self._seconds, self._connect = where, seconds, connect
         self._pair: Pair | None = None
         self.made = 0
-        """So often it was made."""
+        """How often the connection was opened."""
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Pair]:
-        """What goes wrong meanwhile, or takes too long, is `Unavailable`, and the connection is given up."""
+        """Yield the connection; errors and timeouts inside the block close it and raise `Unavailable`."""
         try:
             async with asyncio.timeout(self._seconds):
                 if self._pair is not None and (self._pair[0].at_eof() or self._pair[1].is_closing()):
@@ -30,13 +30,13 @@ class Connection:
                 yield self._pair
         except TimeoutError as error:
             self.drop()
-            raise Unavailable(f"{self._where} does not answer within {self._seconds:g}s") from error
+            raise Unavailable(f"{self._where} did not answer within {self._seconds:g} s") from error
         except (OSError, asyncio.IncompleteReadError) as error:
             self.drop()
             raise Unavailable(
                 f"{self._where}: {error.strerror or error}"
                 if isinstance(error, OSError)
-                else f"{self._where} has hung up"
+                else f"{self._where} closed the connection"
             ) from error
         except BaseException:
             self.drop()

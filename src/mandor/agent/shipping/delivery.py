@@ -1,4 +1,4 @@
-"""One sink on this node: takes lines within its rate, keeps them on disk, and gives them to the receiver in order."""
+"""Delivers lines to one sink: limits their rate, buffers them on disk, and sends them in order."""
 
 import asyncio
 import logging
@@ -21,35 +21,35 @@ from mandor.model.log_sink import LogSink, SinkHealth
 log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(0.5, 30, jitter=0.3)
-TELL_SECONDS = 60.0
-"""So often the numbers of a sink are told, if it does not turn meanwhile."""
+COUNT_SECONDS = 60.0
+"""Interval in seconds between updates of the counters in the health of a sink."""
 
 
 class TokenBucket:
-    """`rate` lines a second, twice as many at once."""
+    """Token bucket on the times of lines, so that catching up costs no tokens: `rate` per second, bursts of double."""
 
-    __slots__ = ("_at", "_burst", "_left", "_rate", "left_out")
+    __slots__ = ("_at", "_burst", "_left", "_rate", "dropped")
 
     def __init__(self, rate: int) -> None:
         self._rate, self._burst = rate, 2.0 * rate
         self._left, self._at = self._burst, 0.0
-        self.left_out = 0
-        """Since the last line that was taken."""
+        self.dropped = 0
+        """Lines dropped since the last line that passed."""
 
     def take(self, at: float) -> bool:
-        """Whether a line of that time goes through; a clock that jumps back gives nothing."""
+        """Return whether a line of that time passes; a clock that is set back adds no tokens."""
         if at > self._at:
             self._left = min(self._burst, self._left + (at - self._at) * self._rate)
             self._at = at
         if self._left < 1.0:
-            self.left_out += 1
+            self.dropped += 1
             return False
         self._left -= 1.0
         return True
 
-    def confess(self) -> int:
-        """How many were left out before this line; the count begins anew."""
-        found, self.left_out = self.left_out, 0
+    def take_dropped(self) -> int:
+        """Return the number of lines dropped before this one, and reset it."""
+        found, self.dropped = self.dropped, 0
         return found
 
 
@@ -64,7 +64,7 @@ class SinkDelivery:
         health_changed: Callable[[], None],
         sends: Counts,
     ) -> None:
-        """`health_changed`: it serves again, or does so no longer; `sends`: counted by sink and result."""
+        """`health_changed`: called when the state or message of the sink changes; `sends`: count by sink and result."""
         self.value = sink
         self._folder, self._clock, self._blocking = folder, clock, blocking
         self._open_sink, self._health_changed = open_sink, health_changed
@@ -75,28 +75,28 @@ class SinkDelivery:
         self._buckets: dict[str, TokenBucket] = {}
         self._news = asyncio.Event()
         self._oldest = 0.0
-        self.begin = self._begun()
-        """On this node's clock: earlier lines are not for it."""
+        self.begin = self._read_begin()
+        """Time on this node's clock; earlier lines are not sent."""
         self.shipped = 0
         self.dropped: dict[str, int] = {"rate": 0, "refused": 0, "disk": 0}
         self._state = SinkHealth(state="Serving", since=clock.now())
-        self._told = clock.monotonic()
+        self._counted_at = clock.monotonic()
 
     @property
     def name(self) -> str:
         return self.value.meta.name
 
     def change(self, sink: LogSink) -> None:
-        """The same sink, told otherwise."""
+        """Apply a changed specification of the sink."""
         self.value = sink
         self._buckets.clear()
         self._spool.resize(int(sink.spec.buffer))
         self._news.set()
 
-    # Lines come.
+    # Incoming lines.
 
     def offer(self, line: Line, rate_key: str) -> None:
-        """`rate_key`: who shares a rate."""
+        """Queue a line, within the rate of the lines with the same `rate_key`."""
         if line.at < self.begin:
             return
         bucket = self._buckets.get(rate_key)
@@ -105,9 +105,9 @@ class SinkDelivery:
         if not bucket.take(line.at):
             self.dropped["rate"] += 1
             return
-        if left_out := bucket.confess():
-            said = f"mandor: {left_out} lines were left out here: more than {self.value.spec.rate} a second"
-            self._pending.append(msgspec.structs.replace(line, text=said))
+        if dropped := bucket.take_dropped():
+            text = f"mandor: {dropped} lines were dropped here: more than {self.value.spec.rate} per second"
+            self._pending.append(msgspec.structs.replace(line, text=text))
         self._pending.append(line)
 
     def missed(self, lines: int) -> None:
@@ -118,12 +118,12 @@ class SinkDelivery:
         return len(self._pending)
 
     def forget(self, living: set[str]) -> None:
-        """The rates of those that are no more."""
+        """Drop the rates of all keys that are not in `living`."""
         for rate_key in self._buckets.keys() - living:
             del self._buckets[rate_key]
 
     async def flush(self) -> None:
-        """On disk when this returns, unless there is no room for it."""
+        """Write the queued lines to disk; lines that do not fit are dropped and counted."""
         async with self._lock:
             lines, self._pending = self._pending, []
             if not lines:
@@ -132,15 +132,17 @@ class SinkDelivery:
                 await self._blocking(self._spool.append, lines)
             except OSError as error:
                 self.dropped["disk"] += len(lines)
-                self._say("Failing", f"lines cannot be kept on disk and are dropped: {error.strerror or error}")
+                self._set_state(
+                    "Failing", f"lines are dropped, they cannot be written to disk: {error.strerror or error}"
+                )
                 return
         self._oldest = self._oldest or lines[0].at
         self._news.set()
 
-    # Lines go.
+    # Outgoing lines.
 
     async def run(self) -> None:
-        """For ever."""
+        """Send lines until cancelled."""
         failures = 0
         sink, of = None, None
         try:
@@ -162,7 +164,7 @@ class SinkDelivery:
                 except (MandorError, OSError) as error:
                     failures += 1
                     hint = error.hint if isinstance(error, MandorError) else None
-                    self._say("Failing", f"{error} ({hint})" if hint else str(error))
+                    self._set_state("Failing", f"{error} ({hint})" if hint else str(error))
                     await self._clock.sleep(BACKOFF.pause(failures))
         finally:
             if sink is not None:
@@ -176,16 +178,16 @@ class SinkDelivery:
         return batch
 
     async def _deliver(self, sink: Sink, batch: Batch) -> None:
-        """`Unavailable`: the same again later."""
+        """Send a batch; `Unavailable`: the caller retries the same batch."""
         refused = await self._send(sink, batch.lines)
         async with self._lock:
             await self._blocking(self._spool.done, batch)
         self.shipped += len(batch.lines) - refused
         if not refused:
-            self._say("Serving", "")
+            self._set_state("Serving", "")
 
     async def _send(self, sink: Sink, lines: Sequence[Line]) -> int:
-        """How many were refused for good."""
+        """Send lines, in halves if they are too large; return the number that the receiver refused."""
         if not lines:
             return 0
         result = "error"
@@ -212,39 +214,39 @@ class SinkDelivery:
         refused = error.facts.get("lines")
         count = min(refused, len(lines)) if isinstance(refused, int) else len(lines)
         self.dropped["refused"] += count
-        self._say("Failing", f"{count} lines were refused: {error}")
+        self._set_state("Failing", f"the receiver refused {count} lines: {error}")
         return count
 
-    # How it goes.
+    # Health and metrics.
 
-    def _say(self, state: str, message: str) -> None:
+    def _set_state(self, state: str, message: str) -> None:
         before = self._state
         if (before.state, before.message) == (state, message):
             return
         if state == "Failing":
             log.warning("log sink %s: %s", self.name, message)
         elif before.state == "Failing":
-            log.info("log sink %s takes lines again", self.name)
+            log.info("log sink %s accepts lines again", self.name)
         since = self._clock.now() if before.state != state else before.since
         self._state = SinkHealth(state="Failing" if state == "Failing" else "Serving", since=since, message=message)
         self._count()
         self._health_changed()
 
     def health(self) -> SinkHealth:
-        """The numbers in it change about once a minute: whoever stores it writes no more often."""
-        if self._clock.monotonic() - self._told >= TELL_SECONDS:
+        """Return the health; its counters change about once a minute, to limit writes of the node's object."""
+        if self._clock.monotonic() - self._counted_at >= COUNT_SECONDS:
             self._count()
         return self._state
 
     def _count(self) -> None:
-        self._told = self._clock.monotonic()
+        self._counted_at = self._clock.monotonic()
         self._state = msgspec.structs.replace(
             self._state, shipped=self.shipped, dropped=sum(self.drops.values()), waiting=self._spool.waiting
         )
 
     @property
     def drops(self) -> dict[str, int]:
-        """By reason."""
+        """Dropped lines by reason."""
         return {**self.dropped, "buffer": self._spool.dropped}
 
     @property
@@ -257,15 +259,15 @@ class SinkDelivery:
 
     @property
     def lag(self) -> float:
-        """How old the oldest line is that nobody has taken, in seconds."""
+        """Age in seconds of the oldest line that was not delivered."""
         return max(0.0, self._clock.now() - self._oldest) if self._oldest else 0.0
 
     async def remove(self) -> None:
-        """The sink is no more, nor what was kept for it."""
+        """Delete the buffered lines of a deleted sink."""
         async with self._lock:
             await self._blocking(shutil.rmtree, self._folder, True)
 
-    def _begun(self) -> float:
+    def _read_begin(self) -> float:
         path = self._folder / "begin"
         try:
             return float(path.read_text())

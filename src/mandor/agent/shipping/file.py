@@ -1,4 +1,4 @@
-"""Lines as JSON in a file of the node, which makes place for another one when it is large."""
+"""Log sink that writes lines as JSON to a file of the node, with rotation."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from mandor.model.log_sink import LogSinkSpec
 
 
 class FileSink(Sink):
-    """`folders`: where files may be written; a manifest alone cannot write anywhere."""
+    """`folders`: directories in which the agent allows files; the manifest alone is not enough."""
 
     def __init__(self, spec: LogSinkSpec, folders: Sequence[Path]) -> None:
         self._spec = spec
@@ -28,21 +28,21 @@ class FileSink(Sink):
         place = self._path.parent.resolve()
         if not any(place.is_relative_to(folder.resolve()) for folder in self._folders):
             raise Unavailable(
-                f"this node lets nobody write {self._path}",
+                f"this node does not allow log sinks to write {self._path}",
                 hint=f"mandor agent --allow-host-path {self._path.parent}",
             )
         try:
             await asyncio.to_thread(self._write, lines)
         except OSError as error:
-            raise Unavailable(f"{self._path} cannot be written: {error.strerror or error}") from error
+            raise Unavailable(f"cannot write {self._path}: {error.strerror or error}") from error
 
     def _write(self, lines: Sequence[Line]) -> None:
-        """All of them or none: what is written in part is taken back."""
+        """Write all lines or none: a partial write is truncated."""
         data = b"".join(msgspec.json.encode(_entry(each)) + b"\n" for each in lines)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._path.exists() and self._path.stat().st_size + len(data) > self._spec.rotate:
             rotate(self._path, self._spec.keep + 1)
-        # A link in its place could lead anywhere.
+        # A symbolic link could lead to any file.
         handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o640)
         with os.fdopen(handle, "ab") as file:
             begin = os.fstat(handle).st_size

@@ -1,4 +1,4 @@
-"""Fluent's forward protocol: batches by tag in MessagePack, each with an id that the receiver acknowledges."""
+"""Log sink for Fluent's forward protocol: batches by tag in MessagePack, acknowledged by chunk id."""
 
 import asyncio
 import struct
@@ -16,13 +16,13 @@ from mandor.lib.egress import STRICT, Egress
 from mandor.model.log_sink import PORTS, LogSinkSpec
 
 EVENT_TIME = 0
-"""The kind of extension that is a time in whole seconds and nanoseconds."""
+"""MessagePack extension type of a time in seconds and nanoseconds."""
 FIXED, FIXED_MOST, TEXT_8 = 0xA0, 0xBF, 0xD9
 ACK_MAP = 0x81
 
 
 def tag_of(line: Line) -> str:
-    """`mandor.NAMESPACE.WORKLOAD`, or `mandor.agent`."""
+    """Return `mandor.NAMESPACE.WORKLOAD`, or `mandor.agent`."""
     return f"mandor.{line.namespace}.{line.workload}" if line.workload else "mandor.agent"
 
 
@@ -51,7 +51,7 @@ class FluentSink(Sink):
             while waiting:
                 chunk = await _read_ack(reader)
                 if waiting.pop(chunk, None) is None:
-                    raise Unavailable(f"{self._where} acknowledges {chunk[:40]!r}, which it was not sent")
+                    raise Unavailable(f"{self._where} acknowledged the unknown chunk {chunk[:40]!r}")
 
     async def close(self) -> None:
         self._connection.drop()
@@ -61,9 +61,9 @@ class FluentSink(Sink):
 
 
 async def _read_ack(reader: asyncio.StreamReader) -> str:
-    """`{"ack": ID}`."""
+    """Read `{"ack": ID}` and return the id."""
     if (await reader.readexactly(1))[0] != ACK_MAP or await _read_text(reader) != "ack":
-        raise Unavailable("the answer is no acknowledgement of the forward protocol")
+        raise Unavailable("the answer is not an acknowledgement of the forward protocol")
     return await _read_text(reader)
 
 
@@ -74,5 +74,5 @@ async def _read_text(reader: asyncio.StreamReader) -> str:
     elif kind == TEXT_8:
         length = (await reader.readexactly(1))[0]
     else:
-        raise Unavailable("the answer is no acknowledgement of the forward protocol")
+        raise Unavailable("the answer is not an acknowledgement of the forward protocol")
     return (await reader.readexactly(length)).decode("utf-8", "replace")

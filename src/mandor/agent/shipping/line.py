@@ -1,13 +1,13 @@
-"""One line on its way to a receiver, with the labels everybody uses; pure."""
+"""One log line with the labels that all sinks use: pure."""
 
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 TEXT_MOST = 256 * 1024
-"""A longer line is cut, and says so."""
+"""Largest number of bytes of a line; a longer one is cut and marked."""
 SEVERITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-"""As syslog numbers them."""
+"""Syslog severities."""
 
 
 class Line(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -15,15 +15,15 @@ class Line(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     text: str
     node: str
     stream: str
-    """`stdout` or `stderr` of a task; `agent`: the agent's own."""
+    """`stdout` or `stderr` of a task, or `agent` for the agent's own logs."""
     namespace: str = ""
     workload: str = ""
     instance: str = ""
     task: str = ""
     level: str = ""
-    """Of the agent's own."""
+    """Level of a line of the agent; empty for tasks."""
     facts: dict[str, str] = {}
-    """What else the agent says, by name."""
+    """Further fields of a line of the agent."""
 
     @property
     def nanoseconds(self) -> int:
@@ -31,23 +31,23 @@ class Line(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Those that have a value."""
+        """The labels that have a value."""
         found = {name: getattr(self, name) for name in ("namespace", "workload", "instance", "task", "node", "stream")}
         return {name: value for name, value in found.items() if value}
 
     @property
     def severity(self) -> str:
-        """Its level; what a task prints as an error is one, as Docker's syslog driver has it."""
+        """The level; `error` for the standard error stream of a task, as in Docker's syslog driver."""
         return self.level or ("error" if self.stream == "stderr" else "info")
 
     @property
     def record(self) -> dict[str, str]:
-        """All of it but the time, flat."""
+        """All fields except the time, in one mapping."""
         return {**self.facts, **self.labels, **({"level": self.level} if self.level else {}), "message": self.text}
 
 
 def clean_text(text: bytes) -> str:
-    """As text that fits."""
+    """Decode a line and cut it to `TEXT_MOST`."""
     shown = text[:TEXT_MOST].decode("utf-8", "replace")
     return shown if len(text) <= TEXT_MOST else f"{shown}… ({len(text) - TEXT_MOST} more bytes)"
 

@@ -1,4 +1,4 @@
-"""Secrets of log sinks: values of `kind: secret`, or files of one folder of the node, read whenever they are used."""
+"""Reads secrets of log sinks, from `kind: secret` or from files in one directory of the node, on each use."""
 
 from mandor.agent.journal import Blocking
 from mandor.errors import MandorError, Unavailable
@@ -10,14 +10,14 @@ from mandor.store.base import Store
 
 
 class Secrets:
-    """The last value is remembered, in memory alone: lines go on when the control plane is away."""
+    """Keeps the last values in memory, so that shipping continues without a control plane."""
 
     def __init__(self, store: Store, blocking: Blocking, files: SecretFiles = NO_FILES) -> None:
         self._store, self._blocking, self._files = store, blocking, files
         self._known: dict[tuple[str, str], str] = {}
 
     async def read(self, reference: str, namespace: str) -> str:
-        """`Unavailable` while there is none."""
+        """Return the value; raise `Unavailable` if there is none."""
         if reference.startswith(FILE):
             found: str = await self._blocking(_from_file, self._files, reference.removeprefix(FILE))
             return found
@@ -27,11 +27,11 @@ class Secrets:
         except MandorError as error:
             if place in self._known:
                 return self._known[place]
-            raise Unavailable(f"the secret {reference} cannot be read: {error}") from error
+            raise Unavailable(f"cannot read secret {reference}: {error}") from error
         value = pick(reference, secret.spec.values) if isinstance(secret, Secret) else None
         if value is None:
             raise Unavailable(
-                f"there is no secret {reference} in the namespace {namespace}", hint="apply it, or name another one"
+                f"secret {reference} does not exist in namespace {namespace}", hint="apply it, or name another one"
             )
         self._known[place] = value
         return value
@@ -41,4 +41,4 @@ def _from_file(files: SecretFiles, name: str) -> str:
     try:
         return files.read(name).decode()
     except (OSError, ValueError) as error:  # of which UnicodeDecodeError is one
-        raise Unavailable(f"the secret in the file {name} cannot be read: {error}") from error
+        raise Unavailable(f"cannot read the secret file {name}: {error}") from error

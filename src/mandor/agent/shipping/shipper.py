@@ -1,4 +1,4 @@
-"""Reads what the instances of this node print, and what its agent says, for all sinks that want it."""
+"""Reads the logs of units and of the agent, and passes them to the deliveries of the log sinks."""
 
 import asyncio
 import logging
@@ -34,25 +34,27 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 PENDING_MOST = 5000
-"""So many lines wait for the disk; then whoever reads waits."""
+"""Largest number of lines in memory before reading waits for the disk."""
 FINISH_SECONDS = 10.0
-"""So long a unit that is over stays, so that its log is read to the end."""
-AGAIN = Backoff(1, 30, jitter=0.3)
+"""Longest time in seconds that the removal of an ended unit waits until its log is read."""
+BACKOFF = Backoff(1, 30, jitter=0.3)
 
 
 class ReadPosition(Struct, frozen=True, gc=False, omit_defaults=True):
+    """How far the log of a unit was read: the time of the last line, and the number of lines of exactly that time."""
+
     at: float = 0.0
     same: int = 0
     over: bool = False
-    """It has ended, and was read to its end."""
+    """Whether the unit has ended and its log was read to the end."""
 
     def after(self, at: float) -> "ReadPosition":
-        """One line further."""
+        """Return the position after one more line."""
         return ReadPosition(at, self.same + 1 if at == self.at else 1)
 
 
 class ResumeFilter:
-    """Leaves out what was read before, in a log that is read again from the time of a place on."""
+    """Skips lines that were read before, in a log that is read again from the time of a position."""
 
     __slots__ = ("_at", "_left", "_passed")
 
@@ -61,7 +63,7 @@ class ResumeFilter:
         self._passed = False
 
     def fresh(self, at: float) -> bool:
-        """Behind the place everything is new, whatever the clock of its writer says."""
+        """Return whether a line is new; after the position every line is, even if its time is earlier."""
         if self._passed:
             return True
         if at < self._at:
@@ -75,13 +77,13 @@ class ResumeFilter:
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """One unit that is on this node."""
+    """A unit on this node whose log can be read."""
 
     unit: Unit
     engine: Engine
     instance: Instance
     labels: dict[str, str] = field(hash=False, compare=False)
-    """Of its workload."""
+    """Labels of the workload."""
     over: bool = False
 
 
@@ -101,7 +103,7 @@ class Shipper:
         egress: Egress = STRICT,
         files: SecretFiles = NO_FILES,
     ) -> None:
-        """`folders`: where files may be written; `health_changed`: a sink serves again, or does so no longer."""
+        """`folders`: directories for file sinks; `health_changed`: called when the health of a sink changes."""
         self._node, self._folder, self._clock, self._blocking = node, folder, clock, blocking
         self._own, self._log_sources, self._folders, self._health_changed = own, log_sources, folders, health_changed
         self._egress, self._files = egress, files
@@ -117,7 +119,7 @@ class Shipper:
         self._sends = Counts()
         self._tasks: Background | None = None
 
-    # What the feed tells.
+    # Reader of the feed.
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
         self._wanted = {each.meta.uid: each for each in items if isinstance(each, LogSink)}
@@ -132,13 +134,13 @@ class Shipper:
         self._news.set()
 
     def lost(self, error: MandorError, failures: int) -> None:
-        log.debug("log sinks cannot be followed: %s", error)
+        log.debug("cannot watch log sinks: %s", error)
 
-    # The work.
+    # Shipping.
 
     async def run(self) -> None:
-        """For ever; what was read but is not on disk yet is put there in the end."""
-        await self._remember()
+        """Ship logs until cancelled; lines in memory are written to disk at the end."""
+        await self._restore()
         try:
             async with Background() as tasks:
                 self._tasks = tasks
@@ -153,7 +155,7 @@ class Shipper:
             await self.flush()
 
     async def finish(self, unit: Unit) -> None:
-        """Before its log goes: it is read to the end, or as far as it can be in a few seconds."""
+        """Wait until the log of a unit is read, at most `FINISH_SECONDS`, before the unit is removed."""
         if self._tasks is None or not self._deliveries:
             return
         self._look()
@@ -163,7 +165,7 @@ class Shipper:
             await self.flush()
 
     async def flush(self) -> None:
-        """All lines to the disk, then how far was read: a crash in between repeats a few lines, and loses none."""
+        """Write all lines, then the read positions: a crash in between repeats lines and loses none."""
         async with self._flushing:
             self._take_own()
             places = dict(self._places)
@@ -177,10 +179,10 @@ class Shipper:
         try:
             await self._blocking(lambda: replace_file(self._folder / name, data, durable=False))
         except OSError as error:
-            log.warning("%s cannot be written: %s", self._folder / name, error.strerror or error)
+            log.warning("cannot write %s: %s", self._folder / name, error.strerror or error)
 
-    async def _remember(self) -> None:
-        """Sinks as they were last heard of: lines go on when the control plane is away."""
+    async def _restore(self) -> None:
+        """Read positions and sinks from disk, so that shipping continues without a control plane."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             self._places = msgspec.json.decode(
@@ -197,7 +199,7 @@ class Shipper:
         self._news.set()
 
     async def _match(self) -> None:
-        """One outlet a sink."""
+        """Create, change and remove deliveries, one for each sink."""
         assert self._tasks is not None
         wanted = dict(self._wanted)
         altered = False
@@ -233,7 +235,7 @@ class Shipper:
         await delivery.remove()
 
     def _look(self) -> None:
-        """Whoever is wanted and not read yet is read; those that are gone are forgotten."""
+        """Start to read the logs of units that a sink selects; forget units that are gone."""
         assert self._tasks is not None
         if not self._deliveries:
             return
@@ -257,7 +259,7 @@ class Shipper:
         ]
 
     async def _read(self, source: LogSource) -> None:
-        """Until it is over and read to its end, or nobody wants it any more."""
+        """Read the log of a unit until it has ended, or no sink selects it any more."""
         failures, unit = 0, source.unit
         while deliveries := self._wants(source):
             begin = min(each.begin for each in deliveries)
@@ -272,14 +274,14 @@ class Shipper:
                 break
             except (MandorError, OSError) as error:
                 failures += 1
-                log.debug("the log of %s broke off: %s", unit, error)
-            except Exception:  # An engine from elsewhere may raise anything; the others' logs go on.
+                log.debug("the log of unit %s was interrupted: %s", unit, error)
+            except Exception:  # A third-party engine may raise anything; other logs go on.
                 failures += 1
-                log.warning("the log of %s cannot be read", unit, exc_info=True)
+                log.warning("reading the log of unit %s raised an exception", unit, exc_info=True)
             else:
                 if self._is_over(unit):
                     break
-            await self._clock.sleep(AGAIN.pause(max(1, failures)))
+            await self._clock.sleep(BACKOFF.pause(max(1, failures)))
         if str(unit) in self._places:
             self._places[str(unit)] = msgspec.structs.replace(self._places[str(unit)], over=True)
 
@@ -305,15 +307,15 @@ class Shipper:
             await self.flush()
 
     def _take_own(self) -> None:
-        lines, left_out = self._own.take()
+        lines, dropped = self._own.take()
         for delivery in self._deliveries.values():
             spec = delivery.value.spec
             if spec.active and "agent" in spec.sources:
-                delivery.missed(left_out)
+                delivery.missed(dropped)
                 for line in lines:
                     delivery.offer(line, "")
 
-    # How it goes.
+    # Health and metrics.
 
     def health(self) -> dict[str, SinkHealth]:
         return {each.name: each.health() for each in self._deliveries.values() if each.value.spec.active}

@@ -1,7 +1,7 @@
-"""The log sink interface: what mandor needs from whoever takes log lines.
+"""The log sink interface, and the sinks by URL scheme.
 
-A sink is given lines in order and says when the receiver has them all. It remembers nothing that matters: the caller
-gives the same lines again until they are taken, so a receiver may see a line twice, and never misses one.
+A sink sends lines in order and returns when the receiver has them. It keeps no state that matters: the caller repeats
+the same lines until they are accepted, so a receiver may get a line twice and never misses one.
 """
 
 from abc import ABC, abstractmethod
@@ -14,20 +14,20 @@ from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.model.log_sink import LogSinkSpec
 
 ReadSecret = Callable[[str, str], Awaitable[str]]
-"""(reference, namespace) → value; `Unavailable` while there is none."""
+"""(reference, namespace) → value; raises `Unavailable` if there is none."""
 
 
 class Sink(ABC):
     @abstractmethod
     async def send(self, lines: Sequence[Line]) -> None:
-        """Return when the receiver has all of them, as far as its protocol can tell.
+        """Return when the receiver has all lines, as far as its protocol shows that.
 
-        `Unavailable` when nobody took them, or can just now, or nobody may say who we are. `TooLarge` when fewer at
-        once would do. `Invalid` when the receiver will never take them.
+        Raise `Unavailable` if the receiver cannot be reached or authenticated to now, `TooLarge` if fewer lines at once
+        would be accepted, and `Invalid` if the receiver will never accept them.
         """
 
     async def close(self) -> None:
-        """Nothing is sent any more."""
+        """Release the connection."""
         return
 
 
@@ -38,7 +38,7 @@ def open_sink(
     egress: Egress = STRICT,
     files: SecretFiles = NO_FILES,
 ) -> Sink:
-    """`folders`: where files may be written; `egress`: which hosts may be called; `files`: where secrets are."""
+    """Open the sink of a URL. `folders`: directories for file sinks; `egress`: allowed hosts; `files`: secret files."""
     scheme = spec.scheme
     if scheme == "file":
         from mandor.agent.shipping.file import FileSink

@@ -1,7 +1,7 @@
-"""Lines on disk until a receiver has them: bounded, in order, and there again after a crash.
+"""Buffer of lines on disk: bounded, ordered, and preserved across crashes.
 
-A folder of segments, each a file of lines as JSON. New lines go to the last one; what the receiver has taken is a place
-in the first one. When all together get too large, the oldest segment goes, and what it held is counted as dropped.
+A directory of segments, each a file of lines as JSON. New lines go to the last one; a cursor marks how far the first
+one is delivered. When the buffer is full, the oldest segment is deleted and its lines are counted as dropped.
 """
 
 import os
@@ -16,7 +16,7 @@ from mandor.agent.shipping.line import Line
 
 SUFFIX = ".lines"
 PARTS = 8
-"""The bound is made of so many segments: one of them is dropped at a time."""
+"""Number of segments of a full buffer; one is dropped at a time."""
 READ_BYTES = 1 << 20
 
 _encoder = msgspec.json.Encoder()
@@ -33,9 +33,9 @@ class Batch:
     lines: Sequence[Line]
     segment: int
     end: int
-    """Where the next one begins, in its segment."""
+    """Offset of the next line in the segment."""
     damaged: int = 0
-    """Lines on the way that cannot be read."""
+    """Number of lines in between that cannot be read."""
 
 
 @dataclass(slots=True)
@@ -44,17 +44,17 @@ class _Segment:
     path: Path
     size: int = 0
     lines: int = 0
-    """Not yet taken."""
+    """Lines that are not delivered yet."""
 
 
 class Spool:
-    """Not for two threads at a time."""
+    """The buffer of one sink; not safe for concurrent threads."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder = folder
         self._most, self._part = most_bytes, max(1, most_bytes // PARTS)
         self.dropped = 0
-        """For lack of room, since this object was made; damaged ones as well."""
+        """Lines dropped because the buffer was full or they were damaged, since this object was created."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._cursor = self._read_cursor()
         self._segments = self._find()
@@ -73,8 +73,8 @@ class Spool:
         self._trim()
 
     def append(self, lines: Sequence[Line]) -> None:
-        """In the hands of the system when this returns: a crash of this program loses none. `OSError`: none was kept,
-        or some of the last segment's worth."""
+        """Append lines; a crash of this process after that loses none. `OSError`: none was written,
+        or a part of the last segment."""
         start = 0
         while start < len(lines):
             segment = self._last()
@@ -91,7 +91,7 @@ class Spool:
             self._trim()
 
     def read(self, most_lines: int) -> Batch | None:
-        """The oldest that were not taken; None: there are none. Reading again gives the same until `done`."""
+        """Return the oldest lines; None: the buffer is empty. Repeated reads return the same lines until `done`."""
         while self._segments:
             segment = self._segments[0]
             start = self._cursor.offset if self._cursor.segment == segment.number else 0
@@ -104,11 +104,11 @@ class Spool:
         return None
 
     def done(self, batch: Batch) -> None:
-        """They were taken, or given up by whoever counts that."""
+        """Remove a batch that was delivered or refused."""
         self.dropped += batch.damaged
         segment = next((each for each in self._segments if each.number == batch.segment), None)
         if segment is None:
-            self.dropped -= len(batch.lines) + batch.damaged  # Dropped meanwhile, and taken all the same.
+            self.dropped -= len(batch.lines) + batch.damaged  # The segment was dropped after the batch was read.
             return
         segment.lines -= len(batch.lines) + batch.damaged
         self._cursor = Cursor(batch.segment, batch.end)
@@ -128,7 +128,7 @@ class Spool:
         self._segments.remove(segment)
 
     def _trim(self) -> None:
-        """The last segment stays, so that there is always one to write to."""
+        """Delete the oldest segments of a buffer that is too large; the last segment stays, for new lines."""
         while self.size > self._most and len(self._segments) > 1:
             self.dropped += self._segments[0].lines
             self._remove(self._segments[0])
@@ -153,7 +153,7 @@ class Spool:
 
 
 def _fill(lines: Sequence[Line], start: int, room: int, *, at_least_one: bool = False) -> tuple[int, bytes]:
-    """How many lines from `start` on fit, and their bytes."""
+    """Return how many lines from `start` on fit into `room`, and their bytes."""
     data = bytearray()
     count = 0
     for line in lines[start:]:
@@ -166,7 +166,7 @@ def _fill(lines: Sequence[Line], start: int, room: int, *, at_least_one: bool = 
 
 
 def _survey(path: Path, start: int) -> tuple[int, int]:
-    """Size and number of lines from `start` on; what a crash left half written at the end is cut off."""
+    """Return size and number of lines from `start` on; an incomplete last line is truncated."""
     lines, whole = 0, start
     with path.open("r+b") as file:
         place = file.seek(start)

@@ -1,7 +1,7 @@
-"""Syslog by RFC 5424: datagrams (RFC 5426), a stream with counted octets (RFC 6587), or the socket of this machine.
+"""Log sinks for syslog (RFC 5424): datagrams (RFC 5426), octet-counted streams (RFC 6587), or a local socket.
 
-A syslog receiver never says that it has something. Over a stream a batch counts as taken when the other machine has it;
-the last one is sent again when the connection turns out to be broken. Datagrams that get lost are lost.
+Syslog has no acknowledgements. Over a stream a batch counts as delivered when the other machine has received it; the
+last batch is sent again if the connection turns out to be broken. Lost datagrams are not detected.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from mandor.lib.egress import STRICT, Egress
 from mandor.model.log_sink import PORTS, SYSLOG_UNIX, LogSinkSpec
 
 USER, DAEMON = 1 << 3, 3 << 3
-"""Facilities: of tasks, of the agent."""
+"""Facilities of tasks and of the agent."""
 ENTERPRISE = "mandor@32473"
 DATAGRAM_MOST = 8192
-"""A longer message is cut: nobody promises to take more."""
+"""Largest size in bytes of a datagram; longer messages are cut, since receivers need not accept more."""
 LOOK_SECONDS = 0.005
 SYSTEM_LOG = "/dev/log"
-"""The socket that is always allowed."""
+"""The local socket that is always allowed."""
 
 
 def message(line: Line) -> bytes:
-    """`<14>1 TIME NODE WORKLOAD INSTANCE STREAM [mandor@… …] TEXT`; nil where there is no value."""
+    """Return `<14>1 TIME NODE WORKLOAD INSTANCE STREAM [mandor@… …] TEXT`, with `-` for missing values."""
     priority = (USER if line.instance else DAEMON) + SEVERITIES.get(line.severity, 6)
     at = datetime.fromtimestamp(line.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     facts = {**line.facts, **line.labels}
@@ -43,7 +43,7 @@ def message(line: Line) -> bytes:
 
 
 def _word(text: str, most: int) -> str:
-    """Printable, without what ends a word."""
+    """Return a header field: printable characters without separators, at most `most`."""
     return "".join(letter if "!" <= letter <= "~" and letter not in '="]' else "_" for letter in text[:most]) or "-"
 
 
@@ -57,7 +57,7 @@ class StreamSyslog(Sink):
         self._host, self._port = split.hostname or "", split.port or PORTS["syslog+tcp"]
         self._connection = Connection(f"{self._host}:{self._port}", float(spec.timeout), self._connect)
         self._unsure: Sequence[Line] = ()
-        """What the receiver may not have read when it hung up."""
+        """The last batch, which the receiver may not have read when it closed the connection."""
 
     async def send(self, lines: Sequence[Line]) -> None:
         before = self._connection.made
@@ -80,14 +80,14 @@ def _counted(data: bytes) -> bytes:
 
 
 async def _arrived(writer: asyncio.StreamWriter) -> None:
-    """The other machine has acknowledged every byte."""
+    """Wait until the other machine has acknowledged every byte."""
     peer = writer.get_extra_info("socket")
-    while struct.unpack("i", fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0]:  # noqa: ASYNC110 - nobody tells
+    while struct.unpack("i", fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0]:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(LOOK_SECONDS)
 
 
 class DatagramSyslog(Sink):
-    """Over UDP, or to the socket of this machine."""
+    """Sends datagrams over UDP or to a local socket."""
 
     def __init__(self, spec: LogSinkSpec, egress: Egress = STRICT) -> None:
         self._spec, self._egress = spec, egress

@@ -1,4 +1,4 @@
-"""Receivers over HTTP: Loki's push API, and logs as OTLP in JSON."""
+"""Log sinks over HTTP: Loki's push API, and OTLP as JSON."""
 
 import json
 from abc import abstractmethod
@@ -19,13 +19,13 @@ from mandor.telemetry.otlp import attributes, refused
 from mandor.telemetry.receiver import HttpReceiver
 
 REFUSED = frozenset({400, 422})
-"""The lines are not to its liking. Anything else may be put right by somebody, and they wait."""
+"""Statuses with which a receiver refuses lines for good; after any other error they are sent again."""
 OTLP_SEVERITIES = {"debug": 5, "info": 9, "warning": 13, "error": 17, "critical": 21}
 
 
 class WebSink(Sink):
     path: str
-    """Where lines are posted, if the address has none."""
+    """Path of the request if the URL has none."""
 
     def __init__(
         self, spec: LogSinkSpec, read_secret: ReadSecret, egress: Egress = STRICT, files: SecretFiles = NO_FILES
@@ -43,7 +43,7 @@ class WebSink(Sink):
     def body(self, lines: Sequence[Line]) -> bytes: ...
 
     def judge(self, answer: bytes) -> None:
-        """What a receiver says that took them; `Invalid`: not all."""
+        """Check the response of a receiver that accepted the request; raise `Invalid` if it refused lines."""
 
     async def send(self, lines: Sequence[Line]) -> None:
         answer = await self._receiver.post(self.body(lines), await self._identity())
@@ -82,7 +82,7 @@ class LokiSink(WebSink):
 
 
 def _with_facts(line: Line) -> str:
-    """The agent's facts are part of its lines, as logfmt: as labels they would be a stream each."""
+    """Add the agent's fields to its line as logfmt: as labels, each value would create a stream."""
     if not line.level:
         return line.text
     facts = "".join(f" {name}={json.dumps(value)}" for name, value in line.facts.items())
@@ -111,11 +111,11 @@ class OtlpSink(WebSink):
     def judge(self, answer: bytes) -> None:
         lost, why = refused(answer, "rejectedLogRecords")
         if lost:
-            raise Invalid(f"{lost} records were refused: {why}"[:200], lines=lost)
+            raise Invalid(f"the receiver refused {lost} records: {why}"[:200], lines=lost)
 
 
 def _resource(line: Line) -> dict[str, str]:
-    """After OpenTelemetry's conventions for resources."""
+    """Return the resource attributes by OpenTelemetry's conventions."""
     if not line.instance:
         return {"service.name": "mandor-agent", "host.name": line.node}
     return {

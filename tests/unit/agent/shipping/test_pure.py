@@ -22,11 +22,11 @@ def test_no_stretch_of_time_lets_more_through_than_the_rate_and_the_burst(at: li
 
 
 @given(times, st.integers(1, 20))
-def test_every_line_is_taken_or_counted_as_left_out(at: list[float], rate: int) -> None:
+def test_every_line_is_taken_or_counted_as_dropped(at: list[float], rate: int) -> None:
     bucket = TokenBucket(rate)
     taken = sum(bucket.take(each) for each in at)
-    assert taken + bucket.confess() == len(at)
-    assert bucket.confess() == 0
+    assert taken + bucket.take_dropped() == len(at)
+    assert bucket.take_dropped() == 0
 
 
 def test_who_stays_below_the_rate_is_never_limited_whatever_time_it_is_read_at() -> None:
