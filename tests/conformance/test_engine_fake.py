@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mandor.engines.base import Engine, Launch
-from mandor.engines.fake import FakeEngine, MemoryWorld
+from mandor.engines.fake import FakeEngine, MemoryState
 from mandor.testing.engine import EngineSuite
 
 
@@ -105,10 +105,10 @@ class FakeSuite(EngineSuite):
 class TestFakeEngineInMemory(FakeSuite):
     @pytest.fixture(autouse=True)
     def world(self) -> None:
-        self._world = MemoryWorld()
+        self._state = MemoryState()
 
     def make_engine(self, directory: Path) -> Engine:
-        return FakeEngine(world=self._world)
+        return FakeEngine(state=self._state)
 
 
 class TestFakeEngineInAFile(FakeSuite):

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from mandor.engines.base import Unit
-from mandor.engines.fake.world import FileWorld, Record
+from mandor.engines.fake.state import FileState, Record
 from tests.faults.history import Life
 
 EVERY_SECONDS = 0.2
@@ -32,7 +32,7 @@ _EPOCH_DAY = 2440587.5
 
 def keep_diary(folder: Path) -> None:
     """From now on whatever happens in the fake world of this folder is written down beside it, and stays."""
-    FileWorld(folder).close()
+    FileState(folder).close()
     with closing(sqlite3.connect(folder / "world.db", isolation_level=None)) as world:
         world.executescript(_DIARY)
 

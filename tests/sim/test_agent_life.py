@@ -494,7 +494,7 @@ async def test_trouble_with_the_engine_is_shown_while_it_lasts(world: World) -> 
     await world.pass_time(2)
     status = await world.status()
     assert (status.phase, status.reason) == (Phase.STARTING, "EngineDown")
-    assert "on cue" in status.message
+    assert "as requested" in status.message
     status = await world.until_phase(Phase.RUNNING)
     assert (status.reason, status.message) == ("", "")
 

@@ -1,9 +1,8 @@
-"""The engine interface: what mandor needs from Docker, Incus, a CRI runtime, a shell.
+"""The engine interface: the calls that the agent makes to Docker, Incus, a CRI runtime or the process engine.
 
-An engine is told what to run and asked what is running. It keeps no wish list and makes
-no decisions: the agent calls the same verb again until `list` shows the result. So every
-verb is idempotent, and an agent that restarts learns everything it needs from `list`.
-"""
+An engine starts, stops and lists units. It keeps no desired state and makes no decisions: the agent repeats a verb
+until `list` shows the result. So every verb is idempotent, and an agent that restarts reads the current state with
+`list`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -33,98 +32,97 @@ class Unit(NamedTuple):
 
 
 def variable(name: str) -> str:
-    """A name as a part of the name of an environment variable."""
+    """Return a name in the form of an environment variable: `MY_DB` for `my-db`."""
     return name.upper().replace("-", "_").replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A place in the task's file system that outlives the task, is shared, or is memory; the agent has resolved it.
+    """A folder or a tmpfs that is mounted into a task; the agent has resolved its source.
 
-    An engine that cannot do a mount as it stands (announced in `Capabilities.extras`: `mounts`, `links`, `tmpfs`) says
-    so: the unit shows as exited with the reason `StartFailed`. It never leaves one out, and never deletes a source.
-    """
+    An engine refuses a mount that it does not support (`Capabilities.extras` has `mounts`, `links`, `tmpfs`): the unit
+    is listed as exited with the reason `StartFailed`. It never ignores a mount, and never deletes a source."""
 
     path: str
-    """Where the task finds it. Absolute: needs `mounts`. Relative to its working directory: needs `links`."""
+    """Path in the task. An absolute path needs `mounts`, a path relative to the working directory `links`."""
     source: str | None = None
-    """What is found there: an absolute path of the node that exists, a folder as a rule; None: memory (`tmpfs`)."""
+    """Existing absolute path on the node, usually a folder; None: memory (`tmpfs`)."""
     size_bytes: int | None = None
-    """The most a tmpfs holds; None: the kernel's own limit."""
+    """Size limit of a tmpfs; None: the default of the kernel."""
     read_only: bool = False
-    """Needs `mounts`: the task, whoever it runs as, cannot write there."""
+    """No user of the task can write there; needs `mounts`."""
     name: str = ""
-    """The volume's, for people and for the environment; empty: it has none."""
+    """Name of the volume, for messages and environment variables; empty: none."""
 
     @property
     def variable(self) -> str:
-        """The environment variable that tells a task where it is; the agent sets it to `path`."""
+        """Name of the environment variable with the path of the volume."""
         return f"MANDOR_VOLUME_{variable(self.name)}"
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """The task with everything resolved: nothing in it needs the control plane any more."""
+    """A task with everything resolved: an engine needs nothing from the control plane to run it."""
 
     name: str
-    """For people: `web-0`, or `shop-web-0/app` in a group of several tasks."""
+    """Name for messages: `web-0`, or `shop-web-0/app` in a group of several tasks."""
     namespace: str = "default"
     image: str | None = None
     login: str = ""
-    """The login for its image's registry, as JSON: the values of a pull secret; empty: the node's own logins."""
+    """Login for the registry of the image: the values of a pull secret, as JSON; empty: the logins of the node."""
     command: Sequence[str] = ()
     args: Sequence[str] = ()
     env: Mapping[str, str] = {}
     files: Sequence[File] = ()
     secret_files: frozenset[str] = frozenset()
-    """The paths of those files whose text comes from a secret: an engine keeps them from other users of the node, and
-    from its disk where it can."""
+    """Paths of the files with a secret: an engine keeps them unreadable for other users of the node, and in memory if
+    it can."""
     mounts: tuple[Mount, ...] = ()
-    """Outer paths before those inside them: made in this order, each finds its place."""
+    """Mounts in the order in which they are made: outer paths before paths inside them."""
     working_dir: str | None = None
     user: str | int | None = None
     security: Security = Security()
-    """How it is walled in (its `user` is above); an engine that can announces `security`."""
+    """Security settings besides `user`; engines that apply them announce `security`."""
     level: Level = "baseline"
-    """The level of its namespace: at `restricted` and `baseline` an engine applies its confinement."""
+    """Level of its namespace: at `restricted` and `baseline` an engine applies its confinement."""
     cpu_milli: int | None = None
     memory_bytes: int | None = None
     processes: int | None = None
     ports: Mapping[str, int] = {}
-    """Port number by name, as the task listens on it."""
+    """Port numbers that the task listens on, by name."""
     host_ports: Mapping[str, int] = {}
-    """The node's port that leads to it, by name, for those that have one. An engine that can lead ports announces
-    `ports`; where it does not, `ports` has the node's numbers already."""
+    """Published ports of the node, by name. An engine that publishes ports announces `ports`; for other engines `ports`
+    has the numbers of the node already."""
     protocols: Mapping[str, str] = {}
-    """By the name of the port, where it is not tcp."""
+    """Protocols other than tcp, by name of the port."""
     sandbox: bool = False
-    """Its instance has several tasks: they share one network, where the engine can (`sandbox`)."""
+    """The instance has several tasks, which share one network if the engine announces `sandbox`."""
     stop_signal: str = "SIGTERM"
     options: Mapping[str, Any] = {}
-    """The engine's own part of the task's `options`."""
+    """Options of the task for this engine."""
 
 
 class UnitPhase(StrEnum):
     STARTING = "starting"
-    """Ordered, not running yet (an image is pulled, a supervisor comes up)."""
+    """Not running yet: an image is being pulled, or a supervisor starts."""
     RUNNING = "running"
     EXITED = "exited"
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """One unit, as an engine sees it now."""
+    """State of one unit, as reported by its engine."""
 
     unit: Unit
     phase: UnitPhase
     exit_code: int | None = None
-    """As a shell shows it: 128 + n for signal n."""
+    """Exit code in the convention of shells: 128 + n for signal n."""
     reason: str = ""
-    """When exited: Completed, Error, OOMKilled, Signalled, StartFailed, Vanished."""
+    """Reason of the end: Completed, Error, OOMKilled, Signalled, StartFailed or Vanished."""
     message: str = ""
     started_at: float = 0.0
     finished_at: float = 0.0
     address: str = ""
     digest: str = ""
-    """Of its image, where the engine pulled that from a registry."""
+    """Digest of its image, if the engine pulled it from a registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,124 +131,123 @@ class LogLine:
     stream: str
     """`stdout` or `stderr`"""
     text: bytes
-    """Without its line end."""
+    """Text of the line without its line end."""
 
 
 class Usage(Struct, frozen=True):
-    """What a unit uses now; CPU as seconds since it began."""
+    """Resource usage of a unit; CPU as seconds since its start."""
 
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     network_in_bytes: int = 0
-    """Since it began; 0 where the engine cannot tell, and where it shares the node's network."""
+    """Bytes received since its start; 0 if unknown, or if it uses the network of the node."""
     network_out_bytes: int = 0
     disk_read_bytes: int = 0
     disk_write_bytes: int = 0
 
 
 class Execution(Protocol):
-    """A command that runs inside a unit; both ends are byte streams."""
+    """A command that runs inside a unit, with byte streams for input and output."""
 
     async def read(self) -> tuple[str, bytes] | None:
-        """(`stdout` or `stderr`, data), None at the end."""
+        """Return the stream (`stdout` or `stderr`) and its data; None at the end."""
 
     async def write(self, data: bytes) -> None:
-        """To its standard input; empty: no more comes."""
+        """Write to standard input; empty data closes it."""
 
     async def resize(self, rows: int, columns: int) -> None: ...
 
     async def wait(self) -> int:
-        """Its exit code."""
+        """Wait for the end and return the exit code."""
 
     async def close(self) -> None:
-        """End it if it still runs."""
+        """End the command if it still runs."""
 
 
 class Engine(ABC):
-    """Use as `async with`: leaving the block lets go of the engine and stops nothing."""
+    """An engine, used as `async with`: leaving the block closes connections and stops no unit."""
 
     name: ClassVar[str]
     options: ClassVar[type | None] = None
-    """What a task may say under `options.NAME`; None: known to the engine alone, so only it can check them."""
+    """Struct of the options under `options.NAME`; None: only the engine itself can check them."""
 
     @abstractmethod
     async def probe(self) -> Capabilities:
-        """Raise `EngineDown` if the engine does not answer."""
+        """Return the capabilities; `EngineDown`: the engine does not answer."""
 
     @abstractmethod
     async def list(self) -> Sequence[Observed]:
-        """Everything mandor started here, running or not, and nothing else."""
+        """Return all units that this agent started, running or exited, and nothing else."""
 
     @abstractmethod
     async def start(self, unit: Unit, launch: Launch) -> None:
-        """Begin it, if it was not begun before; a unit that has exited is not started again.
+        """Start a unit that was not started before; an exited unit is not started again.
 
-        What can never start (no such program, no such user) shows as exited with the reason `StartFailed`. A start that
-        was broken off does not begin later: what may begin yet is shown by `list`, and never begins after a `stop`.
-        """
+        A unit that can never start (no such program, no such user) is listed as exited with the reason `StartFailed`. A
+        cancelled start does not begin later unnoticed: `list` shows a unit that may still begin, and `stop` prevents
+        it."""
 
     @abstractmethod
     async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
-        """Ask it to end, and make it end after the grace; return when it has. Unknown or exited: nothing."""
+        """Send the stop signal, kill after the grace, return when it has ended. Unknown or exited: do nothing."""
 
     @abstractmethod
     async def remove(self, unit: Unit) -> None:
-        """Forget an exited unit and everything kept for it; a running one is killed first. Unknown: nothing."""
+        """Delete an exited unit and everything kept for it; a running one is killed first. Unknown: do nothing."""
 
     def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
     ) -> AsyncIterator[LogLine]:
-        raise Unsupported(f"{self.name} keeps no logs", unit=str(unit))
+        raise Unsupported(f"the engine {self.name} keeps no logs", unit=str(unit))
 
     async def exec(
         self, unit: Unit, command: Sequence[str], *, terminal: bool = False, rows: int = 24, columns: int = 80
     ) -> Execution:
-        raise Unsupported(f"{self.name} cannot exec", unit=str(unit))
+        raise Unsupported(f"the engine {self.name} cannot run commands in a task", unit=str(unit))
 
     async def signal(self, unit: Unit, name: str) -> None:
         """Send a signal, such as `SIGHUP`, to the first process of a running unit; `NotFound`: it does not run.
 
         Announced as `signal`.
         """
-        raise Unsupported(f"{self.name} cannot send signals to a task", unit=str(unit))
+        raise Unsupported(f"the engine {self.name} cannot send signals to a task", unit=str(unit))
 
     async def usage(self) -> Mapping[Unit, Usage]:
-        """Of everything running here; empty where the engine cannot tell."""
+        """Return the usage of all running units; empty: the engine cannot measure it."""
         return {}
 
     async def disk(self) -> Mapping[Unit, int]:
-        """Bytes that each unit takes on disk, volumes not counted; empty where the engine cannot tell.
+        """Return the disk usage of each unit in bytes, without volumes; empty: the engine cannot measure it.
 
-        It may take long: it is asked only when there is little disk left."""
+        It may be slow: the agent calls it only when disk space is short."""
         return {}
 
     async def images(self) -> Mapping[str, int]:
-        """The images that are here already, with their sizes in bytes; empty where the engine runs none."""
+        """Return the images on the node with their sizes in bytes; empty: the engine runs no images."""
         return {}
 
     async def clean_image(self, keep: Collection[str]) -> str:
-        """Take away one image that it fetched for tasks and that nothing uses, the one wanted longest ago first; its
-        name. Empty: there is none. Never one of `keep`, nor one that came otherwise: from a file, or by hand.
+        """Remove the least recently used image that was pulled for tasks and that no container uses; return its name.
 
-        Asked when there is little disk left; announced as `clean`.
-        """
+        Empty: there is none. Images of `keep`, and images that were loaded from files or by hand, are never removed.
+        The agent calls it when disk space is short; announced as `clean`."""
         return ""
 
     async def storage(self) -> str:
-        """The folder of this machine where it keeps images and what its units write; empty: it cannot tell."""
+        """Return the folder of the node with images and written data of units; empty: unknown."""
         return ""
 
     async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
-        """Take an image from its file, which comes in pieces and is never whole in memory; True: it is new here.
+        """Load an image from a file that arrives in pieces; return whether it is new on the node.
 
-        What is here already, under its names, is not taken again: `content` need not be read to its end. Raise
-        `Invalid` for a file that is no such image, `Unavailable` where the disk is full.
+        An image that the node has under these names is not loaded again: `content` need not be read to its end. Raise
+        `Invalid` for a file that is no image, `Unavailable` if the disk is full.
         """
-        raise Unsupported(f"{self.name} takes no images from files", kind=image.kind)
+        raise Unsupported(f"the engine {self.name} cannot load images from files", kind=image.kind)
 
     def events(self) -> AsyncIterator[None]:
-        """A tick whenever `list` may answer something new; the agent polls engines that cannot tell."""
-        raise Unsupported(f"{self.name} sends no events")
+        """Yield whenever the result of `list` may have changed; the agent polls engines without events."""
+        raise Unsupported(f"the engine {self.name} sends no events")
 
     async def close(self) -> None:
         return None

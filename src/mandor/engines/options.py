@@ -1,4 +1,4 @@
-"""What a task says under `options.ENGINE`, as what that engine takes it for."""
+"""Converts the options of a task under `options.ENGINE` to the struct of that engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Options = TypeVar("Options")
 
 
 def read_options(engine: str, options: Mapping[str, Any], kind: type[Options], path: str = "options") -> Options:
-    """`path`: where they stand, for the error to name the line."""
+    """Return the options as a struct; `path`: their place in the manifest, for errors."""
     try:
         return from_plain(dict(options), kind)
     except msgspec.ValidationError as error:
@@ -25,7 +25,7 @@ def read_options(engine: str, options: Mapping[str, Any], kind: type[Options], p
 
 
 def _explain(words: str, kind: type) -> tuple[str, str, str | None]:
-    """(what is wrong, where in the options, a guess)."""
+    """Return the error, its place in the options, and a suggestion."""
     said, _, place = words.partition(" - at `$")
     where = place.rstrip("`")
     unknown = re.fullmatch(r"Object contains unknown field `(.+)`", said)

@@ -1,4 +1,4 @@
-"""Engines by name: those of this package and those that others plugged in (entry point group `mandor.engines`)."""
+"""Engines by name: built-in ones, and those of other packages (entry point group `mandor.engines`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def known_engines() -> list[str]:
 
 
 def make_engine(name: str, *, directory: Path, **settings: Any) -> Engine:
-    """The engine of that name; `directory` is a folder of its own for what it must remember."""
+    """Make the engine of that name; `directory`: the folder for its state."""
     factory = _load(name)
     accepted = inspect.signature(factory).parameters
     open_ended = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
@@ -33,24 +33,25 @@ def make_engine(name: str, *, directory: Path, **settings: Any) -> Engine:
     typed = _typed(name, factory, settings)
     engine = factory(directory=directory, **typed)
     if not isinstance(engine, Engine):
-        raise Invalid(f"what is registered as the engine {name} is not one: {type(engine).__name__}")
+        raise Invalid(f"the entry point of engine {name} makes a {type(engine).__name__}, which is not an Engine")
     return engine
 
 
 def check_options(engine: str, options: Mapping[str, Any], path: str) -> None:
-    """`Invalid` for what the engine would refuse at the start; engines that are not installed here judge later."""
+    """Raise `Invalid` for options that the engine would refuse; options of engines that are not installed here are not
+    checked."""
     if engine not in known_engines():
         return
     try:
         kind = getattr(_load(engine), "options", None)
     except Invalid:
-        return  # An extra of the package is missing here.
+        return  # An extra of the package is not installed.
     if kind is not None:
         read_options(engine, options, kind, path)
 
 
 def _typed(name: str, factory: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings that are texts, as what the engine takes them for."""
+    """Convert settings from text to the types of the engine's parameters."""
     made = factory.__init__ if inspect.isclass(factory) else factory
     hints = get_type_hints(made) if settings else {}
     found = dict(settings)
@@ -59,20 +60,20 @@ def _typed(name: str, factory: Any, settings: dict[str, Any]) -> dict[str, Any]:
             try:
                 found[setting] = msgspec.convert(value, hints[setting], strict=False, dec_hook=_from_text)
             except (msgspec.ValidationError, NotImplementedError, TypeError) as error:
-                raise Invalid(f"the setting {name}.{setting} cannot be {value!r}: {error}") from error
+                raise Invalid(f"the setting {name}.{setting} has an invalid value {value!r}: {error}") from error
     return found
 
 
 def _from_text(kind: type, value: Any) -> Any:
     if kind is Path:
         return Path(value)
-    raise NotImplementedError(f"it cannot be set by a text ({kind})")
+    raise NotImplementedError(f"a setting of type {kind} cannot be given as text")
 
 
 def _load(name: str) -> Any:
     try:
         return registry.load(GROUP, name)
     except LookupError:
-        raise Invalid(f"there is no engine called {name!r}", hint=did_you_mean(name, known_engines())) from None
+        raise Invalid(f"there is no engine {name!r}", hint=did_you_mean(name, known_engines())) from None
     except ImportError as error:
         raise Invalid(f"the engine {name} cannot be loaded: {error}", hint="is its package complete?") from error

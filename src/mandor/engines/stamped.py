@@ -1,4 +1,4 @@
-"""Log files of lines with their times, as CRI runtimes write them: `TIME STREAM TAG TEXT`, a long line in parts."""
+"""Log files in the format of CRI runtimes: lines `TIME STREAM TAG TEXT`, a long line in several parts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mandor.engines.base import LogLine
 LOOK_SECONDS = 0.1
 READ_BYTES = 256 * 1024
 LINE_MOST = 1024 * 1024
-"""A longer line is shown in pieces."""
+"""Limit of bytes per line; a longer line is split."""
 
 
 def older_files(path: Path) -> list[Path]:
-    """The oldest first."""
+    """Return the rotated files, the oldest first."""
     found = [each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdecimal()]
     return sorted(found, key=lambda each: -int(each.suffix[1:]))
 
 
 def rotate(path: Path, keep: int) -> None:
-    """`log` becomes `log.1`, `log.1` becomes `log.2` …; the runtime is then told to begin a new one."""
+    """Rename `log` to `log.1`, `log.1` to `log.2` …; the runtime then has to open a new file."""
     for number in range(keep, 0, -1):
         older = path.with_name(f"{path.name}.{number}")
         if not older.exists():
@@ -40,13 +40,13 @@ def rotate(path: Path, keep: int) -> None:
 
 
 def stamp(at: float, stream: str, text: bytes, *, whole: bool = True) -> bytes:
-    """One line of such a file."""
+    """Return one line of a log file."""
     time = datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds")
     return f"{time} {stream} {'F' if whole else 'P'} ".encode() + text + b"\n"
 
 
 class LogParser:
-    """Whole lines from bytes as they come."""
+    """Parses complete lines from received bytes."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -70,7 +70,7 @@ class LogParser:
 
 
 def parse_time(text: str) -> float:
-    """RFC 3339, down to microseconds."""
+    """Parse an RFC 3339 time with microseconds."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
@@ -85,7 +85,7 @@ async def read_logs(
     since: float | None,
     over: Callable[[], Awaitable[bool]],
 ) -> AsyncIterator[LogLine]:
-    """`over`: whether the unit has ended, and nothing more will come."""
+    """Yield the lines of a log; `over`: returns whether the unit has ended."""
     parser = LogParser()
     kept: list[LogLine] = []
     handle: BinaryIO | None = None
@@ -132,7 +132,7 @@ def _older(parser: LogParser, file: Path, since: float | None) -> list[LogLine]:
     try:
         data = file.read_bytes()
     except FileNotFoundError:
-        return []  # Taken away meanwhile.
+        return []  # Removed meanwhile.
     return [line for line in parser.feed(data) if since is None or line.at >= since]
 
 
@@ -141,7 +141,7 @@ def _last(lines: list[LogLine], count: int | None) -> list[LogLine]:
 
 
 def _moved(descriptor: int, path: Path) -> bool:
-    """The file that is being read is not the newest any more."""
+    """Return whether the file that is being read was rotated."""
     try:
         return os.fstat(descriptor).st_ino != path.stat().st_ino
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Tells everybody who listens that there may be news."""
+"""Notifies subscribers that the state of an engine may have changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 
 class Ticks:
-    """News that nobody took yet is one piece of news: a slow listener costs nothing."""
+    """Pending notifications of a subscriber are merged into one, so that slow subscribers need no queue."""
 
     def __init__(self) -> None:
         self._listeners: WeakSet[asyncio.Event] = WeakSet()
@@ -19,7 +19,7 @@ class Ticks:
             listener.set()
 
     def later(self, seconds: float) -> None:
-        """Tick once after a while; at most one such tick is under way."""
+        """Notify after a delay; only one delayed notification is pending at a time."""
         if self._timer is None and self._listeners:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._ring)
 
@@ -28,7 +28,7 @@ class Ticks:
         self.tick()
 
     def stream(self) -> AsyncGenerator[None]:
-        """News from now on, not only from when somebody begins to wait for it."""
+        """Return a stream of notifications from this call on, not from the first read."""
         news = asyncio.Event()
         self._listeners.add(news)
         return _take(news)

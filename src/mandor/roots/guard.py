@@ -20,7 +20,7 @@ from mandor.agent.guard import LOOK_SECONDS, Guard
 from mandor.agent.journal import Journal
 from mandor.engines.base import Engine
 from mandor.engines.registry import make_engine
-from mandor.engines.shim.light import try_tell
+from mandor.engines.shim.light import try_write_kernel
 from mandor.errors import Unavailable
 from mandor.lib import logs
 from mandor.lib.clock import BootClock
@@ -144,7 +144,7 @@ async def _watch(job: Job) -> None:
 def main() -> None:
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     logs.set_up(job.log_style, job.log_level)
-    try_tell("/proc/self/oom_score_adj", "-900")
+    try_write_kernel("/proc/self/oom_score_adj", "-900")
     asyncio.run(_watch(job))
 
 

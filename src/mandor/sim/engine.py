@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase, Usage
-from mandor.engines.fake import FakeEngine, MemoryWorld
-from mandor.engines.fake.world import Record
+from mandor.engines.fake import FakeEngine, MemoryState
+from mandor.engines.fake.state import Record
 from mandor.lib.clock import Clock
 from mandor.model.resources import Resources
 from mandor.sim.machine import Hunger, Meal
@@ -26,7 +26,7 @@ def no_fate(unit: Unit, launch: Launch) -> Mapping[str, Any]:
     return {}
 
 
-class SimUnits(MemoryWorld):
+class SimUnits(MemoryState):
     """Says when something in it is different."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class SimEngine(FakeEngine):
     ) -> None:
         """`own_options`: what tasks say to this engine is meant for a fake one, and shapes what they do. `changed`:
         what its units use may be different. `exists`: whether the machine has such a path."""
-        super().__init__(clock, world=units, images=images, exists=exists)
+        super().__init__(clock, state=units, images=images, exists=exists)
         self._appetite, self._own_options, self._fate, self._changed = appetite, own_options, fate, changed
         self._meals: dict[Unit, Meal] = {}
         self._used = Resources()
@@ -95,7 +95,7 @@ class SimEngine(FakeEngine):
         """At all units; the same object for each that is the same."""
         if self._listed is None or now >= self._listed_until:
             before, self._seen = self._seen, {}
-            for record in self.world.all():
+            for record in self.state.all():
                 known = before.get(record.unit)
                 if known is None or known[0] is not record or now >= known[2]:
                     change = record.next_change(now)
@@ -159,4 +159,4 @@ class SimEngine(FakeEngine):
 
     async def disk(self) -> Mapping[Unit, int]:
         await self._answer("disk")
-        return {each.unit: self._want(each).disk_bytes for each in self.world.all()}
+        return {each.unit: self._want(each).disk_bytes for each in self.state.all()}

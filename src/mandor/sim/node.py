@@ -207,7 +207,7 @@ class SimNode:
     def kill(self, uid: str) -> bool:
         """One unit of that instance dies; False: none runs here."""
         for engine in self.engines.values():
-            for record in engine.world.all():
+            for record in engine.state.all():
                 if record.unit.uid == uid and record.observed(self.clock.monotonic()).phase is UnitPhase.RUNNING:
                     engine.end(record.unit, KILLED, reason="Signalled", message="SIGKILL")
                     return True

@@ -61,7 +61,7 @@ class _Rest:
             yield f"{name} is {drain.phase}, and waits for nothing"
         known = {each.meta.uid: each for each in self._cluster.instances() if each.node == name}
         for engine in self._cluster.nodes[name].engines.values():
-            for record in engine.world.all():
+            for record in engine.state.all():
                 order = known.get(record.unit.uid)
                 live = record.observed(self._now).phase is not UnitPhase.EXITED
                 if order is None:
@@ -71,7 +71,7 @@ class _Rest:
         running = {
             record.unit.uid
             for engine in self._cluster.nodes[name].engines.values()
-            for record in engine.world.all()
+            for record in engine.state.all()
             if record.observed(self._now).phase is UnitPhase.RUNNING
         }
         for uid, each in known.items():

@@ -238,7 +238,7 @@ class Witness:
         """Uid, task, namespace and name of what runs there."""
         now = self._now
         for engine in self._cluster.nodes[node].engines.values():
-            for record in engine.world.all():
+            for record in engine.state.all():
                 if record.observed(now).phase is not UnitPhase.EXITED:
                     unit, launch = record.unit, record.launch
                     yield unit.uid, unit.task, launch.namespace, launch.name.partition("/")[0]

@@ -17,7 +17,7 @@ from mandor.engines.base import Launch, Unit, UnitPhase
 from mandor.engines.process.confinement import Confinement
 from mandor.engines.process.folder import UnitFolder
 from mandor.engines.process.hierarchy import Hierarchies
-from mandor.engines.process.launch import Ways, make_record
+from mandor.engines.process.launch import NodeFeatures, make_record
 from mandor.engines.process.spawn import spawn_supervisor
 from mandor.errors import EngineDown
 from tests.integration.engines.conftest import Bench, lives, supervisor_of, until
@@ -193,8 +193,8 @@ async def test_a_folder_that_was_taken_away_cannot_be_begun_by_a_supervisor_on_i
     folder = UnitFolder(bench.folder(unit))
     folder.make(open_to_pass=False)
     launch = Launch(name="test", command=("sh", "-c", "sleep 3600"))
-    ways = Ways(Hierarchies.detect(bench.directory), Confinement(), "boot", mounts=False)
-    folder.write_launch(make_record(unit, launch, folder, ways))
+    features = NodeFeatures(Hierarchies.detect(bench.directory), Confinement(), "boot", mounts=False)
+    folder.write_launch(make_record(unit, launch, folder, features))
     trash = bench.directory / "trash" / "taken"
     assert folder.take_away(trash)
     late, ready = spawn_supervisor(UnitFolder(trash))

@@ -174,7 +174,7 @@ class Instance0:
 
     @property
     def signals(self) -> list[str]:
-        (record,) = self.fake.world.all()
+        (record,) = self.fake.state.all()
         return [name for _, name in record.signals]
 
 

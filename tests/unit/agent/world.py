@@ -13,7 +13,7 @@ from mandor.agent.direct import DirectLink
 from mandor.agent.link import Heartbeat
 from mandor.agent.settings import AgentSettings
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
-from mandor.engines.fake import FakeEngine, MemoryWorld
+from mandor.engines.fake import FakeEngine, MemoryState
 from mandor.errors import Unavailable
 from mandor.lib.clock import ManualClock, settle
 from mandor.model.codec import from_plain
@@ -98,8 +98,8 @@ class World:
         self.clock = clock
         self.store = MemoryStore(clock=clock)
         self.wire = Wire(self.store)
-        self.units = MemoryWorld()
-        self.engine = FakeEngine(clock, world=self.units)
+        self.units = MemoryState()
+        self.engine = FakeEngine(clock, state=self.units)
         self.engines: dict[str, Engine] = {"fake": self.engine}
         self.beats: list[Heartbeat] = []
         self.boot = "boot-1"
@@ -178,7 +178,7 @@ class World:
 
     async def boot_agent(self) -> Agent:
         # Another engine object over the same units: what a new agent process would have.
-        self.engine = FakeEngine(self.clock, world=self.units)
+        self.engine = FakeEngine(self.clock, state=self.units)
         self.engines["fake"] = self.engine
         link = self.link or DirectLink(self.wire, NODE, beat=lambda _, beat: self.beats.append(beat), dial=self._dial)
         self.agent = Agent(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase
-from mandor.engines.fake import FakeEngine, MemoryWorld
+from mandor.engines.fake import FakeEngine, MemoryState
 from mandor.errors import EngineDown, NotFound
 from mandor.lib.clock import ManualClock, settle
 
@@ -256,8 +256,8 @@ async def test_events_come_for_orders_and_for_what_happens_by_itself(engine: Fak
 
 
 async def test_starts_are_counted_for_ever(clock: ManualClock) -> None:
-    world = MemoryWorld()
-    first, second = FakeEngine(clock, world=world), FakeEngine(clock, world=world)
+    state = MemoryState()
+    first, second = FakeEngine(clock, state=state), FakeEngine(clock, state=state)
     await asyncio.gather(*(engine.start(UNIT, launch()) for engine in (first, second, first)))
     assert [start.unit for start in second.starts] == [UNIT]
     await first.remove(UNIT)

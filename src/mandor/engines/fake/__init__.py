@@ -1,7 +1,7 @@
-"""The fake engine: runs nothing, and fails, hangs, dies and slows down on cue."""
+"""The fake engine: runs nothing, and fails, hangs, ends and slows down on request."""
 
 from mandor.engines.fake.engine import FakeEngine
 from mandor.engines.fake.options import FakeOptions
-from mandor.engines.fake.world import FileWorld, MemoryWorld, World
+from mandor.engines.fake.state import FakeState, FileState, MemoryState
 
-__all__ = ["FakeEngine", "FakeOptions", "FileWorld", "MemoryWorld", "World"]
+__all__ = ["FakeEngine", "FakeOptions", "FakeState", "FileState", "MemoryState"]

@@ -1,4 +1,4 @@
-"""An engine that runs nothing: units begin, print and end by the clock, as their options say and as a test orders."""
+"""An engine without real processes: units start, print and end by the clock, as options and tests demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Un
 from mandor.engines.fake.execution import FakeExecution
 from mandor.engines.fake.mounts import find_missing, write_files
 from mandor.engines.fake.options import FakeOptions, fill_in, read_options
-from mandor.engines.fake.world import FileWorld, MemoryWorld, Record, Start, World
+from mandor.engines.fake.state import FakeState, FileState, MemoryState, Record, Start
 from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, NotFound
 from mandor.lib.clock import Alarm, Clock, SystemClock
@@ -24,7 +24,7 @@ from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
 IMAGE_BYTES = 500 << 20
-"""So large is every image."""
+"""Size of every image, in bytes."""
 TAR_MARK = b"ustar"
 EXTRAS = frozenset(
     (
@@ -35,10 +35,10 @@ EXTRAS = frozenset(
 
 
 class FakeEngine(Engine):
-    """Without `directory` (and `world`) its units live and die with it; with one they outlive it, as real ones do.
+    """Units end with the engine object, unless a `directory` or `state` is given: then they outlive it, as real ones
+    do.
 
-    `images`: whether it says that it runs images, as a container engine, or programs of the node.
-    """
+    `images`: the engine announces that it runs images, as a container engine does, instead of programs of the node."""
 
     name: ClassVar[str] = "fake"
     options = FakeOptions
@@ -49,16 +49,16 @@ class FakeEngine(Engine):
         seed: int = 0,
         *,
         directory: Path | None = None,
-        world: World | None = None,
+        state: FakeState | None = None,
         images: bool = False,
         exists: Callable[[str], bool] = os.path.exists,
     ) -> None:
-        """`exists`: whether a folder or file of the node is there to be mounted."""
+        """`exists`: returns whether a path of the node exists, for mounts."""
         self._exists = exists
         self._clock = clock or SystemClock()
         self._seed = seed
-        self._own = FileWorld(directory) if directory is not None and world is None else None
-        self.world: World = world or self._own or MemoryWorld()
+        self._own = FileState(directory) if directory is not None and state is None else None
+        self.state: FakeState = state or self._own or MemoryState()
         self._images = images
         self._ticks = Ticks()
         self._down: str | None = None
@@ -66,9 +66,9 @@ class FakeEngine(Engine):
         self._refused: dict[Unit, int] = {}
         self._pulled: dict[str, int] = {}
 
-    # What a test orders.
+    # Controls for tests.
 
-    def down(self, message: str = "down, on cue") -> None:
+    def down(self, message: str = "down, as requested") -> None:
         """Every verb raises `EngineDown` until `up`."""
         self._down = message
         self._ticks.tick()
@@ -91,29 +91,29 @@ class FakeEngine(Engine):
             hanging.set()
 
     def end(self, unit: Unit, exit_code: int | None = 1, *, reason: str = "", message: str = "") -> None:
-        """It ends now, in this way."""
+        """End a unit now."""
         record = self._get(unit)
         reason = reason or ("Error" if exit_code else "Completed")
         self._change(record.ending(self._clock.monotonic(), exit_code, reason, message))
 
     def vanish(self, unit: Unit) -> None:
-        self.end(unit, None, reason="Vanished", message="gone, on cue")
+        self.end(unit, None, reason="Vanished", message="it vanished, as requested")
 
     def lose(self, unit: Unit) -> None:
-        """Somebody else removed it behind our back."""
-        self.world.delete(unit)
+        """Delete a unit as if another program had removed it."""
+        self.state.delete(unit)
         self._ticks.tick()
 
     def launch(self, unit: Unit) -> Launch:
-        """What it was started with."""
+        """Return the launch of a unit."""
         return self._get(unit).launch
 
     @property
     def starts(self) -> Sequence[Start]:
-        """Every start there ever was in this world, in order, those of earlier agents included."""
-        return self.world.starts()
+        """Return all starts in order, including those of earlier agents."""
+        return self.state.starts()
 
-    # The five verbs.
+    # Required verbs.
 
     async def probe(self) -> Capabilities:
         await self._answer("probe")
@@ -124,11 +124,11 @@ class FakeEngine(Engine):
     async def list(self) -> Sequence[Observed]:
         await self._answer("list")
         now = self._clock.monotonic()
-        return [record.observed(now) for record in self.world.all()]
+        return [record.observed(now) for record in self.state.all()]
 
     async def start(self, unit: Unit, launch: Launch) -> None:
         await self._answer("start")
-        if self.world.get(unit) is not None:
+        if self.state.get(unit) is not None:
             return
         try:
             options = read_options(launch)
@@ -138,10 +138,10 @@ class FakeEngine(Engine):
         refused = self._refused.get(unit, 0)
         if refused < options.down_starts:
             self._refused[unit] = refused + 1
-            raise EngineDown(f"down for start {refused + 1} of {options.down_starts}, on cue")
+            raise EngineDown(f"down for start {refused + 1} of {options.down_starts}, as requested")
         if self._images and launch.image:
             self._pulled[launch.image] = IMAGE_BYTES
-        self.world.begin(self._plan(unit, launch, options))
+        self.state.begin(self._plan(unit, launch, options))
         self._ticks.tick()
 
     def _plan(self, unit: Unit, launch: Launch, options: FakeOptions) -> Record:
@@ -150,37 +150,37 @@ class FakeEngine(Engine):
         ahead = self._clock.now() - now
         record = Record(unit=unit, launch=plain, begun_at=now, runs_at=now + options.start_delay, wall=ahead)
         if options.fail_start:
-            message = options.fail_start if isinstance(options.fail_start, str) else "it cannot start, on cue"
+            message = options.fail_start if isinstance(options.fail_start, str) else "it cannot start, as requested"
             return record.ending(record.runs_at, None, "StartFailed", message)
         if problem := find_missing(launch, self._exists):
             return record.ending(record.runs_at, None, "StartFailed", problem)
         if not write_files(options.writes, launch):
-            return record.ending(record.runs_at, 1, "Error", "it could not write, as a real one could not")
+            return record.ending(record.runs_at, 1, "Error", "it could not write its files")
         if options.ends(unit, self._seed):
             return record.ending(record.runs_at + (options.after or 0.0), *options.ending())
         return record
 
     async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
         await self._answer("stop")
-        record = self.world.get(unit)
+        record = self.state.get(unit)
         if record is None or self._over(record):
             return
         options = read_options(record.launch)
         await self._obstruct(options, hang=options.hang_stop)
         self._change(_stopped(record, options, self._clock.monotonic(), grace_seconds))
-        while (record := self.world.get(unit)) is not None and not self._over(record):
+        while (record := self.state.get(unit)) is not None and not self._over(record):
             await self._clock.sleep(max(0.0, (record.ends_at or 0.0) - self._clock.monotonic()))
         self._ticks.tick()
 
     async def remove(self, unit: Unit) -> None:
         await self._answer("remove")
-        record = self.world.get(unit)
+        record = self.state.get(unit)
         if record is not None:
             await self._obstruct(read_options(record.launch) if record.reason != "StartFailed" else FakeOptions())
-            self.world.delete(unit)
+            self.state.delete(unit)
             self._ticks.tick()
 
-    # The others.
+    # Optional verbs.
 
     def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
@@ -190,7 +190,7 @@ class FakeEngine(Engine):
 
     async def _logs(self, unit: Unit, follow: bool, tail: int | None, since: float | None) -> AsyncIterator[LogLine]:
         await self._answer("logs")
-        record = self.world.get(unit)
+        record = self.state.get(unit)
         lines = _printed(record, self._clock.monotonic()) if record else []
         first = len(lines) if tail is None else min(tail, len(lines))
         shown = len(lines) - first
@@ -202,21 +202,21 @@ class FakeEngine(Engine):
             if not follow or self._over(record):
                 return
             await self._clock.sleep(0.05)
-            record = self.world.get(unit)
+            record = self.state.get(unit)
             lines = _printed(record, self._clock.monotonic()) if record else []
 
     async def exec(
         self, unit: Unit, command: Sequence[str], *, terminal: bool = False, rows: int = 24, columns: int = 80
     ) -> Execution:
         await self._answer("exec")
-        record = self.world.get(unit)
+        record = self.state.get(unit)
         if record is None or record.observed(self._clock.monotonic()).phase is not UnitPhase.RUNNING:
             raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
         return FakeExecution(command, record.launch, terminal=terminal, rows=rows, columns=columns)
 
     async def signal(self, unit: Unit, name: str) -> None:
         await self._answer("signal")
-        record, now = self.world.get(unit), self._clock.monotonic()
+        record, now = self.state.get(unit), self._clock.monotonic()
         if record is None or record.observed(now).phase is not UnitPhase.RUNNING:
             raise NotFound(f"{unit} is not running", hint="a signal needs a task that runs")
         self._change(replace(record, signals=(*record.signals, (now, name))))
@@ -225,14 +225,14 @@ class FakeEngine(Engine):
         await self._answer("usage")
         now = self._clock.monotonic()
         found = {}
-        for record in self.world.all():
+        for record in self.state.all():
             if record.observed(now).phase is UnitPhase.RUNNING:
                 options = read_options(record.launch)
                 found[record.unit] = Usage(options.cpu * (now - record.runs_at), int(options.memory))
         return found
 
     async def images(self) -> Mapping[str, int]:
-        """What was ever started here, as if it had been pulled, or loaded."""
+        """Return the images of all started units and the loaded ones."""
         await self._answer("images")
         return dict(self._pulled)
 
@@ -247,7 +247,7 @@ class FakeEngine(Engine):
             first = first or piece
             await self._answer("load_image")
         if TAR_MARK not in first[:512]:
-            raise Invalid("this is no image: not a tar file")
+            raise Invalid("the file is not an image: it is not a tar file")
         self._pulled |= dict.fromkeys(image.names, image.size)
         return True
 
@@ -258,7 +258,7 @@ class FakeEngine(Engine):
         alarm = self._set_alarm(self._clock.monotonic())
         try:
             async for _ in ticks:
-                now = self._clock.monotonic()  # whoever is told looks later than this
+                now = self._clock.monotonic()  # subscribers list later than this
                 yield
                 if alarm is not None:
                     alarm.cancel()
@@ -272,18 +272,18 @@ class FakeEngine(Engine):
         if self._own is not None:
             self._own.close()
 
-    # How it is done.
+    # Helpers.
 
     def _set_alarm(self, since: float) -> Alarm | None:
-        """Tick when the next unit becomes something else by itself, or has since that time. An alarm that rings a
-        little early does no harm: the next one is for the same moment."""
+        """Notify subscribers at the next planned change of a unit after `since`. An alarm that fires a little early is
+        followed by another one for the same time."""
         left = self._next_change(since) - self._clock.monotonic()
         if left <= 0:
             self._ticks.tick()
         return self._clock.alarm(left, self._ticks.tick) if 0 < left < float("inf") else None
 
     def _next_change(self, since: float) -> float:
-        ahead = [at for record in self.world.all() if (at := record.next_change(since)) is not None]
+        ahead = [at for record in self.state.all() if (at := record.next_change(since)) is not None]
         return min(ahead, default=float("inf"))
 
     async def _answer(self, verb: str) -> None:
@@ -300,7 +300,7 @@ class FakeEngine(Engine):
             await self._clock.sleep(options.slow)
 
     def _get(self, unit: Unit) -> Record:
-        record = self.world.get(unit)
+        record = self.state.get(unit)
         if record is None:
             raise NotFound(f"there is no unit {unit} here")
         return record
@@ -309,12 +309,12 @@ class FakeEngine(Engine):
         return record.observed(self._clock.monotonic()).phase is UnitPhase.EXITED
 
     def _change(self, record: Record) -> None:
-        self.world.put(record)
+        self.state.put(record)
         self._ticks.tick()
 
 
 def _stopped(record: Record, options: FakeOptions, now: float, grace_seconds: float) -> Record:
-    """What the order to stop makes of it."""
+    """Return the record of a unit after a stop order."""
     needed = grace_seconds if options.ignore_stop else options.stop_delay
     if options.ignore_stop or needed > grace_seconds:
         kill = 128 + signal.SIGKILL
@@ -326,22 +326,22 @@ def _stopped(record: Record, options: FakeOptions, now: float, grace_seconds: fl
 
 
 def _printed(record: Record, now: float) -> list[LogLine]:
-    """All it has printed by now."""
+    """Return the lines that a unit has printed so far."""
     if now < record.runs_at or record.reason == "StartFailed":
         return []
     options = read_options(record.launch)
     until = now if record.ends_at is None else min(now, record.ends_at)
     lines = [
-        LogLine(record.told(record.runs_at), stream, part.encode())
+        LogLine(record.wall_time(record.runs_at), stream, part.encode())
         for stream, texts in (("stdout", options.stdout), ("stderr", options.stderr))
         for text in texts
         for part in fill_in(text, record.launch).split("\n")
     ]
     if options.on_signal:
         text = fill_in(options.on_signal, record.launch).encode()
-        lines += [LogLine(record.told(at), "stdout", text) for at, _ in record.signals]
+        lines += [LogLine(record.wall_time(at), "stdout", text) for at, _ in record.signals]
     if options.every:
         count = int((until - record.runs_at) / options.every)
         times = (record.runs_at + (number + 1) * options.every for number in range(count))
-        lines += [LogLine(record.told(at), "stdout", f"tick {number}".encode()) for number, at in enumerate(times)]
+        lines += [LogLine(record.wall_time(at), "stdout", f"tick {number}".encode()) for number, at in enumerate(times)]
     return lines

@@ -1,6 +1,6 @@
 """A command inside a fake unit: `echo WORD …`, `complain WORD …`, `env NAME`, `file PATH`, `cat`, `size`, `exit CODE`.
 
-Any other succeeds in silence.
+Any other command succeeds without output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The mounts of fake units: folders of the node are real, memory is nowhere."""
+"""Mounts of fake units: folders of the node are real, a tmpfs is only counted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mandor.engines.base import Launch, Mount
 
 
 def find_missing(launch: Launch, exists: Callable[[str], bool]) -> str:
-    """Why the launch's mounts cannot be made, if they cannot."""
+    """Return the error for mounts whose sources do not exist; empty: none."""
     missing = [each for each in launch.mounts if each.source is not None and not exists(each.source)]
-    return "; ".join(f"the mount {each.path}: there is no {each.source} on this node" for each in missing)
+    return "; ".join(f"the mount {each.path}: its source {each.source} does not exist on this node" for each in missing)
 
 
 def read_file(launch: Launch, path: str) -> str | None:
-    """What is in a file below one of its mounts."""
+    """Return the text of a file below a mount; None: there is none."""
     mount, rest = _find(launch, path)
     if mount is None or mount.source is None:
         return None
@@ -24,7 +24,7 @@ def read_file(launch: Launch, path: str) -> str | None:
 
 
 def write_files(writes: dict[str, str], launch: Launch) -> bool:
-    """False: there is nowhere to write one of them, it is read-only, or too large for a tmpfs."""
+    """Write files to mounts; False: a file has no mount, a read-only mount, or is too large for its tmpfs."""
     for path, text in writes.items():
         mount, rest = _find(launch, path)
         if mount is None or mount.read_only:
@@ -41,7 +41,7 @@ def write_files(writes: dict[str, str], launch: Launch) -> bool:
 
 def _find(launch: Launch, path: str) -> tuple[Mount | None, PurePosixPath]:
     wanted = PurePosixPath(path)
-    for mount in reversed(launch.mounts):  # the innermost
+    for mount in reversed(launch.mounts):  # the innermost mount
         if wanted.is_relative_to(mount.path):
             return mount, wanted.relative_to(mount.path)
     return None, wanted

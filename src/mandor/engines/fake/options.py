@@ -1,4 +1,4 @@
-"""What a task may say under `options.fake`: how it will behave."""
+"""Options of a task under `options.fake`: the behaviour of the unit."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from mandor.lib.quantity import Seconds, Size
 
 class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     after: Seconds | None = None
-    """It ends by itself after so long; absent: it runs until it is stopped."""
+    """Time after which the unit ends; absent: it runs until it is stopped."""
     exit_code: int = 0
     signal: str = ""
-    """It dies of this signal instead."""
+    """Signal that ends the unit instead of an exit."""
     oom: bool = False
-    """It dies for want of memory instead."""
+    """Ends the unit with OOMKilled instead."""
     vanish: bool = False
-    """It is gone instead, and nobody knows how."""
+    """Lets the unit vanish instead, without an exit code."""
     good_attempt: int = 0
-    """Attempts before this one end as said above; this one and later ones run on."""
+    """Earlier attempts end as described above; this one and later ones run on."""
     chance: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """How likely a unit ends as said above; the others run on. Decided by the engine's seed and the unit."""
+    """Probability that a unit ends as described above, decided by the engine's seed and the unit; others run on."""
     fail_start: bool | str = False
-    """It can never start; a text is the message."""
+    """Makes the start fail for good; a text is the message."""
     down_starts: int = 0
-    """So many orders to start it are answered with `EngineDown`."""
+    """Number of starts that fail with `EngineDown`."""
     start_delay: Seconds = Seconds(0)
-    """It is `starting` for so long."""
+    """Time in the phase `starting`."""
     slow: Seconds = Seconds(0)
-    """Each order about it takes so long."""
+    """Duration of each verb on the unit."""
     hang_start: bool = False
-    """The order to start it never returns and does nothing."""
+    """`start` never returns and does nothing."""
     hang_stop: bool = False
-    """The order to stop it never returns and does nothing."""
+    """`stop` never returns and does nothing."""
     stop_delay: Seconds = Seconds(0)
-    """It needs so long to stop when asked."""
+    """Time between the stop signal and the end."""
     ignore_stop: bool = False
-    """It does not stop when asked: it is killed when the grace is over."""
+    """Ignores the stop signal: the unit is killed after the grace."""
     stop_code: int | None = None
-    """The exit code when it is asked to stop; absent: it dies of the signal."""
+    """Exit code after the stop signal; absent: the signal ends the unit."""
     stdout: tuple[str, ...] = ()
-    """Lines it prints when it begins.
+    """Lines that the unit prints when it starts.
 
     `${env:NAME}`, `${file:PATH}`, `${mode:PATH}`, `${arg:N}`, `${folder}` and `${user}` are filled in from its launch.
     """
     stderr: tuple[str, ...] = ()
     on_signal: str = ""
-    """A line that it prints for each signal other than that of a stop; filled in as `stdout` is."""
+    """Line that the unit prints for each signal other than the stop signal; filled in as `stdout` is."""
     writes: dict[str, str] = {}
-    """Files it writes into its mounts when it begins, text by path; it fails where it may not, or has none."""
+    """Files that the unit writes to its mounts when it starts, text by path; it fails if it cannot write one."""
     every: Seconds | None = None
-    """It prints `tick N` so often."""
+    """Interval at which the unit prints `tick N`."""
     cpu: Annotated[float, Meta(ge=0)] = 0.01
-    """Cores it uses."""
+    """CPU cores that the unit uses."""
     memory: Size = Size(1024 * 1024)
 
     def __post_init__(self) -> None:
@@ -68,17 +68,17 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
             raise ValueError(f"{self.signal!r} is not a signal")
 
     def ends(self, unit: Unit, seed: int) -> bool:
-        """Whether this unit is one of those that end by themselves."""
+        """Return whether this unit ends by itself."""
         if self.after is None or (self.good_attempt and unit.attempt >= self.good_attempt):
             return False
         return random.Random(f"{seed} {unit}").random() < self.chance
 
     def ending(self) -> tuple[int | None, str, str]:
-        """Exit code, reason and message of the end it comes to by itself."""
+        """Return exit code, reason and message of its own end."""
         if self.oom:
             return 137, "OOMKilled", "it used more memory than its limit"
         if self.vanish:
-            return None, "Vanished", "gone, on cue"
+            return None, "Vanished", "it vanished, as requested"
         if self.signal:
             return 128 + signal.Signals[self.signal], "Signalled", self.signal
         return (
@@ -93,7 +93,7 @@ def read_options(launch: Launch) -> FakeOptions:
 
 
 def fill_in(line: str, launch: Launch) -> str:
-    """A line with what it asks about the launch."""
+    """Return a line with its placeholders filled in from the launch."""
     files = {file.path: file for file in launch.files}
     plain = {
         "folder": launch.working_dir or "/",

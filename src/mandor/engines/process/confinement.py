@@ -1,4 +1,4 @@
-"""The confinement that a node can give its tasks: found once when the engine opens, planned for each launch."""
+"""Confinement of tasks: detected once when the engine opens, planned for each launch."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from mandor.engines.shim.kernel import landlock_version
 from mandor.errors import Invalid
 
 Step = tuple[str, str, str]
-"""(kind, source or data, path in the view), as `shim.view` carries it out."""
+"""A step of `shim.view`: kind, source or data, path in the view."""
 
 NOBODY = "65534"
-"""The user of a confined task for which the agent names none."""
+"""User of a confined task for which the agent gives none."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
 KERNEL = ("/proc", "/sys", "/dev")
 GUARDED = (*SYSTEM, *KERNEL, "/etc", "/boot", "/root", "/run", "/var/run")
-"""On the node's own view, a task that is not root mounts nothing at, above or below these."""
+"""Folders of the node at, above or below which a task without its own view mounts nothing, unless it is root."""
 SECRETS = (
     *("shadow", "shadow-", "gshadow", "gshadow-", "sudoers", "sudoers.d", "krb5.keytab", "ssl/private", "ssh"),
     *("mandor", "kubernetes", "rancher", "docker", "wireguard", "NetworkManager/system-connections", "ppp", "cni"),
 )
-"""Below /etc; hidden from confined tasks, whatever their modes."""
+"""Files and folders below /etc that are hidden from confined tasks."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 LINKS_MOST = 32
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 READ = 1 | 4 | 8
-"""Landlock: execute, read files, list folders."""
+"""Landlock rights: execute, read files, list folders."""
 _LANDLOCK_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""By version: all rights over files that it knows."""
+"""All file rights by version of Landlock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """The means of this node to confine a task."""
+    """Confinement that the node supports."""
 
     view: bool = False
-    """Tasks can have namespaces of their own, with a root of their own."""
+    """Tasks can have their own namespaces and root file system."""
     landlock: int = 0
-    """The kernel's version of Landlock; 0: none."""
+    """Version of Landlock in the kernel; 0: none."""
     filter: bytes = b""
-    """The seccomp filter; empty: none for this type of machine."""
+    """Seccomp filter; empty: there is none for this machine type."""
     steps: tuple[Step, ...] = ()
-    """The part of the node that every view shows."""
+    """Steps that every view has: system folders, devices, /proc."""
     shown: tuple[str, ...] = ()
-    """Folders that the steps show, read-only."""
+    """Folders that every view shows, read-only."""
 
     def plan(self, launch: Launch, folder: UnitFolder, groups: Sequence[str]) -> dict[str, Any]:
-        """The parts of a launch record that confine it; `Invalid`: this node cannot confine it as its level asks."""
+        """Return the confinement for a launch record; `Invalid`: the node does not support what its level requires."""
         if launch.level == "privileged":
             return {"confined": None, "view": None}
         if launch.level == "restricted" and not self.view:
             raise Invalid(
-                "this node cannot confine a process as a namespace of level restricted asks: the agent can make no"
-                " namespaces; it needs root, or user namespaces for its user"
+                "this node cannot confine a process as the level restricted requires: the agent cannot create"
+                " namespaces; run it as root, or allow user namespaces for its user"
             )
         landlock = self._landlock_in_view() if self.view else self._landlock(folder, launch)
         confined = {"level": launch.level, "filter": self.filter.hex(), "landlock": landlock}
@@ -78,7 +78,7 @@ class Confinement:
         return {"root": os.path.realpath(folder.root), "tmp": str(folder.tmp), "steps": steps}
 
     def _landlock_in_view(self) -> dict[str, Any] | None:
-        """The view shows few files already; the network is the node's, and with it its abstract sockets."""
+        """Return Landlock rules for a view: only abstract sockets, because the network is that of the node."""
         return {"attributes": [0, 0, SCOPE_ABSTRACT_SOCKETS], "rules": []} if self.landlock >= 6 else None
 
     def _landlock(self, folder: UnitFolder, launch: Launch) -> dict[str, Any] | None:
@@ -96,16 +96,16 @@ class Confinement:
         return {"attributes": attributes[:size], "rules": rules}
 
     def check_target(self, path: str, launch: Launch) -> None:
-        """Refuse a mount at an absolute path that this launch must not cover."""
+        """Refuse a mount at an absolute path that would cover a system folder."""
         path = posixpath.normpath(path)
         if launch.level != "privileged" and self.view:
-            # A private view: only what the view itself consists of is guarded.
+            # In a private view only the folders of the view itself are protected.
             if path in {"/", "/etc", *SYSTEM} or any(_within(path, each) for each in KERNEL):
                 raise Invalid(f"the mount {path} would cover a system folder of the task's view; mount it elsewhere")
         elif not _is_root(launch) and any(_within(path, each) or _within(each, path) for each in GUARDED):
             raise Invalid(
-                f"the mount {path} would cover a system folder, and the task does not run as root; write a relative"
-                " path, it is put into the task's working directory"
+                f"the mount {path} would cover a system folder, and the task does not run as root; use a relative"
+                " path: it is below the task's working directory"
             )
 
 
@@ -120,7 +120,7 @@ def _is_root(launch: Launch) -> bool:
 
 
 def find_confinement(*, view: bool, visible: Sequence[str] = ()) -> Confinement:
-    """Look at the node; `view`: namespaces are possible; `visible`: folders shown besides those of the system."""
+    """Detect the confinement of the node; `view`: namespaces are possible; `visible`: folders shown in addition."""
     shown = [path for path in (*SYSTEM, *visible) if os.path.isdir(path)]
     return Confinement(
         view=view,
@@ -170,7 +170,7 @@ def _device_steps() -> Iterator[Step]:
 
 
 def _mounted_below(folders: Sequence[str]) -> Iterator[str]:
-    """File systems of their own below these folders, as /usr/local on some machines."""
+    """Yield mount points below these folders, such as /usr/local on some machines."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -182,7 +182,7 @@ def _mounted_below(folders: Sequence[str]) -> Iterator[str]:
 
 
 def _outside_links(shown: Sequence[str]) -> Iterator[Step]:
-    """Files that links of /etc lead to and that no shown folder has, as systemd's resolv.conf."""
+    """Yield steps for targets of links in /etc outside of the shown folders, such as systemd's resolv.conf."""
     count = 0
     for entry in sorted(os.scandir("/etc"), key=lambda each: each.name):
         if not entry.is_symlink() or entry.name in SECRETS:

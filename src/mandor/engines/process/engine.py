@@ -1,4 +1,4 @@
-"""The process engine: each unit has a folder and a supervisor of its own; this is the agent's end of both."""
+"""The process engine: each unit has its own folder and supervisor; this is the agent's side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mandor.engines.process.confinement import Confinement, find_confinement
 from mandor.engines.process.execution import ProcessExecution
 from mandor.engines.process.folder import Exit, Running, StopOrder
 from mandor.engines.process.hierarchy import Hierarchies
-from mandor.engines.process.launch import SUPERVISORS, Ways, make_record, stop_signal
+from mandor.engines.process.launch import SUPERVISORS, NodeFeatures, make_record, stop_signal
 from mandor.engines.process.leavings import kill_leavings
 from mandor.engines.process.logs import read_logs
 from mandor.engines.process.memory import find_memory
@@ -35,20 +35,19 @@ from mandor.model.node import Capabilities
 
 START_SECONDS_MAX = 60.0
 SUPERVISOR_SECONDS_MAX = 10.0
-"""Beyond the grace: a supervisor that has not ended its task by then is ended itself."""
+"""Seconds after the grace after which a supervisor that has not ended its task is killed."""
 STARTS_AT_ONCE = 16
 
 
 class ProcessEngine(Engine):
-    """Programs of the node, under `directory` (the agent's own; one engine at a time works in it)."""
+    """Runs programs of the node. `directory` belongs to one engine at a time."""
 
     name: ClassVar[str] = "process"
     options = ProcessOptions
 
     def __init__(self, directory: Path, *, limits: bool = True, mounts: bool = True, visible: str = "") -> None:
-        """`limits=False`: leave cgroups alone, as where there are none; `mounts=False`: make links instead, as where
-        nothing may be mounted; `visible`: folders of the node that confined tasks see besides those of the system,
-        read-only, with colons between them."""
+        """`limits=False`: do not use cgroups; `mounts=False`: make links instead of mounts; `visible`: further folders
+        of the node that confined tasks see, read-only, separated by colons."""
         self._directory = Path(directory).absolute()
         self._units_folder = self._directory / "units"
         self._trash_folder = self._directory / "trash"
@@ -65,7 +64,7 @@ class ProcessEngine(Engine):
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._cleaning: asyncio.Future[None] | None = None
 
-    # The five verbs.
+    # Required verbs.
 
     async def probe(self) -> Capabilities:
         self._open()
@@ -120,12 +119,12 @@ class ProcessEngine(Engine):
                 self._ticks.tick()
 
     async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
-        self._find_place()  # No more: whoever only stops leaves to others what they are just making.
+        self._find_place()  # Not `_open`, which deletes folders that another engine object is just creating.
         tracked = self._known(unit)
         if tracked is None:
             return
         if tracked.busy.locked():
-            self._order_stop(tracked, grace_seconds)  # It is being started: the supervisor will find the order.
+            self._order_stop(tracked, grace_seconds)  # It is being started: the supervisor will find the stop order.
         async with tracked.busy:
             if self._look(unit) is None:
                 tracked.folder.call_off()
@@ -142,14 +141,14 @@ class ProcessEngine(Engine):
         async with tracked.busy:
             trash = self._trash_folder / f"{unit}.{time.monotonic_ns()}"
             if not tracked.folder.take_away(trash):
-                raise EngineDown(f"{unit} has come to life again while it was being removed")
+                raise EngineDown(f"a supervisor of {unit} started while the unit was being removed")
             self._forget(unit)
             paths = self._trees.paths(str(unit))
             await asyncio.to_thread(discard, trash, paths)
         if self._idle():
             await asyncio.to_thread(self._leave_groups, 1.0)
 
-    # The others.
+    # Optional verbs.
 
     def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
@@ -222,14 +221,14 @@ class ProcessEngine(Engine):
         return not any(tracked.observed or tracked.busy.locked() for tracked in self._units.values())
 
     def _leave_groups(self, seconds: float) -> None:
-        """Nothing is here any more: no group either. A unit that starts meanwhile makes its own again."""
+        """Remove the cgroups of an engine without units; a unit that starts meanwhile creates them again."""
         groups.remove(self._trees.paths(SUPERVISORS), seconds=seconds)
         self._trees.remove_empty()
 
-    # What is known of each unit.
+    # State of units.
 
     def _open(self) -> None:
-        """Find what there is, and clear away what a crash left half made; once."""
+        """Detect the features of the node and delete leftovers of a crash; once."""
         if self._ready:
             return
         self._find_place()
@@ -267,7 +266,9 @@ class ProcessEngine(Engine):
             if self._look(unit) is None:
                 tracked.folder.take_away(self._trash_folder / f"{unit}.{time.monotonic_ns()}")
                 self._forget(unit)
-        made = self._trees.made()  # Before the folders are listed: a unit's folder is there before its groups.
+        made = (
+            self._trees.made()
+        )  # Read before the folders are listed: the folder of a unit is created before its groups.
         for name in made.keys() - {*os.listdir(self._units_folder), SUPERVISORS}:
             groups.kill(made[name])
             groups.remove(made[name], seconds=1.0)
@@ -293,7 +294,7 @@ class ProcessEngine(Engine):
         return tracked
 
     def _look(self, unit: Unit) -> Observed | None:
-        """What it is now; None: it was never begun."""
+        """Return the state of a unit; None: it was never started."""
         tracked = self._units.get(unit)
         if tracked is None:
             return None
@@ -303,18 +304,18 @@ class ProcessEngine(Engine):
 
     def _refresh(self, tracked: Tracked) -> None:
         if tracked.refresh(self._ended):
-            self._bury(tracked)
+            self._record_vanished(tracked)
 
     def _ended(self, tracked: Tracked) -> None:
-        """A supervisor is gone: everybody who runs beside its task goes, too."""
+        """Handle the end of a supervisor: kill commands that run beside its task, and read the record."""
         for execution in tracked.executions:
             execution.kill()
         if tracked.folder.exists:
             self._refresh(tracked)
         self._ticks.tick()
 
-    def _bury(self, tracked: Tracked) -> None:
-        """Its supervisor ended without a word: end what may be left, and write the record in its place."""
+    def _record_vanished(self, tracked: Tracked) -> None:
+        """Kill what is left of a unit whose supervisor ended without a record, and write the record."""
         running = tracked.folder.read_running()
         if running is None:
             return
@@ -326,7 +327,7 @@ class ProcessEngine(Engine):
         record = Exit(
             code=None, reason="Vanished", message=message, started_at=running.started_at, finished_at=time.time()
         )
-        with suppress(OSError):  # The disk may be full; it will be found again.
+        with suppress(OSError):  # The disk may be full; it is tried again at the next look.
             tracked.folder.write_exit(record)
         tracked.observed = record.observed(tracked.unit)
 
@@ -338,11 +339,11 @@ class ProcessEngine(Engine):
     # Supervisors.
 
     def _write_launch(self, tracked: Tracked, launch: Launch) -> bool:
-        """Whether there is something to begin; if not, the record says why."""
-        folder, ways = tracked.folder, Ways(self._trees, self._confinement, self._boot, self._mounts)
+        """Write the launch and return whether the unit can start; if not, the exit record has the reason."""
+        folder, features = tracked.folder, NodeFeatures(self._trees, self._confinement, self._boot, self._mounts)
         folder.make(open_to_pass=launch.level == "privileged" or not self._confinement.view)
         try:
-            folder.write_launch(make_record(tracked.unit, launch, folder, ways))
+            folder.write_launch(make_record(tracked.unit, launch, folder, features))
         except (Invalid, UnicodeError) as error:
             tracked.folder.write_exit(
                 Exit(code=None, reason="StartFailed", message=str(error), finished_at=time.time())
@@ -354,10 +355,10 @@ class ProcessEngine(Engine):
         pid, ready = spawn_supervisor(tracked.folder)
         tracked.attach(pid, self._ended)
         if not await ready.wait(START_SECONDS_MAX):
-            return  # Slow, not lost: `list` shows it as starting.
+            return  # It is slow: `list` shows it as starting.
         self._refresh(tracked)
         if tracked.observed is None:
-            raise EngineDown(f"the supervisor of {tracked.unit} did not begin: {tracked.folder.read_supervisor_log()}")
+            raise EngineDown(f"the supervisor of {tracked.unit} did not start: {tracked.folder.read_supervisor_log()}")
 
     def _order_stop(self, tracked: Tracked, grace_seconds: float) -> None:
         number = tracked.folder.read_stop_signal()
@@ -382,13 +383,13 @@ class ProcessEngine(Engine):
             except TimeoutError:
                 if last:
                     break
-                # It hangs, or someone stopped it. Its task dies with it, and the rest with the groups.
+                # The supervisor hangs or is stopped. The kernel kills its task with it.
                 watch.signal(signal.SIGKILL)
-        raise EngineDown(f"{tracked.unit} does not end, not even when it is killed")
+        raise EngineDown(f"{tracked.unit} does not end after SIGKILL")
 
 
 def parse_unit(name: str) -> Unit | None:
-    """The unit a folder is named after; None for any other name."""
+    """Return the unit of a folder name; None: it is another name."""
     uid, _, rest = name.partition(".")
     task, _, attempt = rest.rpartition(".")
     if not uid or not task or not attempt.isdecimal() or str(unit := Unit(uid, task, int(attempt))) != name:
@@ -398,4 +399,4 @@ def parse_unit(name: str) -> Unit | None:
 
 def check_unit(unit: Unit) -> None:
     if "/" in str(unit) or "\0" in str(unit) or str(unit).startswith(".") or parse_unit(str(unit)) != unit:
-        raise Invalid(f"{unit} cannot be the name of a unit")
+        raise Invalid(f"{unit} is not a valid name of a unit")

@@ -1,4 +1,4 @@
-"""A command that runs beside a unit's task, with pipes or with a terminal."""
+"""A command that runs beside the task of a unit, with pipes or a terminal."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from mandor.errors import EngineDown, Invalid
 
 READ_BYTES = 64 * 1024
 END_OF_INPUT = b"\x04"
-"""What a person types to end the input of a terminal."""
+"""Control character that ends the input of a terminal (Ctrl-D)."""
 
 
 class ProcessExecution:
-    """Nothing is buffered here: what the caller does not read makes the command wait."""
+    """Runs a command without buffering: unread output blocks the command."""
 
     def __init__(
         self, folder: Path, supervisor: int, command: Sequence[str], *, terminal: bool, rows: int, columns: int
     ) -> None:
         self._supervisor = supervisor
         self.closed: Callable[[], None] = lambda: None
-        """Called once it is over and let go."""
+        """Callback after the command has ended and its pipes are closed."""
         self._terminal = terminal
         self._loop = asyncio.get_running_loop()
         self._outputs: dict[str, int] = {}
@@ -40,7 +40,7 @@ class ProcessExecution:
         except OSError as error:
             raise EngineDown(f"cannot run {command[0]}: {error.strerror}") from error
         except ValueError as error:
-            raise Invalid(f"{command[0]!r} and its arguments cannot be passed on: {error}") from error
+            raise Invalid(f"{command[0]!r} or one of its arguments is invalid: {error}") from error
         self._watch = ProcessWatch(pid, lambda: None)
 
     def _open_pipes(self, folder: Path, command: Sequence[str]) -> int:
@@ -82,7 +82,7 @@ class ProcessExecution:
                 except BlockingIOError:
                     continue
                 except OSError:
-                    data = b""  # A terminal's other end is closed.
+                    data = b""  # The other end of the terminal is closed.
                 if data:
                     return stream, data
                 os.close(self._outputs.pop(stream))
@@ -119,7 +119,7 @@ class ProcessExecution:
             except BlockingIOError:
                 await self._writable()
             except OSError:
-                self._close_input()  # It does not read any more.
+                self._close_input()  # The command does not read any more.
 
     async def _writable(self) -> None:
         ready = asyncio.Event()
@@ -147,14 +147,14 @@ class ProcessExecution:
         self.closed()
 
     def kill(self) -> None:
-        """It and what it started in its process group."""
+        """Kill the command and its process group."""
         if not self._watch.over.is_set():
-            # Its number is its own until the watch has buried it.
+            # The process id is not reused before the watch has reaped the process.
             with suppress(ProcessLookupError):
                 os.killpg(self._watch.pid, signal.SIGKILL)
 
     def _let_go(self) -> None:
-        """Close our ends; whoever waits at one of them goes on and sees it."""
+        """Close the pipes; waiting readers and writers wake and see the end."""
         self._close_input()
         for end in self._outputs.values():
             self._loop.remove_reader(end)

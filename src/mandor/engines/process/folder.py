@@ -1,4 +1,4 @@
-"""The folder of one unit: what is written there, by whom, and what it means."""
+"""The folder of one unit: the files by which the engine and the supervisor communicate."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mandor.engines.shim.light import replace
 T = TypeVar("T")
 
 _FLOCK = "hhqqi4x"
-"""struct flock: type, whence, start, length, pid."""
+"""Format of `struct flock`: type, whence, start, length, pid."""
 
 
 class Running(Struct, frozen=True):
-    """Written by the supervisor just before the program begins."""
+    """Record that the supervisor writes just before the program starts."""
 
     pid: int
     started_at: float
@@ -32,7 +32,7 @@ class Running(Struct, frozen=True):
 
 
 class Exit(Struct, frozen=True, kw_only=True):
-    """Written when all of the unit is over: by the supervisor, or for one that vanished by the engine."""
+    """Record of the end, written by the supervisor, or by the engine if the supervisor vanished."""
 
     code: int | None
     reason: str
@@ -59,11 +59,11 @@ class StopOrder(Struct, frozen=True):
 
 
 class _Note(Struct, frozen=True, omit_defaults=True):
-    """What is kept of a launch on the disk: nothing secret."""
+    """Part of a launch that is kept on disk: nothing secret."""
 
     stop_signal: int = int(signal.SIGTERM)
     record: str = ""
-    """The file in memory with the launch itself; empty: the launch is in the same file as this."""
+    """File in memory with the launch; empty: the launch is in the same file."""
 
 
 class UnitFolder:
@@ -73,14 +73,14 @@ class UnitFolder:
         self._memory = memory / path.name if memory is not None else None
         self.work = path / "work"
         self.tmp = path / "tmp"
-        """What the task has as /tmp, if it has a view of its own."""
+        """Folder that is /tmp in the task's view."""
         self.root = path / "root"
-        """Where the root of the task's view is mounted, in the view's own mount namespace."""
+        """Mount point of the root of the task's view."""
         self.log = path / "log"
         self.supervisor_log = path / "supervisor.log"
 
     def make(self, *, open_to_pass: bool) -> None:
-        """`open_to_pass`: the task is another user's and finds its working folder through this one."""
+        """Create the folder; `open_to_pass`: other users may pass through it to the task's working folder."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         if open_to_pass:
             self.path.chmod(0o711)
@@ -90,7 +90,7 @@ class UnitFolder:
         return self.path.is_dir()
 
     def write_launch(self, record: dict[str, Any]) -> None:
-        """It may hold secrets: it goes to memory, where there is such a folder, and the disk has a note of it."""
+        """Write the launch, which may have secrets, to memory if possible, and a note of it to disk."""
         if self._memory is None:
             self._write("launch.json", record)
             return
@@ -100,7 +100,7 @@ class UnitFolder:
         self._write("launch.json", _Note(stop_signal=record["stop_signal"], record=str(place)))
 
     def _forget_launch(self) -> None:
-        """Delete the note first: a supervisor that is on its way finds nothing to begin."""
+        """Delete the launch, the note on disk first: a supervisor that starts meanwhile finds nothing to run."""
         note = self._read("launch.json", _Note, _Note())
         (self.path / "launch.json").unlink(missing_ok=True)
         if note is not None and note.record:
@@ -110,7 +110,7 @@ class UnitFolder:
         self._write("stop.json", order)
 
     def write_exit(self, record: Exit) -> None:
-        """And let go of the launch: it may hold secrets, and nobody needs it any more."""
+        """Write the exit record and delete the launch, which may have secrets."""
         self._write("exit.json", record, durable=True)
         self._forget_launch()
 
@@ -122,21 +122,21 @@ class UnitFolder:
         return self._read("exit.json", Exit, unreadable)
 
     def read_stop_signal(self) -> int | None:
-        """What it is to be asked to stop with; None: there is no launch."""
+        """Return the stop signal; None: there is no launch."""
         launch = self._read("launch.json", _Note, _Note())
         return None if launch is None else launch.stop_signal
 
     def read_supervisor_log(self) -> str:
-        """What a supervisor said last, if anything: there it only complains."""
+        """Return the end of the supervisor's log, which has errors only."""
         try:
             return (
-                self.supervisor_log.read_text(encoding="utf-8", errors="replace")[-2000:].strip() or "it said nothing"
+                self.supervisor_log.read_text(encoding="utf-8", errors="replace")[-2000:].strip() or "its log is empty"
             )
         except OSError:
-            return "it said nothing"
+            return "its log is empty"
 
     def supervisor(self) -> int | None:
-        """The number of the process that holds the lock, asked without taking it; None: there is none."""
+        """Return the id of the process that holds the lock; None: there is none."""
         try:
             file = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -149,14 +149,14 @@ class UnitFolder:
         return None if kind == fcntl.F_UNLCK else pid
 
     def take_away(self, trash: Path) -> bool:
-        """Move it out of sight in one step, unless a supervisor came to life in it."""
+        """Move the folder to the trash in one step; False: a supervisor has started in it."""
         try:
             file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (FileNotFoundError, NotADirectoryError):
             return True
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A supervisor may be on its way still, with this folder as its own: it must find nothing to begin.
+            # A supervisor may still start in this folder: it must find nothing to run.
             self._forget_launch()
             os.rename(self.path, trash)
         except BlockingIOError:
@@ -166,8 +166,8 @@ class UnitFolder:
         return True
 
     def call_off(self) -> None:
-        """A supervisor that is on its way finds nothing to begin; one that has come is seen, and can be stopped."""
-        with suppress(OSError):  # BlockingIOError: it has come.
+        """Cancel a start: a supervisor that starts later finds nothing to run. One that has started can be stopped."""
+        with suppress(OSError):  # BlockingIOError: a supervisor has started.
             file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,7 +179,7 @@ class UnitFolder:
         replace(str(self.path / name), msgspec.json.encode(record), durable=durable)
 
     def _read(self, name: str, kind: type[T], unreadable: T) -> T | None:
-        """A record that someone spoiled costs this unit, not the others."""
+        """Read a record; `unreadable`: the result for a damaged one, so that it affects only this unit."""
         try:
             return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
         except (FileNotFoundError, NotADirectoryError):

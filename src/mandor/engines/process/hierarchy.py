@@ -1,4 +1,4 @@
-"""Which cgroups this machine lets us use, version 1 or 2, and what groups a unit gets."""
+"""Detects the usable cgroup hierarchies, version 1 or 2, and plans the groups of a unit."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ USEFUL = frozenset({"cpu", "cpuacct", "memory", "pids"})
 LIMITS = {"cpu": "cpu", "memory": "memory", "pids": "processes"}
 PERIOD_US = 100_000
 QUOTA_US_MIN = 1_000
-"""The kernel takes no less."""
+"""Least value that the kernel accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """One mounted tree of cgroups."""
+    """One mounted cgroup hierarchy."""
 
     mount: str
     version: int
     controllers: frozenset[str]
-    """Those we use. A tree without any still tells members apart, and kills them at once (version 2)."""
+    """Controllers in use. A hierarchy without any still lists members, and kills them together (version 2)."""
 
 
 def read_hierarchies(mountinfo: str) -> list[Hierarchy]:
-    """The trees worth a group for each unit, from the text of /proc/self/mountinfo."""
+    """Return the hierarchies to use, from the text of /proc/self/mountinfo."""
     found: dict[frozenset[str], Hierarchy] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -47,12 +47,12 @@ def read_hierarchies(mountinfo: str) -> list[Hierarchy]:
 
 
 def decode_mount(path: str) -> str:
-    """A mount point as /proc/self/mountinfo has it: blanks, tabs and backslashes are written as octal numbers."""
+    """Decode a mount point of /proc/self/mountinfo, where blanks, tabs and backslashes are octal escapes."""
     return path.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 
 
 def _handed_down(mount: str) -> frozenset[str]:
-    """What a group below a version 2 mount can be given."""
+    """Return the controllers that groups below a version 2 mount can have."""
     try:
         offered = frozenset(Path(mount, "cgroup.controllers").read_text(encoding="ascii").split())
     except OSError:
@@ -61,7 +61,8 @@ def _handed_down(mount: str) -> frozenset[str]:
 
 
 def _enabled(tree: Hierarchy) -> Hierarchy:
-    """Version 2: with the controllers that really reach the groups below; inside a container they may not."""
+    """Return a version 2 hierarchy with the controllers that its groups really get; in a container some may be
+    missing."""
     if tree.version == 1:
         return tree
     control = Path(tree.mount, "cgroup.subtree_control")
@@ -77,7 +78,7 @@ def _enabled(tree: Hierarchy) -> Hierarchy:
 
 
 class Hierarchies:
-    """The trees this process may write to, and this engine's place in each: `mandor/<hash of its folder>`."""
+    """Writable hierarchies, and this engine's group in each: `mandor/<hash of its folder>`."""
 
     def __init__(self, trees: Iterable[Hierarchy], directory: Path) -> None:
         self._own = hashlib.sha256(str(directory).encode()).hexdigest()[:12]
@@ -93,14 +94,14 @@ class Hierarchies:
 
     @property
     def limits(self) -> frozenset[str]:
-        """What can be limited here: cpu, memory, processes."""
+        """Limits that can be enforced: cpu, memory, processes."""
         return frozenset(LIMITS[name] for tree in self.trees for name in tree.controllers if name in LIMITS)
 
     def paths(self, name: str) -> list[str]:
         return [f"{tree.mount}/mandor/{self._own}/{name}" for tree in self.trees]
 
     def groups(self, name: str, launch: Launch | None = None) -> list[Group]:
-        """A group in each tree, with the launch's limits where that tree has the controller."""
+        """Return a group in each hierarchy, with the limits whose controllers it has."""
         return [
             {"path": path, "version": tree.version, "above": self._above(tree), "writes": _writes(tree, launch)}
             for tree, path in zip(self.trees, self.paths(name), strict=True)
@@ -112,7 +113,7 @@ class Hierarchies:
         return [(top, controllers), (f"{top}/{self._own}", controllers)]
 
     def made(self) -> dict[str, list[str]]:
-        """The groups there are in this engine's place, by name."""
+        """Return the existing groups of this engine, by name."""
         found: dict[str, list[str]] = {}
         for folder in self.paths(""):
             for name in _folders(folder):
@@ -120,7 +121,7 @@ class Hierarchies:
         return found
 
     def remove_empty(self) -> None:
-        """Remove our own place in each tree when nothing is in it any more."""
+        """Remove the engine's group in each hierarchy if it is empty."""
         for tree in self.trees:
             for path in (f"{tree.mount}/mandor/{self._own}", f"{tree.mount}/mandor"):
                 try:
@@ -137,7 +138,7 @@ def _folders(path: str) -> Sequence[str]:
 
 
 def _writes(tree: Hierarchy, launch: Launch | None) -> list[tuple[str, str]]:
-    """What to write into which file; a `?` before the name: it may be missing."""
+    """Return the values to write, by file; a file whose name starts with `?` may be missing."""
     if launch is None:
         return []
     writes: list[tuple[str, str]] = []

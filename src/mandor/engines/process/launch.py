@@ -1,4 +1,4 @@
-"""Turns a launch into what the supervisor reads, or says why it can never start."""
+"""Converts a launch to the record that the supervisor reads, or refuses it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from mandor.model.task import File
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UNIT_VARIABLE = "MANDOR_UNIT"
-"""In the environment of everything a unit runs, so that what a dead supervisor left behind is known for what it is."""
+"""Environment variable of all processes of a unit, by which leftovers of a dead supervisor are found."""
 SUPERVISORS = "supervisors"
 SECRET_MODE = "0400"  # noqa: S105 (a file mode)
-"""Of a secret file whose task names no mode."""
+"""Mode of a file with a secret and without a given mode."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """What the engine found on its node."""
+class NodeFeatures:
+    """Features of the node that a launch uses."""
 
     trees: Hierarchies
     confinement: Confinement
     boot: str
     mounts: bool
-    """Tasks on the node's own view can have mounts, not just links."""
+    """Tasks without a view can have mounts, not only links."""
 
 
-def make_record(unit: Unit, launch: Launch, folder: UnitFolder, ways: Ways) -> dict[str, Any]:
-    """`Invalid` carries the reason in words."""
+def make_record(unit: Unit, launch: Launch, folder: UnitFolder, features: NodeFeatures) -> dict[str, Any]:
+    """Return the record; `Invalid`: it can never start."""
     if launch.image:
         raise Invalid(f"the process engine runs programs of the node, not images ({launch.image})")
     argv = [*launch.command, *launch.args]
@@ -46,12 +46,12 @@ def make_record(unit: Unit, launch: Launch, folder: UnitFolder, ways: Ways) -> d
         raise Invalid("there is no command to run")
     options = read_options("process", launch.options, ProcessOptions)
     cwd, below = _folders(launch)
-    groups = ways.trees.groups(str(unit), launch)
-    confined = ways.confinement.plan(launch, folder, [group["path"] for group in groups])
-    mounts = ways.mounts or confined["view"] is not None
+    groups = features.trees.groups(str(unit), launch)
+    confined = features.confinement.plan(launch, folder, [group["path"] for group in groups])
+    mounts = features.mounts or confined["view"] is not None
     for mount in launch.mounts:
         if mount.path.startswith("/") and mounts:
-            ways.confinement.check_target(mount.path, launch)
+            features.confinement.check_target(mount.path, launch)
     places = {mount: str(folder.work / _place(mount, launch)) for mount in launch.mounts}
     located = {mount.variable: place for mount, place in places.items() if mount.name}
     return {
@@ -77,11 +77,11 @@ def make_record(unit: Unit, launch: Launch, folder: UnitFolder, ways: Ways) -> d
         **confined,
         "links": [] if mounts else [(place, _link(mount)) for mount, place in places.items()],
         "groups": groups,
-        "shims": ways.trees.groups(SUPERVISORS),
+        "shims": features.trees.groups(SUPERVISORS),
         "stop_signal": stop_signal(launch.stop_signal),
         "log_bytes": int(options.log_size),
         "log_files": options.log_files,
-        "boot": ways.boot,
+        "boot": features.boot,
     }
 
 
@@ -90,7 +90,7 @@ def _mode(file: File, launch: Launch) -> str:
 
 
 def _user(launch: Launch) -> str | None:
-    """A confined task of a root agent is never root: `NOBODY` where the agent names no user."""
+    """Return the user; a confined task of a root agent without one runs as `NOBODY`, never as root."""
     if launch.user is None:
         return NOBODY if launch.level != "privileged" and os.geteuid() == 0 else None
     return str(launch.user)
@@ -104,7 +104,7 @@ def stop_signal(name: str) -> int:
 
 
 def _folders(launch: Launch) -> tuple[str | None, str]:
-    """The machine's folder to work in, if it is one, else the one below the unit's own."""
+    """Return an absolute working directory, or the part below the unit's own folder."""
     wanted = launch.working_dir or ""
     if wanted.startswith("/"):
         return wanted, ""
@@ -112,17 +112,17 @@ def _folders(launch: Launch) -> tuple[str | None, str]:
 
 
 def _inside(path: str, launch: Launch, what: str = "file") -> str:
-    """Where a file or a volume goes, below the unit's own folder: the machine's files are never written over."""
+    """Return the path of a file or volume below the unit's own folder; files of the node are never overwritten."""
     if path.startswith("/"):
         raise Invalid(
-            f"the {what} {path} has an absolute path: a process shares the node's file system, and mandor does not"
-            " write there; write a relative path, it is put into the task's working directory"
+            f"the {what} {path} has an absolute path: a process shares the file system of the node, and mandor"
+            " does not write there; use a relative path: it is below the task's working directory"
         )
     working_dir = launch.working_dir or ""
     if working_dir.startswith("/"):
         raise Invalid(
-            f"the {what} {path} would be put into {working_dir}, which is the node's own; leave `working_dir` out,"
-            " or make it relative, and the task works in a folder of its own"
+            f"the {what} {path} would be in {working_dir}, which belongs to the node; remove `working_dir`, or make"
+            " it relative: the task then has its own folder"
         )
     return str(PurePosixPath(_relative(working_dir, "working_dir"), _relative(path, what)))
 
@@ -137,22 +137,22 @@ def _mount(mount: Mount, place: str) -> dict[str, Any]:
 
 
 def _link(mount: Mount) -> str:
-    """Where there are no mounts, a link in the task's own folder leads to the volume."""
+    """Return the target of a link to a volume, for nodes without mounts."""
     _check_source(mount)
     wanted = "a tmpfs" if mount.source is None else "a read-only volume" if mount.read_only else ""
     if mount.path.startswith("/"):
         wanted = wanted or "a volume at an absolute path"
     if wanted or mount.source is None:
         raise Invalid(
-            f"the mount {mount.path}: {wanted} needs an agent that may mount, as a rule root's; without that a volume"
-            " is a link in the task's working directory: write a relative path"
+            f"the mount {mount.path}: {wanted} needs an agent that can mount, usually root; otherwise a volume is a"
+            " link in the task's working directory: use a relative path"
         )
     return mount.source
 
 
 def _check_source(mount: Mount) -> None:
     if mount.source is not None and not os.path.exists(mount.source):
-        raise Invalid(f"the mount {mount.path}: there is no {mount.source} on this node")
+        raise Invalid(f"the mount {mount.path}: its source {mount.source} does not exist on this node")
 
 
 def _relative(path: str, what: str) -> str:

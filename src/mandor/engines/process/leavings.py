@@ -1,4 +1,4 @@
-"""Finds and kills what a supervisor that was itself killed left running."""
+"""Finds and kills processes that a killed supervisor left running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECONDS_MAX = 2.0
 
 
 def kill_leavings(unit: Unit, paths: Sequence[str]) -> None:
-    """Kill all that is in the unit's groups, and, where there are none, all that bears its mark."""
+    """Kill the processes in the unit's cgroups or, without cgroups, those with its environment variable."""
     until = time.monotonic() + _SECONDS_MAX
     while time.monotonic() < until:
         groups.kill(paths)
@@ -26,7 +26,7 @@ def kill_leavings(unit: Unit, paths: Sequence[str]) -> None:
 
 
 def _kill_marked(unit: Unit) -> int:
-    """Kill the processes that got the unit's name in their environment; nobody else has it. How many there were."""
+    """Kill the processes whose environment has the unit's name; return their number."""
     mark = f"\0{UNIT_VARIABLE}={unit}\0".encode()
     count = 0
     for pid in _numbers():
@@ -35,13 +35,13 @@ def _kill_marked(unit: Unit) -> int:
         except OSError:
             continue
         try:
-            # Read once the process is held: so it is this one's environment.
+            # Read while the pidfd is open, so that it is the environment of this process.
             with open(f"/proc/{pid}/environ", "rb") as file:
                 if mark in b"\0" + file.read():
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                     count += 1
         except OSError:
-            continue  # Another user's, or gone.
+            continue  # The process of another user, or it has ended.
         finally:
             os.close(process)
     return count

@@ -1,4 +1,4 @@
-"""Reads a task's log files, across rotations, from any point, and on as they grow."""
+"""Reads the log files of a task across rotations, from any point, and follows them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _STREAMS = {b"o": "stdout", b"e": "stderr"}
 def read_logs(
     path: Path, over: Callable[[], bool] | None, *, tail: int | None = None, since: float | None = None
 ) -> AsyncIterator[LogLine]:
-    """Lines from `tail` before the end, or from the beginning, none before `since`; with `over`, until it says so."""
+    """Yield the last `tail` lines or all, none before `since`; with `over`, follow the log until `over` returns
+    True."""
     return _stream(LogReader(path), over, tail, since)
 
 
@@ -29,7 +30,7 @@ async def _stream(
     try:
         await asyncio.to_thread(reader.begin, tail, since)
         while True:
-            ended = over is None or over()  # Asked before reading: what came before the end is read still.
+            ended = over is None or over()  # Checked before reading, so that the last lines are read.
             lines = await asyncio.to_thread(reader.read)
             for line in lines:
                 if since is None or line.at >= since:
@@ -43,7 +44,7 @@ async def _stream(
 
 
 class LogReader:
-    """A place in the sequence of a log's files. Files are told apart by inode: their names move on."""
+    """A position in the sequence of log files. Files are identified by inode, because rotation renames them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,7 +52,7 @@ class LogReader:
         self._rest = b""
 
     def begin(self, tail: int | None, since: float | None) -> None:
-        """Go to the first line that may be wanted."""
+        """Go to the first line that can match."""
         files = list(self._open_all())
         if not files:
             return
@@ -68,7 +69,7 @@ class LogReader:
                 file.close()
 
     def read(self) -> list[LogLine]:
-        """Some more lines; none: that is all for now."""
+        """Return more lines; none: the end was reached."""
         while True:
             if self._file is None and not self._open_next(None):
                 return []
@@ -83,7 +84,7 @@ class LogReader:
                 return []
 
     def _move_on(self) -> bool:
-        """To the file after this one, if this one will not grow any more and has been read to its end."""
+        """Open the next file if this one was rotated and read to its end."""
         assert self._file is not None
         status = os.fstat(self._file.fileno())
         if _same(self._path, status.st_ino):
@@ -93,7 +94,7 @@ class LogReader:
         return self._open_next(status.st_ino)
 
     def _open_next(self, inode: int | None) -> bool:
-        """Open the file that follows the one of that inode; the oldest, if that one is gone."""
+        """Open the file after the one with this inode; the oldest file, if that one is gone."""
         files = list(self._open_all())
         numbers = [os.fstat(file.fileno()).st_ino for file in files]
         index = numbers.index(inode) + 1 if inode in numbers else 0
@@ -108,7 +109,7 @@ class LogReader:
         return True
 
     def _open_all(self) -> Iterator[BinaryIO]:
-        """All files there are, oldest first, each once, even if they are renamed meanwhile."""
+        """Open all files, the oldest first, each once, also if they are renamed meanwhile."""
         seen = set()
         names = [self._path, *(Path(f"{self._path}.{number}") for number in range(1, FILES_MAX))]
         files: list[BinaryIO] = []
@@ -137,12 +138,12 @@ def _same(path: Path, inode: int) -> bool:
     try:
         return path.stat().st_ino == inode
     except FileNotFoundError:
-        return True  # Between two renames, or removed: nothing to go on to.
+        return True  # Between two renames, or removed: there is no next file.
 
 
 def _find_tail(files: list[BinaryIO], lines: int) -> tuple[int, int]:
-    """Which file, and where in it, the last so many lines begin."""
-    wanted = lines + 1  # The end of the line before.
+    """Return the file and the offset where the last `lines` lines start."""
+    wanted = lines + 1  # The line end before it.
     for index in range(len(files) - 1, -1, -1):
         file = files[index]
         end = file.seek(0, os.SEEK_END)

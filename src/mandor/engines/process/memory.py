@@ -1,4 +1,4 @@
-"""A folder in memory for what must not reach the disk: launches, with their environment, and secret files."""
+"""Finds a folder in memory for data that must not be on disk: launches with their environment, and secret files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MEMORY_KINDS = frozenset({"tmpfs", "ramfs"})
 
 
 def find_memory(directory: Path) -> Path | None:
-    """The folder in memory of the engine that works in `directory`, made if need be; None: this node has none.
+    """Return the folder in memory of the engine with this `directory`, created if need be; None: the node has none.
 
-    It is empty after a reboot, and then nothing in it is needed: no unit outlives a reboot."""
+    It is empty after a reboot, when no unit runs any more."""
     own = hashlib.sha256(str(directory).encode()).hexdigest()[:12]
     for place in _places():
         try:
@@ -28,7 +28,7 @@ def find_memory(directory: Path) -> Path | None:
 
 
 def _places() -> Iterator[Path]:
-    """Folders that may be in memory, those first that only this user writes to."""
+    """Yield folders that may be in memory, those that only this user can write first."""
     if os.geteuid() == 0:
         yield Path("/run")
     elif (own := Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}")).is_dir():
@@ -40,14 +40,14 @@ def _places() -> Iterator[Path]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Make a folder that only this user can read; False: there is one already that is not so."""
+    """Create a folder that only this user can read; False: it exists with other permissions."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = os.lstat(folder)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def _in_memory(path: Path) -> bool:
-    """Whether the file system of that path is in memory, from the longest mount point above it."""
+    """Return whether the file system of that path is in memory."""
     real = str(path.resolve())
     best, kind = "", ""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:

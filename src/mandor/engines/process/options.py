@@ -1,4 +1,4 @@
-"""What a task may say under `options.process`."""
+"""Options of a task under `options.process`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mandor.lib.quantity import Size
 
 class ProcessOptions(Struct, frozen=True, forbid_unknown_fields=True):
     log_size: Size = Size(10 * 1024 * 1024)
-    """How large a log file grows before the next one begins."""
+    """Size at which a log file is rotated."""
     log_files: Annotated[int, Meta(ge=1, le=100)] = 3
-    """How many are kept, the one being written included."""
+    """Number of log files that are kept, including the current one."""
 
     def __post_init__(self) -> None:
         if self.log_size < 64 * 1024:

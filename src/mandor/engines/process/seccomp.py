@@ -1,4 +1,4 @@
-"""The seccomp filter of confined tasks: system calls that a program of a tenant does not need, refused with EPERM.
+"""The seccomp filter of confined tasks: refuses system calls that tenants do not need with EPERM.
 
 The list follows the default profile of Docker. The filter is a classic BPF program, made once per machine type.
 """
@@ -11,7 +11,7 @@ from functools import cache
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _MACHINE, _FIRST, _SECOND = 0, 4, 16, 24
-"""Offsets in `struct seccomp_data`; of the arguments, the lower halves on a little-endian machine."""
+"""Offsets in `struct seccomp_data`; for arguments, of the lower halves on a little-endian machine."""
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 _EPERM, _ENOSYS = 1, 38
@@ -82,21 +82,21 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "ustat": (136, None),
     "vhangup": (153, 58),
 }
-"""By name: the number on x86_64 and on aarch64; None: that machine has no such call."""
+"""Numbers of system calls on x86_64 and aarch64, by name; None: the machine has no such call."""
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _IOCTL, _SOCKET = (16, 29), (41, 198)
 
 
 @cache
 def make_filter(machine: str = "") -> bytes:
-    """The filter for that machine, as eight-byte instructions; empty: there is none for machines of this type."""
+    """Return the filter as eight-byte instructions; empty: there is none for this machine type."""
     machine = machine or platform.machine()
     if machine not in _MACHINES:
         return b""
     column = list(_MACHINES).index(machine)
     program = [
         _load(_MACHINE),
-        *_unless_equal(_MACHINES[machine], _ENOSYS),  # programs of another type: 32 bit on a machine of 64
+        *_unless_equal(_MACHINES[machine], _ENOSYS),  # programs of another architecture, such as 32-bit ones
         _load(_NUMBER),
     ]
     if machine == "x86_64":
@@ -104,7 +104,7 @@ def make_filter(machine: str = "") -> bytes:
     for numbers in REFUSED.values():
         if (number := numbers[column]) is not None:
             program += [_jump(_JUMP_EQUAL, number, 0, 1), _error(_EPERM)]
-    # The C library takes `clone` instead, whose flags can be seen here.
+    # The C library falls back to `clone`, whose flags the filter can check.
     program += [_jump(_JUMP_EQUAL, _CLONE3[column], 0, 1), _error(_ENOSYS)]
     program += _when(_CLONE[column], [_load(_FIRST), _jump(_JUMP_SET, _NAMESPACES, 0, 1), _error(_EPERM)])
     program += _when(
@@ -121,7 +121,7 @@ def make_filter(machine: str = "") -> bytes:
 
 
 def _when(number: int, body: list[bytes]) -> list[bytes]:
-    """Run `body` for that call alone, and allow the call if the body does not return."""
+    """Return instructions that run `body` for one system call, and allow the call if the body does not return."""
     return [_jump(_JUMP_EQUAL, number, 0, len(body) + 1), *body, _return(_ALLOW)]
 
 

@@ -1,4 +1,4 @@
-"""Starts the programs of the `shim` package, detached from the agent."""
+"""Starts programs of the `shim` package, detached from the agent."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _EVERY_SIGNAL = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 class Ready:
-    """The agent's end of a pipe on which a supervisor says that its program runs; it ends if nothing is to be said."""
+    """Reading end of a pipe: a supervisor writes a byte when its program runs, or closes it."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
     async def wait(self, seconds: float) -> bool:
-        """Whether word, or the end, came in time."""
+        """Return whether the byte or the end arrived in time."""
         loop = asyncio.get_running_loop()
         heard = asyncio.Event()
         loop.add_reader(self._pipe, heard.set)
@@ -42,7 +42,7 @@ class Ready:
 
 
 def spawn_supervisor(folder: UnitFolder) -> tuple[int, Ready]:
-    """A supervisor for the unit in `folder`: in a session of its own, with nothing of the agent's environment."""
+    """Start a supervisor for the unit in `folder`, in its own session and without the agent's environment."""
     heard, ready = os.pipe()
     actions: list[tuple[Any, ...]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
@@ -51,7 +51,7 @@ def spawn_supervisor(folder: UnitFolder) -> tuple[int, Ready]:
         (os.POSIX_SPAWN_DUP2, ready, READY),
     ]
     try:
-        # SIGTERM waits until the supervisor can take it: an order may come before it is ready.
+        # SIGTERM is blocked until the supervisor handles it: a stop order may come before.
         return _spawn([str(folder.path)], actions, blocked=[signal.SIGTERM]), Ready(heard)
     except OSError:
         os.close(heard)
@@ -61,14 +61,14 @@ def spawn_supervisor(folder: UnitFolder) -> tuple[int, Ready]:
 
 
 def spawn_inside(folder: Path, supervisor: int, command: Sequence[str], ends: tuple[int, int, int]) -> int:
-    """A command beside the task of that supervisor, with these standard input, output and error."""
+    """Start a command beside the task of a supervisor, with these standard streams."""
     actions = [(os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(ends)]
     return _spawn([str(folder), str(supervisor), *command], actions)
 
 
 @cache
 def mounts_possible() -> bool:
-    """Whether tasks can have mounts of their own: root's can, unless something forbids it; tried once."""
+    """Return whether tasks can have mounts, by an attempt: usually if the agent is root."""
     if os.geteuid() != 0:
         return False
     return _try("mounts")
@@ -76,8 +76,7 @@ def mounts_possible() -> bool:
 
 @cache
 def view_possible() -> bool:
-    """Whether tasks can have namespaces of their own: root's can, others' where user namespaces are allowed; tried
-    once."""
+    """Return whether tasks can have namespaces, by an attempt: if the agent is root or user namespaces are allowed."""
     return _try("view")
 
 

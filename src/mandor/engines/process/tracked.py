@@ -1,4 +1,4 @@
-"""What the engine knows of one unit, read anew only when something may have changed."""
+"""Cached state of one unit, refreshed when it may have changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Tracked:
         self.unit = unit
         self.folder = UnitFolder(path, memory)
         self.busy = asyncio.Lock()
-        """Held while it is started or removed."""
+        """Held while the unit is started or removed."""
         self.observed: Observed | None = None
         self.stop_by: float | None = None
         self.executions: set[ProcessExecution] = set()
@@ -26,7 +26,7 @@ class Tracked:
 
     @property
     def watch(self) -> ProcessWatch | None:
-        """On its supervisor, while that lives."""
+        """Watch on the supervisor while it runs."""
         return self._watches.get(self._holder)
 
     def attach(self, pid: int, ended: Callable[[Tracked], None]) -> None:
@@ -42,10 +42,11 @@ class Tracked:
         try:
             self._watches[pid] = ProcessWatch(pid, gone)
         except ProcessLookupError:
-            return  # Gone already; the lock will show it.
+            return  # It has ended already, which the lock shows.
 
     def refresh(self, ended: Callable[[Tracked], None]) -> bool:
-        """Read how it is now; True: it was begun, and nobody is there who could say how it ended."""
+        """Read the state; return whether the unit has vanished: it was started, and has no supervisor and no exit
+        record."""
         while True:
             if self._has_supervisor(ended):
                 running = self.folder.read_running()
@@ -56,7 +57,7 @@ class Tracked:
                 )
                 return False
             begun = self.folder.read_running() is not None
-            # Asked again after the record was read: a supervisor may have come, or come and gone, in between.
+            # Checked again after the record was read: a supervisor may have started or ended in between.
             if self.folder.supervisor() is not None:
                 continue
             record = self.folder.read_exit()
@@ -67,7 +68,7 @@ class Tracked:
         pid = self.folder.supervisor()
         while pid is not None:
             self.attach(pid, ended)
-            # The lock is asked again once the process is held: so it is this one, and not a later one of that number.
+            # Checked again with the pidfd open, so that it is this process and not a later one with the same id.
             again = self.folder.supervisor()
             if again == pid and self.watch is not None:
                 return True

@@ -1,4 +1,4 @@
-"""Deletes the folders of removed units, and never anything that is only mounted there."""
+"""Deletes the folders of removed units, without anything that is mounted in them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ log = logging.getLogger(__name__)
 
 
 def discard(folder: Path, paths: Sequence[str]) -> None:
-    """Delete what was one unit's: its folder, and the cgroups at these paths with all that is in them."""
+    """Delete the folder of a unit and the cgroups at these paths, with their processes."""
     groups.kill(paths)
     groups.remove(paths, seconds=5.0)
     _delete(folder)
 
 
 def empty(trash: Path) -> None:
-    """Delete what an earlier agent had thrown away and not deleted yet."""
+    """Delete folders that an earlier agent left in the trash."""
     for folder in trash.iterdir():
         _delete(folder)
 

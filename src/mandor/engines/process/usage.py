@@ -1,4 +1,4 @@
-"""What units use now: from their cgroups, else from all processes below their supervisors."""
+"""Measures the usage of units from their cgroups, else from the processes below their supervisors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def measure(supervisors: Mapping[Unit, int], trees: Hierarchies) -> dict[Unit, Usage]:
-    """By unit; `supervisors` are the numbers of their supervisors."""
+    """Return the usage by unit; `supervisors`: process ids of the supervisors."""
     found: dict[Unit, Usage] = {}
     for unit in supervisors:
         paths = trees.paths(str(unit))
@@ -34,7 +34,7 @@ class _Process(NamedTuple):
 
 
 def _measure_processes(supervisors: Mapping[Unit, int]) -> dict[Unit, Usage]:
-    """One look at all processes of the machine serves every unit."""
+    """Measure all units with one scan of /proc."""
     processes = {int(name): process for name in os.listdir("/proc") if name.isdecimal() and (process := _read(name))}
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
@@ -61,13 +61,13 @@ def _read(name: str) -> _Process | None:
         return None
     if len(fields) < 22:
         return None
-    # Its own time, and that of its children that have ended.
+    # CPU time of the process and of its ended children.
     ticks = sum(int(field) for field in fields[11:15])
     return _Process(int(fields[1]), ticks / _TICKS, int(fields[21]) * _PAGE_BYTES)
 
 
 def measure_disk(folders: Mapping[Unit, Path]) -> dict[Unit, int]:
-    """What all files below their folders take: what they wrote there, and their logs."""
+    """Return the disk usage of the folders of units in bytes: written files and logs."""
     return {unit: sum(map(_bytes, _files(folder))) for unit, folder in folders.items()}
 
 
@@ -80,4 +80,4 @@ def _bytes(path: str) -> int:
     try:
         return os.lstat(path).st_blocks * 512
     except OSError:
-        return 0  # It went away meanwhile.
+        return 0  # It was deleted meanwhile.

@@ -1,4 +1,4 @@
-"""Waiting for a process to end, without polling and without trusting its number."""
+"""Waits for the end of a process by pidfd, without polling."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 
 class ProcessWatch:
-    """Holds one process by a pidfd: the number may be used again, the pidfd never means another."""
+    """Holds one process by a pidfd, which, unlike the process id, is never reused for another process."""
 
     def __init__(self, pid: int, ended: Callable[[], None]) -> None:
         self.pid = pid
         self.over = asyncio.Event()
         self.code: int | None = None
-        """Its exit code as a shell shows it; None: not known, because it is nobody's child here."""
+        """Exit code in the convention of shells; None: unknown, because the process is not a child of this one."""
         self._file = os.pidfd_open(pid)
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._file, self._notice)
 
     def signal(self, number: int) -> None:
-        """To this process; nothing if it has ended."""
+        """Send a signal to the process; do nothing if it has ended."""
         if self._file >= 0:
             try:
                 signal.pidfd_send_signal(self._file, number)
@@ -36,7 +36,7 @@ class ProcessWatch:
             if ended is not None:
                 self.code = ended.si_status + (0 if ended.si_code == os.CLD_EXITED else 128)
         except ChildProcessError:
-            pass  # The child of an earlier agent: init buries it.
+            pass  # The child of an earlier agent is reaped by init.
         self.close()
         self.over.set()
         self._ended()

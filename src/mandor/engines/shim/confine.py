@@ -1,4 +1,4 @@
-"""Giving up rights before a program of a tenant begins: user, capabilities, new privileges, files, system calls."""
+"""Drops rights before a program of a tenant starts: user, capabilities, new privileges, files, system calls."""
 
 import os
 import stat
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FILE_ACCESS = 0b111 | 1 << 14 | 1 << 15
-"""Execute, write, read, truncate, device control: the rights that a rule for a single file may have."""
+"""Landlock rights that a rule for a single file may have: execute, write, read, truncate, device control."""
 
 
 def prepare(confined: "dict[str, Any] | None") -> "int | None":
-    """The Landlock rule set of a launch, made while the folders it names can be opened; None: there is none."""
+    """Create the Landlock rule set of a launch, while its folders can be opened; None: there is none."""
     if confined is None or confined["landlock"] is None:
         return None
     attributes = b"".join(number.to_bytes(8, "little") for number in confined["landlock"]["attributes"])
@@ -32,7 +32,7 @@ def prepare(confined: "dict[str, Any] | None") -> "int | None":
 
 
 def give_up(confined: "dict[str, Any] | None", person: "Person | None", rules: "int | None") -> None:
-    """Become the task's user; where the launch is confined, without any capability and behind the filters."""
+    """Change to the task's user and, if the launch is confined, drop all capabilities and apply the filters."""
     if confined is None:
         if person is not None:
             become(person)

@@ -1,10 +1,10 @@
-"""Becoming the task: its groups, its user, its environment, its working directory, its program."""
+"""Turns a process into the task: cgroups, user, environment, working directory, program."""
 
 import fcntl
 import os
 
 from mandor.engines.shim import confine, groups, kernel, mounts
-from mandor.engines.shim.light import close_from, read, signal, try_tell
+from mandor.engines.shim.light import close_from, read, signal, try_write_kernel
 from mandor.engines.shim.person import Person, Refused, find_person
 from mandor.engines.shim.view import Namespaces
 
@@ -18,7 +18,7 @@ _SIGNALS = range(1, 65)
 
 
 def read_launch(folder: str) -> "dict[str, Any] | None":
-    """The launch of the unit in `folder`: what is not secret is there, and names the file in memory with the rest."""
+    """Read the launch of the unit in `folder`; a note there may name the file in memory with the launch."""
     note = read(f"{folder}/launch.json")
     if note is None:
         return None
@@ -27,7 +27,7 @@ def read_launch(folder: str) -> "dict[str, Any] | None":
 
 
 def find_folder(launch: "dict[str, Any]") -> str:
-    """The working directory: the unit's own, a folder in it, or one of the machine's."""
+    """Return the working directory: the unit's own folder, one inside it, or a folder of the node."""
     return str(launch["cwd"] or os.path.join(launch["work"], launch["below"]))
 
 
@@ -38,10 +38,11 @@ def enter(
     parent: int,
     namespaces: "Namespaces | None" = None,
 ) -> "NoReturn":
-    """Become `argv` in the unit's surroundings, for as long as `parent` lives; `Refused` if that cannot be.
+    """Execute `argv` with the cgroups, user and namespaces of the unit; `Refused`: that is not possible. The process
+    ends with `parent`.
 
-    `namespaces`: those of the task, where they exist already. All that needs a file of the node, a name or a library
-    is done before they are entered: in the task's view, files are the tenant's."""
+    `namespaces`: existing namespaces of the task. Everything that needs a file, a name or a library of the node is done
+    before they are entered, because files in the task's view belong to the tenant."""
     groups.join([group["path"] for group in launch["groups"]])
     _reset()
     env = _environment(launch, person)
@@ -55,10 +56,10 @@ def enter(
     if launch["mounts"] and person is not None and person.uid != 0:
         kernel.gain_no_privileges()  # a set-user-id program must not read files that the tenant mounted
     if not launch["cwd"]:
-        # Entered before the user changes: the way there may lead through folders that are the agent's alone.
+        # Entered before the user changes: only the agent can pass some folders above it.
         _change_folder(find_folder(launch))
     confine.give_up(confined, person, rules)
-    kernel.die_with_parent()  # after the user changed: the kernel forgets it then
+    kernel.die_with_parent()  # after the change of the user, which resets it
     if os.getppid() != parent:
         os._exit(0)
     if launch["cwd"]:
@@ -67,16 +68,16 @@ def enter(
 
 
 def _reset() -> None:
-    """Give back what the agent or this interpreter changed for itself."""
+    """Reset signals, umask and OOM score to their defaults."""
     for number in _SIGNALS:
         try:
             if signal.getsignal(number) is not signal.SIG_DFL:
                 signal.signal(number, signal.SIG_DFL)
         except (OSError, ValueError):
-            continue  # KILL, STOP and the C library's own.
+            continue  # KILL, STOP and signals of the C library.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.umask(0o022)
-    try_tell("/proc/self/oom_score_adj", "0")
+    try_write_kernel("/proc/self/oom_score_adj", "0")
 
 
 def _environment(launch: "dict[str, Any]", person: "Person | None") -> dict[str, str]:
@@ -93,7 +94,7 @@ def _change_folder(path: str) -> None:
     except FileNotFoundError:
         raise Refused(f"the working directory {path} does not exist") from None
     except OSError as error:
-        raise Refused(f"the working directory {path} cannot be entered: {error.strerror}") from None
+        raise Refused(f"cannot change to the working directory {path}: {error.strerror}") from None
 
 
 def _execute(argv: "Sequence[str]", env: "dict[str, str]") -> "NoReturn":
@@ -105,18 +106,18 @@ def _execute(argv: "Sequence[str]", env: "dict[str, str]") -> "NoReturn":
             os.execve(place, list(argv), env)  # noqa: S606
         except (FileNotFoundError, NotADirectoryError):
             if os.path.exists(place):
-                raise Refused(f"{place} names an interpreter that does not exist") from None
+                raise Refused(f"the interpreter of {place} does not exist") from None
         except PermissionError:
             denied = True
         except (OSError, ValueError) as error:
             raise Refused(f"{place} cannot be executed: {getattr(error, 'strerror', None) or error}") from None
     if denied:
-        raise Refused(f"{program} may not be executed by this user")
+        raise Refused(f"this user may not execute {program}")
     raise Refused(f"there is no program `{program}`" + ("" if "/" in program else f" in {search}"))
 
 
 def run_inside(folder: str, supervisor: int, argv: "Sequence[str]") -> "NoReturn":
-    """Run a command beside the task of that unit; its errors go to standard error, with a shell's exit codes."""
+    """Run a command beside the task of a unit; errors go to standard error, with exit codes as in a shell."""
     parent = os.getppid()
     close_from(3)
     try:
@@ -135,7 +136,7 @@ def run_inside(folder: str, supervisor: int, argv: "Sequence[str]") -> "NoReturn
 
 
 def _open_namespaces(pid: int, supervisor: int, names: "Sequence[str]" = ()) -> Namespaces:
-    """The namespaces of that child of the supervisor; another process that got its number is refused."""
+    """Open the namespaces of a child of the supervisor; a reused process id is refused."""
     found = Namespaces(pid, names)
     with open(f"/proc/{pid}/stat", "rb") as file:
         parent = int(file.read().rpartition(b") ")[2].split()[1])
@@ -147,7 +148,7 @@ def _open_namespaces(pid: int, supervisor: int, names: "Sequence[str]" = ()) -> 
 def _run_in_view(
     launch: "dict[str, Any]", person: "Person | None", argv: "Sequence[str]", parent: int, found: Namespaces
 ) -> "NoReturn":
-    """Start the command as a child in the task's process namespace, wait for it and end with its exit code."""
+    """Run the command as a child in the task's process namespace, and exit with its exit code."""
     kernel.die_with_parent()
     if os.getppid() != parent:
         os._exit(0)

@@ -1,13 +1,13 @@
-"""The cgroups of one unit: made, entered, read, emptied and removed, whatever the version.
+"""Operations on the cgroups of one unit, version 1 or 2.
 
-A group is a record: `above` are the groups it lies in, outermost first, with the controllers each hands down (version 2
+A group is a record: `above` are its parent groups, outermost first, with the controllers that each enables (version 2
 only); `writes` are its limits.
 """
 
 import os
 import time
 
-from mandor.engines.shim.light import signal, tell, try_tell
+from mandor.engines.shim.light import signal, try_write_kernel, write_kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def make(group: "Group") -> None:
-    """Make it with its limits; it may be there already."""
+    """Create a group with its limits; it may exist already."""
     for _ in range(20):
         try:
             for path, controllers in group["above"]:
@@ -31,27 +31,29 @@ def make(group: "Group") -> None:
             os.makedirs(group["path"], exist_ok=True)
             break
         except FileNotFoundError:
-            continue  # Someone removed the empty group above in between.
+            continue  # Another process removed the empty parent group in between.
     for name, value in group["writes"]:
         _set(group["path"], name, value)
 
 
 def _hand_down(path: str, controllers: str) -> None:
     for controller in controllers.split():
-        try_tell(f"{path}/cgroup.subtree_control", f"+{controller}")  # The limit that needs it will say so.
+        try_write_kernel(
+            f"{path}/cgroup.subtree_control", f"+{controller}"
+        )  # Setting the limit that needs it will fail with a message.
 
 
 def _set(path: str, name: str, value: str) -> None:
     """Set a limit; a name that begins with `?` may be missing or refused."""
     try:
-        tell(f"{path}/{name.removeprefix('?')}", value)
+        write_kernel(f"{path}/{name.removeprefix('?')}", value)
     except OSError as error:
         if not name.startswith("?"):
             raise OSError(error.errno, f"cannot set {name} to {value}: {os.strerror(error.errno or 0)}") from error
 
 
 def make_and_join(group: "Group") -> None:
-    """Move this process into a group that others may remove as long as nobody is in it."""
+    """Create a group, which others may remove while it is empty, and move this process into it."""
     for _ in range(20):
         try:
             make(group)
@@ -62,13 +64,13 @@ def make_and_join(group: "Group") -> None:
 
 
 def join(paths: "Sequence[str]") -> None:
-    """Move this process there."""
+    """Move this process into the groups."""
     for path in paths:
-        tell(f"{path}/cgroup.procs", "0")
+        write_kernel(f"{path}/cgroup.procs", "0")
 
 
 def members(path: str) -> list[int]:
-    """The processes in a group, those of groups inside it too."""
+    """Return the processes in a group and in the groups inside it."""
     found: list[int] = []
     for folder, _, _ in os.walk(path):
         try:
@@ -80,21 +82,21 @@ def members(path: str) -> list[int]:
 
 
 def kill(paths: "Sequence[str]") -> None:
-    """Kill whatever is in there now."""
+    """Kill all processes in the groups."""
     for path in paths:
-        try_tell(f"{path}/cgroup.kill", "1")
+        try_write_kernel(f"{path}/cgroup.kill", "1")
     for path in paths:
         _kill_members(path)
 
 
 def _kill_members(path: str) -> None:
-    """Kill each, but only if it is a member still once its number is held: a number may be another's by now."""
+    """Kill each member by pidfd, if it is still a member then: process ids are reused."""
     held: dict[int, int] = {}
     for pid in members(path):
         try:
             held[pid] = os.pidfd_open(pid)
         except OSError:
-            continue  # It ended by itself.
+            continue  # It has ended.
     still = set(members(path)) if held else set()
     for pid, process in held.items():
         try:
@@ -106,7 +108,7 @@ def _kill_members(path: str) -> None:
 
 
 def remove(paths: "Sequence[str]", *, seconds: float) -> bool:
-    """Remove empty groups; the last process may take a moment to leave. Whether all are gone."""
+    """Remove empty groups, waiting for the last process; return whether all are gone."""
     until = time.monotonic() + seconds
     left = list(paths)
     while True:
@@ -128,7 +130,7 @@ def _removed(path: str) -> bool:
 
 
 def oom_kills(paths: "Sequence[str]") -> int:
-    """How many processes in there the kernel killed for want of memory."""
+    """Return the number of processes in the groups that the kernel killed for lack of memory."""
     return max(
         (_counter(path, name, "oom_kill") for path in paths for name in ("memory.events", "memory.oom_control")),
         default=0,
@@ -136,7 +138,7 @@ def oom_kills(paths: "Sequence[str]") -> int:
 
 
 def cpu_seconds(paths: "Sequence[str]") -> float | None:
-    """CPU time used in there; None where no controller counts it."""
+    """Return the CPU seconds used in the groups; None: no controller counts them."""
     for path in paths:
         try:
             with open(f"{path}/cpuacct.usage", encoding="ascii") as file:
@@ -150,7 +152,7 @@ def cpu_seconds(paths: "Sequence[str]") -> float | None:
 
 
 def memory_bytes(paths: "Sequence[str]") -> int | None:
-    """Memory in use, without file pages the kernel can drop; None where no controller counts it."""
+    """Return the memory in use without reclaimable file cache; None: no controller counts it."""
     for path in paths:
         for total, inactive in (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file")):
             try:

@@ -1,7 +1,7 @@
 """System calls that the standard library lacks, resolved when this module is imported.
 
-A supervisor imports this module before it enters the view of a task. Nothing here imports, opens or loads a file when
-it is called: in the view of a task, files are the tenant's.
+A supervisor imports this module before it enters the view of a task. No function here imports, opens or loads a file,
+because files in the view of a task belong to the tenant.
 """
 
 import os
@@ -36,7 +36,7 @@ _LANDLOCK_VERSION = 1
 
 try:
     from _ctypes import CFuncPtr, _SimpleCData, dlopen, dlsym, get_errno
-except ImportError:  # an interpreter without these names: the whole module, loaded here as well
+except ImportError:  # an interpreter without these names needs the full module
     import ctypes
 
     _library = ctypes.CDLL(None, use_errno=True)
@@ -83,7 +83,7 @@ def mount(source: "bytes | None", target: bytes, kind: "bytes | None", flags: in
 
 
 def detach(target: bytes) -> None:
-    """Unmount it and all below it, as soon as nothing uses it."""
+    """Unmount a path and everything below it lazily."""
     _check(_umount2(target, DETACH))
 
 
@@ -92,7 +92,7 @@ def unshare(namespaces: int) -> None:
 
 
 def join(file: int, namespace: int) -> None:
-    """Enter the namespace of that open file."""
+    """Enter the namespace of an open file."""
     _check(_setns(file, namespace))
 
 
@@ -111,15 +111,15 @@ def gain_no_privileges() -> None:
 
 
 def become_subreaper() -> None:
-    """Descendants whose parents end become children of this process, not of init."""
+    """Make this process the new parent of orphaned descendants, instead of init."""
     _check(_prctl(_PR_SET_CHILD_SUBREAPER, Long(1), 0, 0, 0))
 
 
 def drop_bounding_set() -> None:
-    """No program that this process executes can gain a capability; needs CAP_SETPCAP."""
+    """Empty the capability bounding set, so that no executed program gains a capability; needs CAP_SETPCAP."""
     for number in range(_CAPABILITIES_MAX):
         if _prctl(_PR_CAPBSET_DROP, Long(number), 0, 0, 0) & 0xFFFFFFFF:
-            return  # the kernel knows no more of them
+            return  # the kernel has no higher capability
 
 
 def drop_capabilities() -> None:
@@ -130,14 +130,14 @@ def drop_capabilities() -> None:
 
 
 def filter_calls(program: bytes) -> None:
-    """Install a seccomp filter: instructions of eight bytes each. It holds for all descendants."""
+    """Install a seccomp filter of eight-byte instructions for this process and its descendants."""
     text = Text(program)
     record = (len(program) // 8).to_bytes(8, "little") + text.address.to_bytes(8, "little")
     _check(_prctl(_PR_SET_SECCOMP, Long(_SECCOMP_FILTER), record, 0, 0))
 
 
 class Text:
-    """Bytes whose address is known, kept as long as this object."""
+    """Bytes with a known address, kept alive by this object."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -149,18 +149,18 @@ _memmove = _find("memmove")
 
 
 def landlock_version() -> int:
-    """The version of Landlock that the kernel has; 0: none."""
+    """Return the version of Landlock in the kernel; 0: none."""
     found = _syscall(Long(_LANDLOCK_CREATE), None, Long(0), Long(_LANDLOCK_VERSION))
     return max(0, found)
 
 
 def landlock_create(attributes: bytes) -> int:
-    """A new rule set, as an open file."""
+    """Create a rule set and return its file descriptor."""
     return _check(_syscall(Long(_LANDLOCK_CREATE), attributes, Long(len(attributes)), Long(0)))
 
 
 def landlock_allow(rules: int, access: int, folder: int) -> None:
-    """Allow that access below an open folder."""
+    """Allow access below an open folder."""
     rule = access.to_bytes(8, "little") + folder.to_bytes(4, "little")
     _check(_syscall(Long(_LANDLOCK_ADD), Long(rules), Long(1), rule, Long(0)))
 

@@ -1,8 +1,7 @@
-"""The few things a supervisor needs of json and signal, without all that those modules import.
+"""The few functions of json and signal that a supervisor needs, without the imports of those modules.
 
-They cost a supervisor half its start and a third of its own memory. The interpreter's C modules behind them do the work
-here; where an interpreter lacks one, the full module steps in.
-"""
+The full modules cost a supervisor half of its start time and a third of its memory. This module uses the interpreter's
+C modules behind them, and the full module where an interpreter lacks one."""
 
 import os
 
@@ -23,13 +22,13 @@ __all__ = [
     "read",
     "replace",
     "signal",
-    "tell",
-    "try_tell",
+    "try_write_kernel",
+    "write_kernel",
 ]
 
 
 class _Plain:
-    """How the scanner reads JSON: nothing special."""
+    """Default settings of the JSON scanner."""
 
     strict = True
     object_hook = None
@@ -41,7 +40,7 @@ class _Plain:
 
 
 def parse(text: str) -> "Any":
-    """JSON to values."""
+    """Parse JSON."""
     try:
         from _json import make_scanner
 
@@ -55,7 +54,7 @@ def parse(text: str) -> "Any":
 
 
 def encode(record: "dict[str, str | float | None]") -> bytes:
-    """A flat record as JSON."""
+    """Encode a flat record as JSON."""
     return ("{" + ",".join(f"{_text(key)}:{_value(value)}" for key, value in record.items()) + "}").encode()
 
 
@@ -77,7 +76,7 @@ def _text(text: str) -> str:
 
 
 def read(path: str) -> "Any":
-    """The record in a file; None where there is none."""
+    """Read the record in a file; None: there is no file."""
     try:
         with open(path, encoding="utf-8") as file:
             return parse(file.read())
@@ -86,7 +85,7 @@ def read(path: str) -> "Any":
 
 
 def replace(path: str, data: bytes, *, durable: bool = False) -> None:
-    """Write a file so that others see all of it or nothing; `durable`: it survives a power failure, too."""
+    """Replace a file atomically; `durable`: synced to disk before the return."""
     draft = f"{path}.{os.getpid()}"
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -103,26 +102,26 @@ def replace(path: str, data: bytes, *, durable: bool = False) -> None:
 
 
 def close_from(lowest: int) -> None:
-    """Close every open file from this number on: whoever started the agent may have left it some."""
+    """Close all file descriptors from `lowest` on, such as those inherited through the agent."""
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
         if number >= lowest:
             try:
                 os.close(number)
             except OSError:
-                continue  # The listing's own.
+                continue  # The descriptor of the listing itself.
 
 
-def try_tell(path: str, text: str) -> None:
-    """As `tell`, where it does no harm if the kernel does not listen."""
+def try_write_kernel(path: str, text: str) -> None:
+    """Write to a file of the kernel, and ignore errors."""
     try:
-        tell(path, text)
+        write_kernel(path, text)
     except OSError:
         return
 
 
-def tell(path: str, text: str) -> None:
-    """Write to a file of the kernel, in one go."""
+def write_kernel(path: str, text: str) -> None:
+    """Write to a file of the kernel, in one call."""
     file = os.open(path, os.O_WRONLY)
     try:
         os.write(file, text.encode())

@@ -1,6 +1,6 @@
-"""A task's output as a file of lines with time and stream, in a few pieces of bounded size.
+"""Writes the output of a task to log files of bounded size, as lines with time and stream.
 
-A line is `SECONDS STREAM TEXT`, STREAM being `o` or `e`. The newest piece is `log`, older ones are `log.1`, `log.2` …
+A line is `SECONDS STREAM TEXT`, STREAM being `o` or `e`. The newest file is `log`, older ones are `log.1`, `log.2` …
 """
 
 import os
@@ -8,7 +8,7 @@ import time
 
 READ_BYTES = 16 * 1024
 LINE_BYTES_MAX = 16 * 1024
-"""A longer line becomes several."""
+"""Limit of bytes per line; a longer line is split."""
 
 
 class LogFile:
@@ -26,10 +26,10 @@ class LogFile:
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             self._size = os.fstat(self._file).st_size
         except OSError:
-            self._file = -1  # A full disk costs lines, never the task.
+            self._file = -1  # If the disk is full, lines are lost, and the task goes on.
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines, stamped."""
+        """Append complete lines with their time."""
         if self._size and self._size + len(lines) > self._bytes_max:
             self._rotate()
         if self._file < 0:
@@ -54,12 +54,12 @@ class LogFile:
             if self._files == 1:
                 os.unlink(self._path)
         except OSError:
-            pass  # Written on in the same file, then.
+            pass  # Writing continues in the same file.
         self._open()
 
 
 class Stream:
-    """One of a task's two outputs: bytes in, stamped lines out."""
+    """Standard output or standard error of a task: reads bytes, writes lines with times."""
 
     def __init__(self, pipe: int, letter: bytes, log: LogFile) -> None:
         self.pipe = pipe
@@ -70,7 +70,7 @@ class Stream:
         os.set_blocking(pipe, False)
 
     def pump(self) -> bool:
-        """Take what there is now, at most one read; False when there is nothing."""
+        """Read available output once; return whether there was any."""
         try:
             data = os.read(self.pipe, READ_BYTES)
         except BlockingIOError:
@@ -84,13 +84,13 @@ class Stream:
             self._rest = rest
         else:
             self._rest += data
-        while len(self._rest) > LINE_BYTES_MAX:  # One that is just as long may end here.
+        while len(self._rest) > LINE_BYTES_MAX:  # A line of exactly this length may end here.
             self._write(self._rest[:LINE_BYTES_MAX])
             self._rest = self._rest[LINE_BYTES_MAX:]
         return True
 
     def close(self) -> None:
-        """No more comes: the last line may lack its end."""
+        """Write the last line, which may lack its line end."""
         if self._rest:
             self._write(self._rest)
             self._rest = b""

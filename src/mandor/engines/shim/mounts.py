@@ -1,8 +1,7 @@
-"""Mounts of a task, in a mount namespace of its own: folders of the node bound to other places, and memory.
+"""Makes the mounts of a task in its own mount namespace: bind mounts of folders of the node, and tmpfs.
 
-A path is walked one part at a time and a link in it is never followed: folders of a task and its volumes are written
-by tenants. Nothing is made on the node's own file systems.
-"""
+Paths are opened one part at a time, and links in them are never followed, because tenants write to the folders of a
+task and to its volumes. Nothing is created on the file systems of the node."""
 
 import os
 import stat
@@ -22,10 +21,10 @@ _ELOOP = 40
 
 
 class Places:
-    """The places of one view where something is mounted: found, and made only where that changes nothing of the node.
+    """Mount points of one view; missing ones are created only where that does not change the node.
 
-    `base`: the root of the view; `own`: paths of the task's own, below which missing folders are made for it;
-    `private`: the root is the task's alone, so that folders can be made anywhere in it."""
+    `base`: the root of the view; `own`: paths of the task, below which missing folders are created; `private`: the root
+    belongs to the task, so that folders can be created anywhere in it."""
 
     def __init__(self, base: str, own: "Sequence[str]", person: "Person | None", *, private: bool = False) -> None:
         self._base = base
@@ -37,7 +36,7 @@ class Places:
         self._own.append(path)
 
     def open(self, target: str, *, folder: bool = True) -> int:
-        """The place at that path, made if it is missing, as an open file of kind O_PATH."""
+        """Open a mount point with O_PATH, created if it is missing."""
         here = os.open(self._base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         parts = [part for part in target.split("/") if part]
         way = ""
@@ -59,16 +58,16 @@ class Places:
             self._make(above, part, way, folder=folder)
             found = os.open(part, _PATH | kind, dir_fd=above)
         except NotADirectoryError:
-            raise Refused(f"{way} is a link or a file: a mount needs folders on its way") from None
+            raise Refused(f"{way} is a link or a file: all parts of a mount path must be folders") from None
         if stat.S_ISLNK(os.fstat(found).st_mode):
             os.close(found)
-            raise Refused(f"{way} is a link: nothing is mounted through links")
+            raise Refused(f"{way} is a link: links in mount paths are not followed")
         return found
 
     def _make(self, above: int, part: str, way: str, *, folder: bool) -> None:
         own = any(way.startswith(f"{path.rstrip('/')}/") for path in self._own)
         if not own and not self._private:
-            raise Refused(f"there is no {way} on this node: folders for mounts are made only in the task's own folder")
+            raise Refused(f"{way} does not exist on this node: mount points are created only in the task's own folder")
         if folder:
             os.mkdir(part, 0o755, dir_fd=above)
         else:
@@ -78,13 +77,13 @@ class Places:
 
 
 def leave_node() -> None:
-    """Enter a new mount namespace: later mounts of the node appear in it, its own mounts appear nowhere else."""
+    """Enter a new mount namespace: it receives later mounts of the node, and its own mounts stay private."""
     kernel.unshare(kernel.NEW_MOUNTS)
     kernel.mount(None, b"/", None, kernel.RECURSIVE | kernel.SLAVE)
 
 
 def make_all(mounts: "Sequence[dict[str, Any]]", places: Places, flags: int = 0) -> None:
-    """Make the mounts of a launch, in their order; `flags` hold for each."""
+    """Make the mounts of a launch in order, each with these flags."""
     for each in mounts:
         try:
             _make(each, places, flags)
@@ -102,12 +101,12 @@ def _make(each: "dict[str, Any]", places: Places, flags: int) -> None:
         flags |= kernel.NO_SUID | kernel.NO_DEVICES
         mount_new(b"tmpfs", places, each["target"], flags, f"mode=1777{size}")
         return
-    # What is mounted below the source is left out when nothing may be written: its flags are its own.
+    # Mounts below a read-only source are left out, because they keep their own flags.
     bind(each["source"], places, each["target"], flags, recursive=not each["read_only"])
 
 
 def mount_new(kind: bytes, places: Places, target: str, flags: int, data: str = "") -> None:
-    """Mount a new file system of that kind."""
+    """Mount a new file system of a kind."""
     place = places.open(target)
     try:
         kernel.mount(kind, _name(place), kind, flags, data.encode() or None)
@@ -116,7 +115,7 @@ def mount_new(kind: bytes, places: Places, target: str, flags: int, data: str = 
 
 
 def bind(source: str, places: Places, target: str, flags: int = 0, *, recursive: bool) -> None:
-    """Bind a path of the node, which has no link in it, to a place of the view."""
+    """Bind a path of the node, which must not contain links, to a path of the view."""
     found = open_without_links(source)
     try:
         place = places.open(target, folder=stat.S_ISDIR(os.fstat(found).st_mode))
@@ -129,7 +128,7 @@ def bind(source: str, places: Places, target: str, flags: int = 0, *, recursive:
     if flags:
         place = places.open(target)
         try:
-            # Flags that the file system has already must be named again, or the kernel refuses.
+            # Existing flags of the file system must be repeated, or the kernel refuses.
             kept = os.fstatvfs(place).f_flag & (kernel.READ_ONLY | kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_EXEC)
             kernel.mount(None, _name(place), None, kernel.REMOUNT | kernel.BIND | flags | kept)
         finally:
@@ -137,7 +136,7 @@ def bind(source: str, places: Places, target: str, flags: int = 0, *, recursive:
 
 
 def open_without_links(path: str) -> int:
-    """The agent has resolved and judged this very path: a link that appeared since then is not followed."""
+    """Open a path that the agent has resolved and checked; a link that was created since then is not followed."""
     here = os.open("/", os.O_PATH | os.O_CLOEXEC)
     parts = [part for part in path.split("/") if part]
     for number, part in enumerate(parts, start=1):
@@ -157,7 +156,7 @@ def _name(file: int) -> bytes:
 
 
 def can_make() -> bool:
-    """Whether this process may mount; it is changed by the attempt."""
+    """Return whether this process may mount; the attempt changes its mount namespace."""
     try:
         leave_node()
         kernel.mount(b"tmpfs", b"/", b"tmpfs", 0, b"size=4096")

@@ -1,4 +1,4 @@
-"""The user that a task runs as: resolved to numbers before the supervisor enters anything of the task's."""
+"""Resolves the user of a task to numbers, before the supervisor enters the task's namespaces."""
 
 import os
 
@@ -7,15 +7,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ID_MAX = 2**32 - 1
-"""Users and groups have smaller numbers."""
+"""Upper bound of user and group ids."""
 
 
 class Refused(Exception):
-    """The task can never start like this; the text is for people."""
+    """The task can never start; the text is shown to users."""
 
 
 class Person:
-    """A user, with all that is known of it from the node's own user database."""
+    """A user with the data of the node's user database."""
 
     def __init__(self, uid: int, gid: int, name: str, home: str, groups: "Sequence[int]" = ()) -> None:
         self.uid = uid
@@ -29,7 +29,7 @@ class Person:
 def find_person(wanted: "str | None") -> "Person | None":
     """Resolve `NAME` or `NUMBER`, either with `:GROUP`; None: the user of this process.
 
-    The name service may load libraries: this must be called before any mount or namespace of the task is made."""
+    The name service may load libraries, so this must run before any mount or namespace of the task exists."""
     import pwd
 
     if wanted is None:
@@ -41,7 +41,7 @@ def find_person(wanted: "str | None") -> "Person | None":
         person = Person(entry.pw_uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
     except (KeyError, OverflowError):
         if not _is_number(user):
-            raise Refused(f"there is no user `{user}` on this machine") from None
+            raise Refused(f"there is no user `{user}` on this node") from None
         person, known = Person(int(user), int(user), user, "/"), False
     if group:
         person.gid = _find_group(group)
@@ -61,11 +61,11 @@ def _find_group(wanted: str) -> int:
     try:
         return int(wanted) if _is_number(wanted) else grp.getgrnam(wanted).gr_gid
     except KeyError:
-        raise Refused(f"there is no group `{wanted}` on this machine") from None
+        raise Refused(f"there is no group `{wanted}` on this node") from None
 
 
 def become(person: Person) -> None:
-    """Change to that user, by numbers alone."""
+    """Change to the user, by numbers only."""
     if os.geteuid() == 0:
         os.setgroups(person.groups)
         os.setresgid(person.gid, person.gid, person.gid)

@@ -1,6 +1,6 @@
-"""Started as `python -I -S run.py FOLDER`; with `SUPERVISOR COMMAND …` after it, to run something beside the task.
+"""Program of the supervisor: `python -I -S run.py FOLDER`; with `SUPERVISOR COMMAND …`, a command beside the task.
 
-As `run.py mounts` or `run.py view` it tries whether tasks can have mounts, or namespaces, of their own: exit code 0.
+`run.py mounts` and `run.py view` exit with 0 if tasks can have mounts, or namespaces.
 """
 
 import os
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    # Isolated and without site, the interpreter knows the standard library alone; this package is where this file is.
+    # Isolated and without site, only the standard library is on the path; the package is added.
     root = os.path.abspath(__file__)
     for _ in range(4):
         root = os.path.dirname(root)

@@ -1,8 +1,8 @@
-"""Supervises one task from its first moment to its last: starts it, keeps its output, ends it, records how it ended.
+"""Supervises one task: starts it, writes its output to log files, ends it, and records its end.
 
-What it is told comes as files in the unit's folder (`launch.json`, later `stop.json` with a SIGTERM as the bell), what
-it tells as well (`running.json` before the program begins, `exit.json` when all of it is over). It holds a lock on the
-file `lock` for as long as it lives: whoever can see the lock knows that it lives, and its number.
+It communicates by files in the unit's folder: it reads `launch.json` and later `stop.json` (announced by SIGTERM), and
+writes `running.json` before the program starts and `exit.json` when everything has ended. While it runs it holds a lock
+on the file `lock`, which also shows its process id.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ import time
 from mandor.engines.shim import groups, view
 from mandor.engines.shim.entry import enter, read_launch
 from mandor.engines.shim.kernel import become_subreaper
-from mandor.engines.shim.light import close_from, encode, read, replace, signal, try_tell
+from mandor.engines.shim.light import close_from, encode, read, replace, signal, try_write_kernel
 from mandor.engines.shim.logfile import LogFile, Stream
 from mandor.engines.shim.person import Person, Refused, find_person
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from typing import Any
 
 READY = 3
-"""The agent waits at the other end; one byte: the program runs."""
+"""File descriptor of the pipe to the agent; one byte: the program runs."""
 KILL_SECONDS_MAX = 30.0
 RECORD_TRIES = 120
 
 
 def supervise(folder: str) -> None:
-    """Run the unit in `folder`, unless it has a supervisor or had one."""
+    """Run the unit in `folder`, unless it has or had a supervisor."""
     os.chdir(folder)
     close_from(READY + 1)
     os.set_inheritable(READY, False)
     if not os.path.exists("launch.json"):
-        return  # The start was called off.
+        return  # The start was cancelled.
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return  # Another one is at it.
+        return  # Another supervisor runs it.
     if os.path.exists("running.json") or os.path.exists("exit.json"):
-        return  # It had its one start.
+        return  # It was started before.
     launch = read_launch(".")
     if launch is not None:
         Supervisor(launch).run()
@@ -53,7 +53,7 @@ class Supervisor:
         self._started_at = 0.0
         self._task = 0
         self._init = 0
-        """The first process of the task's namespaces; 0: it has none."""
+        """Process id of the first process of the task's namespaces; 0: there are none."""
         self._over = False
         self._deadline: float | None = None
         self._killed = False
@@ -79,7 +79,7 @@ class Supervisor:
             for group in self._launch["groups"]:
                 groups.make(group)
             self._check_user(person)
-            self._furnish(person)
+            self._prepare_folder(person)
             if self._launch.get("view"):
                 self._init = view.start(self._launch, person)
             streams = self._begin(person, log)
@@ -98,7 +98,7 @@ class Supervisor:
 
     @staticmethod
     def _announce() -> None:
-        """Tell the agent that the program runs; if it is gone, the next one will find out."""
+        """Notify the agent that the program runs; an agent that is gone reads it later."""
         try:
             os.write(READY, b".")
             os.close(READY)
@@ -106,19 +106,21 @@ class Supervisor:
             return
 
     def _leave_agent(self) -> None:
-        """Get out of the agent's own groups, so that whoever ends the agent's service does not end this."""
+        """Leave the agent's cgroups, so that a stop of the agent's service does not end the supervisor."""
         for group in self._launch["shims"]:
             groups.make_and_join(group)
-        try_tell("/proc/self/oom_score_adj", "-900")
+        try_write_kernel("/proc/self/oom_score_adj", "-900")
 
     def _check_user(self, person: "Person | None") -> None:
-        """A confined task is never root: as root it owns the node's files, whatever else it lacks."""
+        """Refuse a confined task as root: root owns the files of the node, even without capabilities."""
         confined = self._launch.get("confined")
         if confined and (os.geteuid() if person is None else person.uid) == 0:
-            raise Refused(f"a namespace of level {confined['level']} runs no process as root: name another `user`")
+            raise Refused(
+                f"a namespace of level {confined['level']} runs no process as root: set another `security.user`"
+            )
 
-    def _furnish(self, person: "Person | None") -> None:
-        """Make the unit's own folder, with its files in it."""
+    def _prepare_folder(self, person: "Person | None") -> None:
+        """Create the unit's own folder with its files."""
         work = self._launch["work"]
         made = [work]
         os.makedirs(os.path.join(work, self._launch["below"]), exist_ok=True)
@@ -135,7 +137,7 @@ class Supervisor:
                 source = os.path.join(memory, str(number))
                 self._launch["view"]["steps"].append(("own", source, target))
                 made.append(source)
-                _write_file(target, "", 0o600)  # a place for it: its text is never on the disk
+                _write_file(target, "", 0o600)  # a mount point: its text is never on disk
                 target = source
             _write_file(target, content, int(mode, 8))
         if person is not None and os.geteuid() == 0:
@@ -143,7 +145,7 @@ class Supervisor:
                 made += [os.path.join(folder, name) for name in folders + files]
             for path in made:
                 os.chown(path, person.uid, person.gid)
-        # Last: what a link leads to is not the unit's own.
+        # Last: the targets of links do not belong to the unit.
         for path, source in self._launch["links"]:
             link = os.path.join(work, path)
             os.makedirs(os.path.dirname(link), exist_ok=True)
@@ -151,17 +153,17 @@ class Supervisor:
 
     @staticmethod
     def _memory_folder() -> str:
-        """The unit's folder in memory; empty: this node has none."""
+        """Return the unit's folder in memory; empty: the node has none."""
         note = read("launch.json")
         return os.path.dirname(note["record"]) if note is not None and "record" in note else ""
 
     def _begin(self, person: "Person | None", log: LogFile) -> list[Stream]:
-        """Fork the task and let it go once the record of it is written: it can be begun only once."""
+        """Fork the task, which waits until the running record is written: a unit starts only once."""
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         gate, gate_end = os.pipe()
         trouble, trouble_end = os.pipe()
-        # A supervisor outside of the task's process namespace has the number 0 there.
+        # In the task's process namespace a supervisor outside of it has the id 0.
         supervisor = 0 if self._init else os.getpid()
         found = view.Namespaces(self._init) if self._init else None
         self._task = os.fork()
@@ -192,12 +194,12 @@ class Supervisor:
         gate_end: int,
         trouble: int,
     ) -> None:
-        """In the child: wait at the gate, then become the task; errors are written to `trouble`."""
+        """In the child: wait for `gate`, then become the task; errors are written to `trouble`."""
         try:
             os.setsid()
             os.close(gate_end)
             if not os.read(gate, 1):
-                os._exit(0)  # The supervisor died before it could write the record.
+                os._exit(0)  # The supervisor died before it wrote the record.
             signal.set_wakeup_fd(-1)
             null = os.open("/dev/null", os.O_RDONLY)
             for number, end in enumerate((null, out, err)):
@@ -211,7 +213,7 @@ class Supervisor:
     # While it runs.
 
     def _watch(self, streams: list[Stream]) -> None:
-        """Keep its output and listen for orders until the task itself has ended."""
+        """Write its output to the log and handle stop orders until the task has ended."""
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         for stream in streams:
@@ -227,7 +229,7 @@ class Supervisor:
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 self._killed = True
                 self._sweep()
-                self._deadline = time.monotonic() + 1.0  # Once more, if it has not gone by then.
+                self._deadline = time.monotonic() + 1.0  # Repeated if it has not ended by then.
 
     def _patience_ms(self) -> "float | None":
         if self._deadline is None:
@@ -235,14 +237,14 @@ class Supervisor:
         return max(0.0, self._deadline - time.monotonic()) * 1000 + 1
 
     def _answer(self) -> None:
-        """The bell rang: a child ended, or an order came."""
+        """Handle a signal: a child has ended, or a stop order was written."""
         while _read_some(self._bell):
             pass
         self._reap()
         self._obey()
 
     def _reap(self) -> None:
-        """Bury every child that ended; the task itself stays as it is until all else is gone, to keep its number."""
+        """Reap ended children; the task itself is reaped last, so that its process id is not reused."""
         while not self._over:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -272,21 +274,21 @@ class Supervisor:
         try:
             os.killpg(self._task, number)
         except OSError:
-            return  # Ended already.
+            return  # It has ended.
 
     # After it.
 
     def _sweep(self) -> None:
-        """Kill all that is left of it: its process group, its cgroups, and every descendant."""
+        """Kill everything that is left of the task: process group, cgroups and descendants."""
         until = time.monotonic() + KILL_SECONDS_MAX
         if self._task:
             self._signal(signal.SIGKILL)
         if self._init:
-            # With it, the kernel kills all in the process namespace. It ends when the task, too, has been reaped.
+            # The kernel kills the whole process namespace with it. It ends after the task was reaped.
             os.kill(self._init, signal.SIGKILL)
         while time.monotonic() < until:
             groups.kill(self._groups)
-            # Descendants whose parents die become children of this process: there is no way out downwards.
+            # Orphaned descendants become children of this process, so none can escape.
             others = [pid for pid in _children() if pid not in {self._task, self._init}]
             for pid in others:
                 os.kill(pid, signal.SIGKILL)
@@ -297,7 +299,7 @@ class Supervisor:
             time.sleep(0.002)
 
     def _wait_init(self) -> None:
-        """Reap the first process of the namespaces: then nothing is left in them."""
+        """Reap the first process of the namespaces; then the namespaces are empty."""
         until = time.monotonic() + KILL_SECONDS_MAX
         while self._init and time.monotonic() < until:
             try:
@@ -346,10 +348,10 @@ class Supervisor:
             except FileNotFoundError:
                 return  # The unit was removed meanwhile.
             except OSError:
-                time.sleep(0.5)  # A full disk may get room again.
+                time.sleep(0.5)  # The disk may be full only for a while.
 
     def _forget_launch(self) -> None:
-        """Delete the record in memory, which may hold secrets, and the note that leads to it."""
+        """Delete the launch in memory, which may have secrets, and the note on disk."""
         memory = self._memory_folder()
         os.unlink("launch.json")
         if memory:
@@ -372,7 +374,7 @@ def _name(number: int) -> str:
 
 
 def _children() -> list[int]:
-    """The children of this process."""
+    """Return the children of this process."""
     pid = os.getpid()
     try:
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:

@@ -1,7 +1,7 @@
-"""The namespaces of a confined task: processes, mounts, IPC and host name of its own, and a root with little in it.
+"""The view of a confined task: its own process, mount, IPC and UTS namespaces, and a minimal root file system.
 
-The first process of the process namespace is a copy of the supervisor that only reaps. It makes the view and stays in
-it; the task and the commands beside it join its namespaces. When it ends, the kernel kills all that is left in them.
+The first process of the process namespace is a fork of the supervisor that makes the view and then only reaps. The task
+and commands beside it join its namespaces. When it ends, the kernel kills all processes in them.
 """
 
 import os
@@ -21,7 +21,7 @@ ROOT_DATA = "mode=0755,size=1m"
 
 
 def leave_users() -> None:
-    """For a supervisor that is not root: enter a user namespace where it may mount, as the same user and group."""
+    """Enter a user namespace with the same user and group, where a supervisor that is not root may mount."""
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.NEW_USERS)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
@@ -33,7 +33,7 @@ def leave_users() -> None:
 
 
 def start(launch: "dict[str, Any]", person: "Person | None") -> int:
-    """Start the first process of the task's namespaces; return its number once the view is made.
+    """Start the first process of the task's namespaces; return its process id when the view is ready.
 
     Children that this process starts later are in the same process namespace."""
     if os.geteuid() != 0:
@@ -56,7 +56,7 @@ def start(launch: "dict[str, Any]", person: "Person | None") -> int:
 
 
 def _begin(launch: "dict[str, Any]", person: "Person | None", trouble: int) -> "NoReturn":
-    """In the child: make the view, give up all rights, and reap until the end."""
+    """In the child: make the view, drop all rights, and reap until the end."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
@@ -64,9 +64,9 @@ def _begin(launch: "dict[str, Any]", person: "Person | None", trouble: int) -> "
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         _make(launch, person)
         confine.give_up(launch["confined"], person, None)
-        kernel.die_with_parent()  # after the user changed: the kernel forgets it then
+        kernel.die_with_parent()  # after the change of the user, which resets it
         if os.getppid() != 0:
-            os._exit(0)  # the supervisor, which is outside of the namespace, is gone
+            os._exit(0)  # the supervisor, which is outside of the namespace, has ended
         os.dup2(trouble, 0)
         close_from(1)
         os.write(0, b".")
@@ -106,7 +106,7 @@ def _make(launch: "dict[str, Any]", person: "Person | None") -> None:
 
 def _step(kind: str, source: str, target: str, places: mounts.Places, root: str) -> None:
     if kind == "show":
-        # Not root: mounts below cannot be left out, as the kernel keeps them together.
+        # Without root, mounts below must be included: the kernel keeps them together.
         mounts.bind(source, places, target, kernel.READ_ONLY | _CLOSED, recursive=os.geteuid() != 0)
     elif kind == "own":
         mounts.bind(source, places, target, _CLOSED, recursive=False)
@@ -123,14 +123,14 @@ def _step(kind: str, source: str, target: str, places: mounts.Places, root: str)
     elif kind == "memory":
         mounts.mount_new(b"tmpfs", places, target, _CLOSED | kernel.NO_EXEC, source)
     else:
-        raise Refused(f"this supervisor knows no step {kind!r}")
+        raise Refused(f"unknown step {kind!r} of a view")
 
 
 class Namespaces:
-    """The open namespaces of a running view, to be joined by a child."""
+    """Open namespaces of a running view, which a child joins."""
 
     def __init__(self, pid: int, names: "Sequence[str]" = ()) -> None:
-        """`pid`: of a process in them, seen from here; `names`: only these."""
+        """`pid`: a process in the namespaces; `names`: open only these."""
         own = os.stat("/proc/self/ns/user").st_ino
         self._files = []
         self._pids = -1
@@ -146,24 +146,24 @@ class Namespaces:
             self._pids = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def join(self) -> None:
-        """Enter all but the process namespace, which holds for children only."""
+        """Enter all but the process namespace, which applies to children only."""
         for file, flag in self._files:
             kernel.join(file, flag)
 
     def join_users(self) -> None:
-        """Enter the user namespace, where there is one: it gives the right to enter the others."""
+        """Enter the user namespace, if there is one: the others need it."""
         for file, flag in self._files:
             if flag == kernel.NEW_USERS:
                 kernel.join(file, flag)
         self._files = [each for each in self._files if each[1] != kernel.NEW_USERS]
 
     def join_pids(self) -> None:
-        """Have later children of this process in the process namespace."""
+        """Start later children of this process in the process namespace."""
         kernel.join(self._pids, kernel.NEW_PIDS)
 
 
 def can_make() -> bool:
-    """Whether this process may have namespaces of its own, with a /proc in them; it is changed by the attempt."""
+    """Return whether this process can create namespaces with a /proc; the attempt changes the process."""
     try:
         if os.geteuid() != 0:
             leave_users()

@@ -1,6 +1,6 @@
-"""Where fake units live: in memory, or in a file that outlives the agent as real ones would.
+"""State of fake units: in memory, or in a file that outlives the agent, as real units do.
 
-The world keeps count of every start there ever was, so that a test can ask whether one happened twice.
+Every start is recorded, so that tests can check that none happened twice.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """One fake unit: its whole life as planned; what it is at a given time follows.
+    """One fake unit with the planned times of its changes, from which its state at any time follows.
 
-    Times are those of the machine's own monotonic clock: nothing begins or ends because somebody sets the wall clock.
+    Times are those of the monotonic clock, so that changes of the wall clock have no effect.
     """
 
     unit: Unit
@@ -30,12 +30,12 @@ class Record(Struct, frozen=True, kw_only=True):
     runs_at: float
     ends_at: float | None = None
     wall: float = 0.0
-    """What the wall clock was ahead when it began: so its times are told."""
+    """Difference of the wall clock to the monotonic clock at the start, for reported times."""
     code: int | None = None
     reason: str = ""
     message: str = ""
     signals: tuple[tuple[float, str], ...] = ()
-    """Signals that it got while it ran, each with its time."""
+    """Received signals, each with its time."""
 
     def observed(self, now: float) -> Observed:
         if self.ends_at is not None and now >= self.ends_at:
@@ -45,36 +45,36 @@ class Record(Struct, frozen=True, kw_only=True):
                 exit_code=self.code,
                 reason=self.reason,
                 message=self.message,
-                started_at=self.told(self.runs_at) if self._ran(self.ends_at) else 0.0,
-                finished_at=self.told(self.ends_at),
+                started_at=self.wall_time(self.runs_at) if self._ran(self.ends_at) else 0.0,
+                finished_at=self.wall_time(self.ends_at),
             )
         if now < self.begun_at:
             return Observed(
                 unit=self.unit,
                 phase=UnitPhase.EXITED,
                 reason="Vanished",
-                message="its machine has started again since",
-                started_at=self.told(self.runs_at),
-                finished_at=self.told(self.runs_at),
+                message="the node was restarted",
+                started_at=self.wall_time(self.runs_at),
+                finished_at=self.wall_time(self.runs_at),
             )
         if now < self.runs_at:
             return Observed(unit=self.unit, phase=UnitPhase.STARTING)
-        return Observed(unit=self.unit, phase=UnitPhase.RUNNING, started_at=self.told(self.runs_at))
+        return Observed(unit=self.unit, phase=UnitPhase.RUNNING, started_at=self.wall_time(self.runs_at))
 
-    def told(self, at: float) -> float:
-        """Such a time as the wall clock shows it."""
+    def wall_time(self, at: float) -> float:
+        """Convert a monotonic time to wall clock time."""
         return at + self.wall
 
     def _ran(self, until: float) -> bool:
         return self.runs_at <= until and self.reason != "StartFailed"
 
     def next_change(self, now: float) -> float | None:
-        """When it will be something else; None: never by itself."""
+        """Return the time of its next change; None: there is none."""
         ahead = [at for at in (self.runs_at, self.ends_at) if at is not None and at > now]
         return min(ahead, default=None)
 
     def ending(self, at: float, code: int | None, reason: str, message: str = "") -> Record:
-        """Itself, but ending like that; never later than it would have anyway."""
+        """Return the record with this end, unless it ends earlier."""
         if self.ends_at is not None and self.ends_at <= at:
             return self
         return replace(self, ends_at=at, code=code, reason=reason, message=message)
@@ -84,27 +84,27 @@ class Start(NamedTuple):
     unit: Unit
     at: float
     pid: int
-    """The agent that ordered it."""
+    """Process id of the agent."""
 
 
-class World(Protocol):
+class FakeState(Protocol):
     def get(self, unit: Unit) -> Record | None: ...
 
     def all(self) -> Sequence[Record]: ...
 
     def begin(self, record: Record) -> bool:
-        """Keep it and count a start, in one step; False: it is there already."""
+        """Add a record and count a start, in one step; False: the unit exists already."""
 
     def put(self, record: Record) -> None:
-        """Change what is there; nothing if it was removed."""
+        """Replace a record; do nothing if it was deleted."""
 
     def delete(self, unit: Unit) -> None: ...
 
     def starts(self) -> Sequence[Start]: ...
 
 
-class MemoryWorld:
-    """Gone with the process; several engines may share one, as several agents share a machine."""
+class MemoryState:
+    """State in memory; several engines may share one, as several agents share a node."""
 
     def __init__(self) -> None:
         self._records: dict[Unit, Record] = {}
@@ -134,13 +134,13 @@ class MemoryWorld:
         return list(self._starts)
 
 
-class FileWorld:
-    """In `world.db` of a folder; each step is one transaction, so that a killed agent leaves all of it or nothing."""
+class FileState:
+    """State in `world.db` of a folder; each step is one transaction, so that a killed agent leaves no half of one."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(directory / "world.db", isolation_level=None, timeout=60, check_same_thread=False)
-        # It has to survive the agent, not the machine: the disk need not be waited for.
+        # It has to survive the agent, not the node: no sync to disk is needed.
         self._db.execute("PRAGMA synchronous = OFF")
         self._db.execute("CREATE TABLE IF NOT EXISTS records (unit TEXT PRIMARY KEY, record BLOB NOT NULL)")
         self._db.execute(
