@@ -153,10 +153,10 @@ async def test_a_runtime_that_never_was_there_is_not_there_and_one_that_was_is_d
     ("parts", "said"),
     [
         ({"image": "mandor.test/nothing:1", "options": {"pull": "never"}}, "`pull: never` forbids"),
-        ({"image": None}, "names none"),
+        ({"image": None}, "the task has no `image`"),
         ({"options": {"pul": "never"}}, "options.cri"),
         ({"working_dir": "somewhere"}, "not absolute"),
-        ({"mounts": (Mount(path="/data", source="/there/is/no/such/folder"),)}, "no /there/is"),
+        ({"mounts": (Mount(path="/data", source="/there/is/no/such/folder"),)}, "its source /there/is"),
         ({"user": "nobody-knows-her"}, "nobody-knows-her"),
     ],
 )

@@ -103,11 +103,11 @@ async def test_a_link_is_removed_without_what_it_leads_to(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("mount", "said"),
     [
-        (Mount(path="/mnt", source="/"), "a volume at an absolute path needs an agent that may mount"),
-        (Mount(path="data", source="/", read_only=True), "a read-only volume needs an agent that may mount"),
-        (Mount(path="data", size_bytes=1), "a tmpfs needs an agent that may mount"),
+        (Mount(path="/mnt", source="/"), "a volume at an absolute path needs an agent that can mount"),
+        (Mount(path="data", source="/", read_only=True), "a read-only volume needs an agent that can mount"),
+        (Mount(path="data", size_bytes=1), "a tmpfs needs an agent that can mount"),
         (Mount(path="../data", source="/"), "must not contain `..`"),
-        (Mount(path="data", source="/no/such/folder"), "there is no /no/such/folder on this node"),
+        (Mount(path="data", source="/no/such/folder"), "its source /no/such/folder does not exist on this node"),
     ],
 )
 async def test_what_a_link_cannot_do_is_refused(tmp_path: Path, mount: Mount, said: str) -> None:
@@ -122,4 +122,4 @@ async def test_a_volume_has_no_place_in_a_folder_of_the_machine(bench: Bench) ->
     mounts = (Mount(path="data", source="/"),)
     ended = await bench.ended(await bench.start("true", mounts=mounts, working_dir="/tmp"))
     assert ended.reason == "StartFailed"
-    assert "the volume data would be put into /tmp" in ended.message
+    assert "the volume data would be in /tmp" in ended.message

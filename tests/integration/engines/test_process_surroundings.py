@@ -26,20 +26,22 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
     [
         pytest.param({"command": ("nosuchprogram",)}, "there is no program `nosuchprogram` in /usr", id="program"),
         pytest.param({"command": ("/no/such",)}, "there is no program `/no/such`", id="path"),
-        pytest.param({"command": ("/etc/passwd",)}, "may not be executed", id="permission"),
-        pytest.param({"command": ("/tmp",)}, "may not be executed", id="folder"),
+        pytest.param({"command": ("/etc/passwd",)}, "this user may not execute", id="permission"),
+        pytest.param({"command": ("/tmp",)}, "this user may not execute", id="folder"),
         pytest.param({"command": ("a\0b",)}, "null", id="null byte"),
         pytest.param({"command": ()}, "no command", id="nothing"),
         pytest.param({"command": ("",)}, "no command", id="empty"),
         pytest.param({"user": "nosuchuser"}, "no user `nosuchuser`", id="user"),
         pytest.param({"user": "root:nosuchgroup"}, "no group `nosuchgroup`", id="group"),
         pytest.param({"working_dir": "/no/such/folder"}, "/no/such/folder does not exist", id="folder missing"),
-        pytest.param({"working_dir": "/etc/passwd"}, "cannot be entered", id="folder is a file"),
+        pytest.param({"working_dir": "/etc/passwd"}, "cannot change to the working directory", id="folder is a file"),
         pytest.param({"working_dir": "../../x"}, "must not contain `..`", id="folder outside"),
         pytest.param({"image": "nginx"}, "not images", id="image"),
         pytest.param({"files": (File(path="/etc/passwd", content=""),)}, "absolute path", id="absolute file"),
         pytest.param(
-            {"files": (File(path="x", content=""),), "working_dir": "/tmp"}, "node's own", id="file in host folder"
+            {"files": (File(path="x", content=""),), "working_dir": "/tmp"},
+            "belongs to the node",
+            id="file in host folder",
         ),
         pytest.param({"stop_signal": "SIGNOTHING"}, "not a signal", id="signal"),
         pytest.param({"env": {"A": "\ud800"}}, "surrogate", id="half a character"),
@@ -170,7 +172,7 @@ async def test_another_user_may_not_enter_a_folder_that_is_closed_to_them(bench:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     unit = await bench.start("pwd", user="nobody", working_dir=str(closed), level="privileged")
-    assert "cannot be entered" in (await bench.ended(unit)).message
+    assert "cannot change to the working directory" in (await bench.ended(unit)).message
 
 
 @root_only

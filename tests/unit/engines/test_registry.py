@@ -33,7 +33,7 @@ def test_an_engine_is_made_by_name_with_its_settings(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_does_not_exist_is_refused_with_a_guess(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="no engine called 'proces'") as caught:
+    with pytest.raises(Invalid, match="there is no engine 'proces'") as caught:
         make_engine("proces", directory=tmp_path)
     assert caught.value.hint == "did you mean `process`?"
 
@@ -44,9 +44,9 @@ def test_a_setting_that_does_not_exist_is_refused_with_a_guess(tmp_path: Path) -
     assert "limits" in (caught.value.hint or "")
 
 
-def test_something_that_is_no_engine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_that_makes_no_engine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mandor.lib.registry.load", lambda group, name: lambda directory: "not an engine")
-    with pytest.raises(Invalid, match="is not one"):
+    with pytest.raises(Invalid, match="is not an Engine"):
         make_engine("strange", directory=tmp_path)
 
 
@@ -59,14 +59,14 @@ def test_an_engine_whose_package_is_broken_is_refused(tmp_path: Path, monkeypatc
         make_engine("broken", directory=tmp_path)
 
 
-def test_settings_that_are_texts_become_what_the_engine_takes(tmp_path: Path) -> None:
+def test_text_settings_are_converted_to_the_types_of_the_engine(tmp_path: Path) -> None:
     engine = make_engine("process", directory=tmp_path, limits="false")
     assert isinstance(engine, ProcessEngine)
-    with pytest.raises(Invalid, match=r"process\.limits cannot be 'perhaps'"):
+    with pytest.raises(Invalid, match=r"process\.limits has an invalid value 'perhaps'"):
         make_engine("process", directory=tmp_path, limits="perhaps")
 
 
-def test_how_an_engine_is_reached_can_be_told_to_an_agent(tmp_path: Path) -> None:
+def test_engine_options_of_an_agent_configure_its_engines(tmp_path: Path) -> None:
     made = make_engines(("docker", "process"), tmp_path, ("docker.socket=/somewhere/else.sock", "process.limits=false"))
     assert list(made) == ["docker", "process"]
     for wrong in ("docker.sokcet=/x", "dokcer.socket=/x", "socket=/x", "docker.socket"):

@@ -132,7 +132,7 @@ def run_inside(folder: str, supervisor: int, argv: "Sequence[str]") -> "NoReturn
         enter(launch, person, argv, parent, found)
     except (Refused, OSError) as error:
         os.write(2, f"mandor: {error}\n".encode())
-        os._exit(126 if "executed" in str(error) else 127)
+        os._exit(126 if "execute" in str(error) else 127)
 
 
 def _open_namespaces(pid: int, supervisor: int, names: "Sequence[str]" = ()) -> Namespaces:
