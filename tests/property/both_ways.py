@@ -6,13 +6,13 @@ from unittest.mock import patch
 from mandor.controllers.draft import Draft
 from mandor.controllers.in_place_plan import in_place
 from mandor.controllers.release_plan import current_release
-from mandor.controllers.slot import World
-from mandor.controllers.workload_plan import Seen, plan
+from mandor.controllers.slot import ClusterView
+from mandor.controllers.workload_plan import WorkloadInputs, plan
 from mandor.lib.steps import at_once
 from mandor.model.workload import Workload
 
 
-def check_plans(seen: Seen, world: World) -> None:
+def check_plans(seen: WorkloadInputs, world: ClusterView) -> None:
     found, calm = plan(seen, world), stands(seen, world)
     with patch("mandor.controllers.workload_plan.in_place", _unknown):
         plain = plan(seen, world)
@@ -24,12 +24,12 @@ def settled(workload: Workload) -> bool:
     return workload.status.rollout is not None and bool(workload.status.rollout.settled_on)
 
 
-def stands(seen: Seen, world: World) -> bool:
+def stands(seen: WorkloadInputs, world: ClusterView) -> bool:
     """All is in place, and no roll-out is going on."""
     return seen.workload is not None and settled(seen.workload) and in_their_place(seen, world)
 
 
-def in_their_place(seen: Seen, world: World) -> bool:
+def in_their_place(seen: WorkloadInputs, world: ClusterView) -> bool:
     if seen.workload is None or seen.workload.spec.schedule is not None:
         return False
     current = current_release(Draft(), seen.workload, seen.releases)

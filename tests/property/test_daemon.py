@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mandor.controllers import slot
-from mandor.controllers.homes import Homes
-from mandor.controllers.slot import World
+from mandor.controllers.daemon_node_index import DaemonNodeIndex
+from mandor.controllers.slot import ClusterView
 from mandor.model.instance import UNSCHEDULABLE, Instance, InstanceStatus
 from mandor.model.node import Drain, Node, NodePhase, Taint
 from mandor.model.phase import Phase
@@ -32,7 +32,7 @@ NODES = ("n1", "n2", "n3", "n4", "n5")
 @dataclass
 class DaemonCluster(RollingCluster):
     nodes: dict[str, Node] = field(default_factory=lambda: {name: make_node(name) for name in NODES})
-    homes: Homes = field(default_factory=Homes)
+    homes: DaemonNodeIndex = field(default_factory=DaemonNodeIndex)
     full: set[str] = field(default_factory=set)
     """Nodes that have no room."""
 
@@ -41,8 +41,8 @@ class DaemonCluster(RollingCluster):
         for node in self.nodes.values():
             self.homes.see(Change(1, None, node))
 
-    def world(self) -> World:
-        return World(self.now, frozenset(self.ready_nodes), ready_seconds=self.ready_for, site=self.homes.site)
+    def world(self) -> ClusterView:
+        return ClusterView(self.now, frozenset(self.ready_nodes), ready_seconds=self.ready_for, site=self.homes.site)
 
     def set_node(self, name: str, node: Node | None) -> None:
         before = self.nodes.pop(name, None)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mandor.controllers.growth_plan import Growth, Offer, Order, expected_node
-from mandor.controllers.machine_plan import MachinesSeen, plan_machines
+from mandor.controllers.machine_plan import MachineInputs, plan_machines
 from mandor.controllers.need_plan import fits_elsewhere, movers
 from mandor.model.codec import from_plain
 from mandor.model.instance import Instance
@@ -101,14 +101,14 @@ class Yard:
         coming = self.count("Ordered")
         missing = max(0, self.wanted - len(self.busy) - coming) if waits else 0
         orders = [Order("burst", "small", (Key("instance", "default", "web"),))] * missing
-        seen = MachinesSeen(
+        seen = MachineInputs(
             nodes=self.nodes,
             needed=lambda node: "work" if node.meta.name in self.busy else "",
             load=lambda node: int(node.meta.name in self.busy),
             failed=self.failed,
             gone=self.gone,
             credentials=lambda name: None,
-            somebody_waits=waits,
+            work_is_pending=waits,
         )
         draft = plan_machines(self.pool, seen, orders, self.now, lambda: str(next(self.numbers)))
         for write in draft.writes:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mandor.controllers import slot
 from mandor.controllers.batch_plan import batch_of
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import World
-from mandor.controllers.workload_plan import Seen, plan
+from mandor.controllers.slot import ClusterView
+from mandor.controllers.workload_plan import WorkloadInputs, plan
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
@@ -73,11 +73,11 @@ class Cluster:
         self.write(wanted.changed(meta=meta, status=status))
 
     @property
-    def seen(self) -> Seen:
-        return Seen(self.workload, self.releases, self.instances)
+    def seen(self) -> WorkloadInputs:
+        return WorkloadInputs(self.workload, self.releases, self.instances)
 
-    def world(self) -> World:
-        return World(self.now, frozenset(self.ready_nodes))
+    def world(self) -> ClusterView:
+        return ClusterView(self.now, frozenset(self.ready_nodes))
 
     def planned(self) -> Draft:
         check_plans(self.seen, self.world())

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import World
+from mandor.controllers.slot import ClusterView
 from mandor.controllers.workload_plan import plan
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.phase import Phase
@@ -33,8 +33,8 @@ class RollingCluster(Cluster):
     ready_since: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def world(self) -> World:
-        return World(self.now, frozenset(self.ready_nodes), ready_seconds=self.ready_for)
+    def world(self) -> ClusterView:
+        return ClusterView(self.now, frozenset(self.ready_nodes), ready_seconds=self.ready_for)
 
     def ready_for(self, instance: Instance) -> float:
         return self.now - self.ready_since.setdefault(instance.meta.uid, self.now)

@@ -89,6 +89,8 @@ async def test_a_turn_that_is_ended_early_gives_the_node_back_and_passes_to_the_
         assert turn is not None
         await world.store.commit(Put(node.changed(spec=replace(node.spec, maintained=turn.window))))
         await world.until(lambda: in_turn(world) == {"n2"})
-        assert any("somebody ended its turn" in each.spec.message for each in world.events("MaintenanceOver"))
+        assert any(
+            "the maintenance was ended by a user" in each.spec.message for each in world.events("MaintenanceOver")
+        )
         await world.until(lambda: {each.node for each in world.instances() if not each.phase.over} == {"n1"})
         assert in_turn(world) == {"n2"}

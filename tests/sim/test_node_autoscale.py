@@ -161,7 +161,7 @@ async def test_never_more_than_the_most_and_no_more_at_once_than_allowed(world: 
     await world.until(lambda: world.serving_count("web") == 6)
     await world.run(60)
     assert max(most) == 1
-    assert "at most 3 are allowed" in scaling(world).message
+    assert "the pool has its maximum of 3 machines" in scaling(world).message
 
 
 async def test_the_least_is_kept_whatever_waits(world: World) -> None:
@@ -182,7 +182,7 @@ async def test_a_machine_that_never_joins_is_given_back_and_the_next_try_waits(w
     await world.run(30)
     assert not machines(world)
     assert not yard.provisioner.orders
-    assert "has not joined within 1m" in scaling(world).trouble["small"].message
+    assert "did not join within 1m" in scaling(world).trouble["small"].message
     yard.dead = False
     created = len(yard.asked)
     await world.run(20)

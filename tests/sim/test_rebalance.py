@@ -117,7 +117,7 @@ async def test_batches_volumes_and_groups_that_stay_are_left_alone(world: World)
     await crowd(world, restore=False)
     await order(world, min_gain=1)
     await world.until(lambda: found(world).status.phase == "Done")
-    assert found(world).status.message == "nothing would gain enough by moving"
+    assert found(world).status.message == "no move gains enough points"
     assert by_node(world) == {"n0": 8}
 
 

@@ -88,15 +88,15 @@ async def test_by_default_a_new_one_serves_before_an_old_one_stops(world: World)
     assert rollout(world).proven == ("web.1", "web.2")
     await world.run(2)
     assert [each.spec.message for each in world.events("RolloutStarted")] == [
-        "web.2 follows web.1: main.tasks.main.env.V"
+        "rolling out web.2, replacing web.1: main.tasks.main.env.V"
     ]
     assert world.events("RolloutDone")
     assert world.workload("web").status.phase == "Running"
     await running(world, web("1"))
     assert [each.spec.cause for each in sorted(world.all(Release), key=lambda each: each.spec.sequence)] == [
-        "the first one",
+        "first release",
         "main.tasks.main.env.V",
-        "as web.1",
+        "same template as web.1",
     ]
 
 

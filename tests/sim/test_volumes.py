@@ -154,7 +154,7 @@ async def test_a_lost_instance_waits_for_its_data_and_returns_with_its_node(worl
     await world.run(120)
     lost = world.instance("web-0")
     assert (lost.meta.uid, lost.phase) == (before.meta.uid, Phase.LOST)
-    assert "its data (data-web-0) is there" in lost.status.message
+    assert "its volumes (data-web-0) are on that node" in lost.status.message
     assert volume(world, "data-web-0").status.phase == "Lost"
     assert before.node in volume(world, "data-web-0").status.message
 

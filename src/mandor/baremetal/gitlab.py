@@ -21,8 +21,8 @@ UNDER_WAY = frozenset(
 
 
 class GitlabPipeline(Pipeline):
-    """Its jobs get the variables MANDOR_ACTION (`create`, `delete`), MANDOR_VM, MANDOR_CLUSTER, MANDOR_NODE,
-    MANDOR_ADDRESS, MANDOR_CPU and MANDOR_MEMORY_MIB."""
+    """The jobs of the pipeline get the variables MANDOR_ACTION (`create`, `delete`), MANDOR_VM, MANDOR_CLUSTER,
+    MANDOR_NODE, MANDOR_ADDRESS, MANDOR_CPU and MANDOR_MEMORY_MIB."""
 
     def __init__(
         self, url: str, project: str, ref: str, trigger_token_file: str, token_file: str, poll: float = POLL_SECONDS

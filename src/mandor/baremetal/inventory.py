@@ -144,7 +144,7 @@ class InventoryRefresher:
             log.warning("the inventory was not refreshed: %s", message)
         else:
             status = InventoryStatus(refreshed_at=began, machines=len(machines), error=trouble)
-        await self._tell(before if isinstance(before, Inventory) else None, status)
+        await self._write_status(before if isinstance(before, Inventory) else None, status)
         return status.failures
 
     async def _apply(self, machines: list[Machine], began: float) -> str:
@@ -179,7 +179,7 @@ class InventoryRefresher:
         nodes = {each.meta.name: each for each in self._nodes.items() if isinstance(each, Node)}
         return InventoryState(nodes, claims, requests)
 
-    async def _tell(self, before: Inventory | None, status: InventoryStatus) -> None:
+    async def _write_status(self, before: Inventory | None, status: InventoryStatus) -> None:
         meta = before.meta if before is not None else Meta(name=NAME)
         after = Inventory(meta=meta, spec=InventorySpec(source=self._source.text), status=status)
         await self._store.commit(Put(after))

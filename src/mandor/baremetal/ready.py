@@ -73,7 +73,7 @@ class KubernetesNode(Ready):
             return "the machine has not joined"
         if answer.status != 200:
             raise Unavailable(f"the Kubernetes API answered {answer.status}")
-        return _story(body)
+        return _not_ready_reason(body)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -89,7 +89,7 @@ class KubernetesNode(Ready):
         return self._session
 
 
-def _story(body: bytes) -> str:
+def _not_ready_reason(body: bytes) -> str:
     try:
         node = msgspec.json.decode(body)
         conditions = node["status"]["conditions"]

@@ -154,7 +154,7 @@ class Worker:
             return found
         waiter: asyncio.Future[ClaimResult] = asyncio.get_running_loop().create_future()
         self._waiting[key] = waiter
-        alarm = self._clock.alarm(self._settings.verdict_seconds, lambda: _tell(waiter, NO_ANSWER))
+        alarm = self._clock.alarm(self._settings.verdict_seconds, lambda: _set_result(waiter, NO_ANSWER))
         try:
             return await waiter
         finally:
@@ -169,7 +169,7 @@ class Worker:
             after = change.after
             found = claim_result(after) if isinstance(after, Instance) else ClaimResult("", "the claim was deleted")
             if found is not None:
-                _tell(waiter, found)
+                _set_result(waiter, found)
 
     async def _decide(self, delivery: Delivery, request: VmRequest, found: ClaimResult) -> None:
         if found.node:
@@ -200,6 +200,6 @@ class Worker:
         return written if written.status == after.status else None
 
 
-def _tell(waiter: "asyncio.Future[ClaimResult]", found: ClaimResult) -> None:
+def _set_result(waiter: "asyncio.Future[ClaimResult]", found: ClaimResult) -> None:
     if not waiter.done():
         waiter.set_result(found)

@@ -126,7 +126,7 @@ def of_pool(item: Object) -> Advice:
         return NOTHING
     if status.get("trouble"):
         return Advice(status.get("message", ""), "mend what the provisioner says; it is tried again by itself")
-    if "allowed" in status.get("message", ""):
+    if "maximum" in status.get("message", ""):
         return Advice(f"work waits, and {status['message']}", "raise `autoscale.max`, if it may have more")
     return Advice(status.get("message", ""))
 

@@ -1,1 +1,1 @@
-"""Keep what is so close to what is wanted."""
+"""Controllers: compare the wanted state of objects with the current state, and write the difference."""

@@ -1,4 +1,4 @@
-"""The audit keeper: extends the hash chain over new audit records, and announces and deletes old ones."""
+"""AuditKeeper: extends the hash chain over new audit records, and deletes old ones after recording that."""
 
 import logging
 import secrets
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 IDENTITY = "component:controllers"
 SEAL_SECONDS = 1.0
-"""How often new records are sealed."""
+"""Seconds between two seals."""
 EXPIRE_SECONDS = 60.0
-"""How often old records are looked for."""
+"""Seconds between two searches for old records."""
 BACKOFF = Backoff(first_seconds=1.0, most_seconds=30.0, jitter=0.3)
 
 
@@ -40,13 +40,13 @@ class AuditKeeper:
         self._mirror.listen(self._observe)
         self._new: dict[str, Audit] = {}
         self._sealed: set[str] = set()
-        """Names that seals list."""
+        """Names of records that are listed in a seal."""
         self._seals: dict[int, Audit] = {}
         self._anchors: set[str] = set()
         self._expired_at = float("-inf")
 
     async def run(self) -> None:
-        """For ever."""
+        """Seal and expire records until cancelled."""
         failures = 0
         async with self._mirror:
             await self._mirror.synced()
@@ -60,11 +60,11 @@ class AuditKeeper:
                     failures += 1
                     pause = BACKOFF.pause(failures)
                     if failures > 2 or not isinstance(error, Conflict):
-                        log.warning("audit records are not sealed just now: %s", error)
+                        log.warning("cannot seal audit records: %s", error)
                 await self._clock.sleep(pause)
 
     def after(self, cursor: int, most: int) -> list[tuple[int, Audit]]:
-        """Sealed records from this place in the chain on, at most so many, each with the place after it."""
+        """Return up to `most` sealed records after position `cursor` of the chain, each with the position after it."""
         found: list[tuple[int, Audit]] = []
         for number in sorted(self._seals):
             seal = _of(self._seals[number])
@@ -78,7 +78,7 @@ class AuditKeeper:
                     return found
         return found
 
-    # What changes.
+    # Observed changes.
 
     def _observe(self, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -105,11 +105,11 @@ class AuditKeeper:
         self._anchors.discard(record.spec.anchor)
         if seal is not None:
             if seal.digest not in self._anchors:
-                log.error("seal %d of the audit chain was removed, and not by its retention", seal.number)
+                log.error("seal %d of the audit chain was deleted outside of its retention", seal.number)
             self._seals.pop(seal.number, None)
             self._sealed.difference_update(name for name, _ in seal.records)
 
-    # What is written.
+    # Writes.
 
     async def _turn(self) -> None:
         if CHAIN not in self._everywhere():

@@ -1,4 +1,4 @@
-"""The audit exporter: sends sealed audit records to the log sinks that want them, each from where it got to."""
+"""AuditExporter: sends sealed audit records to log sinks, each from its last position."""
 
 import asyncio
 import logging
@@ -23,25 +23,25 @@ log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(0.5, 30, jitter=0.3)
 NOTE_SECONDS = 30.0
-"""How often the place that a sink got to is stored at most."""
+"""Seconds between two writes of a sink's position."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """The place of one sink in the chain."""
+    """Position of one sink in the chain."""
 
     noted_at: float
     place: int = -1
-    """In the chain; -1: not read from the store yet."""
+    """Next position; -1: not read from the store yet."""
     noted: int = 0
-    """The place that is stored."""
+    """Position that is stored."""
 
 
 class AuditSink(Protocol):
     """A receiver of audit records."""
 
     async def send(self, records: Sequence[Audit]) -> None:
-        """Return when the receiver has all of them; `Unavailable`: try again; `Invalid`: it will never take them."""
+        """Send the records; return when all are received. `Unavailable`: retry; `Invalid`: they are never accepted."""
 
     async def close(self) -> None: ...
 
@@ -50,13 +50,13 @@ OpenSink = Callable[[LogSinkSpec], AuditSink]
 
 
 class AuditExporter:
-    """The store is its buffer: how far a sink got is in the sink's status, so nothing is lost with the leader."""
+    """The store is the buffer: a sink's position is in its status, so that a new leader continues there."""
 
     def __init__(self, store: Store, clock: Clock, keeper: AuditKeeper, open_sink: OpenSink) -> None:
         self._store, self._clock, self._keeper, self._open = store, clock, keeper, open_sink
 
     async def run(self) -> None:
-        """For ever."""
+        """Export until cancelled."""
         running: dict[str, tuple[LogSinkSpec, asyncio.Task[None]]] = {}
         async with Mirror(self._store, LogSink.kind) as sinks, Background() as tasks:
             await sinks.synced()
@@ -79,7 +79,7 @@ class AuditExporter:
                 try:
                     shipped = await self._ship_some(name, sink, spec, progress)
                     if failures:
-                        log.info("log sink %s takes audit records again", name)
+                        log.info("log sink %s accepts audit records again", name)
                     failures = 0
                     if not shipped:
                         await self._clock.sleep(SEAL_SECONDS)
@@ -88,7 +88,7 @@ class AuditExporter:
                     if failures == 1:
                         hint = error.hint if isinstance(error, MandorError) else None
                         log.warning(
-                            "log sink %s takes no audit records: %s%s", name, error, f" ({hint})" if hint else ""
+                            "log sink %s does not accept audit records: %s%s", name, error, f" ({hint})" if hint else ""
                         )
                     await self._clock.sleep(BACKOFF.pause(failures))
         finally:
@@ -103,10 +103,10 @@ class AuditExporter:
             try:
                 await sink.send([record for _, record in batch])
             except Invalid as error:
-                log.error("log sink %s refused %d audit records for good: %s", name, len(batch), error)
+                log.error("log sink %s rejected %d audit records permanently: %s", name, len(batch), error)
             progress.place = batch[-1][0]
-        # Every agent follows log sinks, so their status is written seldom: after a change of leaders a sink gets the
-        # records of so many seconds twice.
+        # Every agent watches log sinks, so their status is written rarely: after a change of leader a sink may get the
+        # records of that interval twice.
         now = self._clock.monotonic()
         if progress.place > progress.noted and now - progress.noted_at >= NOTE_SECONDS:
             await self._note(name, progress.place)
@@ -114,7 +114,7 @@ class AuditExporter:
         return len(batch)
 
     async def _note(self, name: str, place: int) -> None:
-        """Write how far the sink got; users may change its spec meanwhile."""
+        """Write the sink's position; users may change its spec meanwhile."""
         while True:
             stored = await self._store.get(Key(LogSink.kind, "", name))
             if not isinstance(stored, LogSink) or stored.status.audits >= place:

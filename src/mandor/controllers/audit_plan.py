@@ -1,4 +1,4 @@
-"""Plan for audit records: which seal lists them, and which seals are old enough to go."""
+"""Plan for audit records: seals for new records, and seals that are old enough to be deleted."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class KeepAudits:
-    """How long audit records are kept, and how many bytes of them."""
+    """Retention of audit records, by age and size."""
 
     seconds: float = 90 * _DAY
     most_bytes: int = 128 * _MIB
 
 
 def in_order(records: Iterable[Audit]) -> list[Audit]:
-    """Records in the order of their commits, seals left out."""
+    """Return the records in the order of their commits, without seals."""
     return sorted(
         (each for each in records if each.spec.seal is None), key=lambda each: (each.meta.version, each.meta.name)
     )
 
 
 def next_seals(head: Seal | None, records: Sequence[Audit]) -> list[Seal]:
-    """The last seal with as many of these records as it has room for, and further seals for the others."""
+    """Return the last seal extended by as many records as fit, and further seals for the others."""
     seals: list[Seal] = []
     seal = head if head is not None else following(None)
     left = list(records)
@@ -40,7 +40,7 @@ def next_seals(head: Seal | None, records: Sequence[Audit]) -> list[Seal]:
 
 
 def old_seals(seals: Sequence[Seal], keep: KeepAudits, now: float) -> list[Seal]:
-    """Full seals, the oldest first, whose records are all too old, or are too much; the last seal stays."""
+    """Return the full seals, oldest first, whose records are all too old or exceed the size; the last seal is kept."""
     size = sum(each.size_bytes for each in seals)
     found = []
     for seal in seals[:-1]:

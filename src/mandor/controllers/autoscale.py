@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from mandor.controllers.autoscale_message import describe_step, shown_readings
 from mandor.controllers.autoscale_plan import History, Measured, differs, plan_count
-from mandor.controllers.autoscale_story import describe_step, shown_readings
 from mandor.controllers.base import Controller, Grouped
-from mandor.controllers.hearing import Servers
+from mandor.controllers.heartbeats import Servers
 from mandor.controllers.writer import Writer
 from mandor.errors import MandorError, Unavailable
 from mandor.lib.clock import Clock
@@ -125,7 +125,7 @@ class AutoscaleController(Controller[Key]):
         async with self._counting:
             await in_turns(self._count())
         used = self._used()
-        groups, told = dict(workload.spec.groups), dict[str, AutoscaleStatus]()
+        groups, recorded = dict(workload.spec.groups), dict[str, AutoscaleStatus]()
         histories: dict[str, History] = {}
         due = False
         for name, group in workload.spec.groups.items():
@@ -138,17 +138,17 @@ class AutoscaleController(Controller[Key]):
             before = workload.status.autoscale.get(name)
             if count != group.replicas:
                 groups[name] = replace(group, replicas=count)
-            told[name] = _dated(before, status, describe_step(seen.count, count, status), self._clock.now())
-            due = due or count != group.replicas or self._worth(known, before, told[name])
-        if due or workload.status.autoscale.keys() != told.keys():
+            recorded[name] = _dated(before, status, describe_step(seen.count, count, status), self._clock.now())
+            due = due or count != group.replicas or self._worth(known, before, recorded[name])
+        if due or workload.status.autoscale.keys() != recorded.keys():
             spec = replace(workload.spec, groups=groups)
             await self._writer.commit(
-                [Put(workload.changed(spec=spec, status=replace(workload.status, autoscale=told)))]
+                [Put(workload.changed(spec=spec, status=replace(workload.status, autoscale=recorded)))]
             )
         for name, history in histories.items():
             self._groups[(key, name)].history = history
-            self._record_events(workload, name, told[name], due=due)
-        return LOOK_SECONDS if told else None
+            self._record_events(workload, name, recorded[name], due=due)
+        return LOOK_SECONDS if recorded else None
 
     def _worth(self, known: _Group, before: AutoscaleStatus | None, after: AutoscaleStatus) -> bool:
         """Return whether to write the status: a new reason at once, new readings every `STATUS_SECONDS`."""

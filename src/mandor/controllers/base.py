@@ -50,7 +50,7 @@ class Controller(ABC, Generic[K]):
 
 def in_order(keys: Iterable[K]) -> Iterable[K]:
     """Return the keys in a deterministic order, also for a set."""
-    if type(keys) is tuple:  # nearly always, and asking an abstract class takes longer
+    if type(keys) is tuple:  # the most frequent case; an isinstance check of an abstract class is slower
         return keys
     return sorted(keys, key=repr) if isinstance(keys, Set) and len(keys) > 1 else keys
 
@@ -76,7 +76,7 @@ class Grouped(Generic[G, O]):
             self._groups.setdefault(new, {})[after.meta.uid] = after
 
     def change(self, group: G, before: O | None, after: O) -> None:
-        """As `update`, of one that stays in its group, which the caller knows."""
+        """Update an object that stays in its group, which the caller has determined."""
         members = self._groups.get(group)
         if members is None:
             members = self._groups[group] = {}
@@ -91,7 +91,7 @@ class Grouped(Generic[G, O]):
         return list(self._groups.get(group, {}).values())
 
     def __len__(self) -> int:
-        """How many groups there are."""
+        """Return the number of groups."""
         return len(self._groups)
 
     def __iter__(self) -> Iterator[G]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import World
+from mandor.controllers.slot import ClusterView
 from mandor.lib.quantity import Seconds
 from mandor.lib.ranges import parse
 from mandor.lib.steps import FEW, PIECE, WRITTEN, Steps, chosen, ordered, pieces
@@ -30,7 +30,7 @@ def batch_of(workload: Workload, group: str) -> Batch:
 
 
 def ending(
-    workload: Workload, members: Mapping[str, Sequence[Instance]], release: Release, world: World
+    workload: Workload, members: Mapping[str, Sequence[Instance]], release: Release, cluster: ClusterView
 ) -> Steps[Ending | None]:
     status = workload.status
     if status.release == release.meta.name and status.phase in {"Succeeded", "Failed"}:
@@ -41,7 +41,7 @@ def ending(
             if failed_for_good(workload, group, each, release):
                 tries = each.spec.attempt + 1
                 return Ending("Failed", f"{each.meta.name} failed {tries} times: {slot.shown_end(each)}")
-    late = _seconds_left(workload, release, world.now)
+    late = _seconds_left(workload, release, cluster.now)
     if late is not None and late <= 0:
         return Ending("Failed", f"not done within its deadline of {_deadline(workload)}")
     for group in workload.spec.groups:
@@ -88,40 +88,42 @@ def plan_ended(draft: Draft, members: Sequence[Instance], reason: str, now: floa
 
 
 def plan_batch(
-    draft: Draft, workload: Workload, name: str, members: Sequence[Instance], release: Release, world: World
+    draft: Draft, workload: Workload, name: str, members: Sequence[Instance], release: Release, cluster: ClusterView
 ) -> Steps[None]:
     batch = batch_of(workload, name)
-    left = _seconds_left(workload, release, world.now)
+    left = _seconds_left(workload, release, cluster.now)
     if left is not None:
         draft.again(left)
     surplus = yield from chosen(members, lambda piece: [each for each in piece if each.spec.index >= batch.completions])
     if surplus:
-        yield from slot.lose_all(draft, surplus, "fewer completions are wanted", world.now)
+        yield from slot.lose_all(draft, surplus, "the number of completions was reduced", cluster.now)
         members = [each for each in members if each.spec.index < batch.completions]
     held = yield from chosen(members, lambda piece: [each for each in piece if not slot.ended(each)])
-    current = yield from _stop_outdated(draft, held, release, world)
+    current = yield from _stop_outdated(draft, held, release, cluster)
     # When the parallelism was lowered, the instances that lost least work stop and run again later.
     by_worth = yield from ordered(current, lambda each: (-slot.worth(each), each.spec.index))
     for piece in pieces(by_worth[batch.parallelism :], FEW):
         for each in piece:
-            slot.stop(draft, each, "less parallelism is wanted", world.now)
+            slot.stop(draft, each, "the parallelism was reduced", cluster.now)
         yield WRITTEN * len(piece)
     for piece in pieces(by_worth[: batch.parallelism]):
         for each in piece:
-            if slot.replaceable(each, workload.spec.groups[name], world):
-                draft.note(each, "Replaced", f"its node {each.spec.node} is lost", warning=True)
+            if slot.replaceable(each, workload.spec.groups[name], cluster):
+                draft.note(each, "Replaced", f"replaced, because node {each.spec.node} is lost", warning=True)
                 slot.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
         yield 5 * len(piece)
-    yield from _fill(draft, workload, name, members, batch.parallelism - len(held), release, world)
+    yield from _fill(draft, workload, name, members, batch.parallelism - len(held), release, cluster)
 
 
-def _stop_outdated(draft: Draft, held: Sequence[Instance], release: Release, world: World) -> Steps[list[Instance]]:
+def _stop_outdated(
+    draft: Draft, held: Sequence[Instance], release: Release, cluster: ClusterView
+) -> Steps[list[Instance]]:
     """Stop instances of other releases; return the current ones that are not stopping."""
     current = []
     for piece in pieces(held):
         for each in piece:
             if each.spec.release != release.meta.name:
-                slot.stop(draft, each, f"updated to {release.meta.name}", world.now)
+                slot.stop(draft, each, f"updated to {release.meta.name}", cluster.now)
             elif each.spec.stop is None:
                 current.append(each)
         yield 3 * len(piece)
@@ -135,7 +137,7 @@ def _fill(
     members: Sequence[Instance],
     room: int,
     release: Release,
-    world: World,
+    cluster: ClusterView,
 ) -> Steps[None]:
     """Create instances, lowest index first; an index in back-off after a failure does not block the next one."""
     by_index = dict((yield from chosen(members, lambda piece: [(each.spec.index, each) for each in piece])))
@@ -153,26 +155,30 @@ def _fill(
             return
         each = by_index.get(index)
         if each is None:
-            if not world.taken(instance_name(workload.meta.name, name, index)):
+            if not cluster.taken(instance_name(workload.meta.name, name, index)):
                 slot.create(draft, workload, name, index, release)
                 room -= 1
                 left -= 1
-        elif _start_again(draft, workload, name, each, release, world):
+        elif _start_again(draft, workload, name, each, release, cluster):
             room -= 1
 
 
-def _start_again(draft: Draft, workload: Workload, name: str, each: Instance, release: Release, world: World) -> bool:
+def _start_again(
+    draft: Draft, workload: Workload, name: str, each: Instance, release: Release, cluster: ClusterView
+) -> bool:
     group = workload.spec.groups[name]
     if succeeded(each, release) or not slot.ended(each):
         return False
     if each.spec.release != release.meta.name:
         slot.replace(draft, each, release)
     elif each.phase is Phase.FAILED and each.spec.stop is None:
-        left = slot.wait_seconds(each, group, world.now, each.spec.attempt)
+        left = slot.wait_seconds(each, group, cluster.now, each.spec.attempt)
         if left > 0:
             draft.again(left)
             return False
-        draft.note(each, "Retried", f"it failed on {each.spec.node} ({slot.shown_end(each)})", warning=True)
+        draft.note(
+            each, "Retried", f"retried after it failed on {each.spec.node} ({slot.shown_end(each)})", warning=True
+        )
         slot.retry(draft, each, release, each.spec.attempt)
     else:
         slot.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)

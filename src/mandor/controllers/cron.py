@@ -1,9 +1,9 @@
-"""The cron controller: begins the runs of workloads that have a schedule."""
+"""The cron controller: starts the runs of workloads with a schedule."""
 
 from collections.abc import Iterable, Mapping
 
 from mandor.controllers.base import Controller, Grouped
-from mandor.controllers.cron_plan import Seen, plan
+from mandor.controllers.cron_plan import CronInputs, plan
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key, Object
@@ -14,7 +14,7 @@ from mandor.store.recorder import Recorder
 
 
 class CronController(Controller[Key]):
-    """A run is a workload of its own, with the time in its name: begun twice, it is the same one."""
+    """A run is a workload with the time in its name, so starting it twice has no effect."""
 
     name = "cron"
     watches = (Workload.kind,)
@@ -51,7 +51,7 @@ class CronController(Controller[Key]):
             other = Key(Workload.kind, key.namespace, name)
             return other not in own and self._workloads.get(other) is not None
 
-        draft = plan(Seen(workload, runs, taken), self._clock.now())
+        draft = plan(CronInputs(workload, runs, taken), self._clock.now())
         if draft.writes:
             await self._writer.commit(draft.writes)
         for note in draft.notes:

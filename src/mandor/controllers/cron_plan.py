@@ -20,7 +20,7 @@ ACTIVE_MOST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CronInputs:
     workload: Workload | None
     """None: the workload was deleted, so its runs are deleted too."""
     runs: Sequence[Workload]
@@ -28,7 +28,7 @@ class Seen:
     """Whether another workload has this name."""
 
 
-def plan(seen: Seen, now: float) -> Draft:
+def plan(seen: CronInputs, now: float) -> Draft:
     draft = Draft()
     workload = seen.workload
     if workload is None or workload.spec.schedule is None:
@@ -66,7 +66,7 @@ def active(run: Workload) -> bool:
 
 
 def _begin(
-    draft: Draft, workload: Workload, schedule: Schedule, seen: Seen, runs: list[Workload], name: str
+    draft: Draft, workload: Workload, schedule: Schedule, seen: CronInputs, runs: list[Workload], name: str
 ) -> list[Workload]:
     """Start a run if `overlap` allows it; return all existing runs."""
     going = [each for each in runs if active(each)]
@@ -88,7 +88,7 @@ def _begin(
     spec = replace(workload.spec, schedule=None, run_of=workload.meta.name, restarted=0)
     made = Workload(meta=Meta(name=name, namespace=workload.meta.namespace, labels=labels), spec=spec)
     draft.put(made)
-    draft.note(workload, "RunBegun", name)
+    draft.note(workload, "RunBegun", f"started {name}")
     return [*runs, made]
 
 

@@ -11,7 +11,7 @@ from math import inf
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import World
+from mandor.controllers.slot import ClusterView
 from mandor.controllers.update_plan import Step
 from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
 from mandor.model.instance import UNSCHEDULABLE, Instance, daemon_name
@@ -19,9 +19,11 @@ from mandor.model.phase import Phase
 from mandor.model.workload import Group, Release, Workload
 
 
-def at_home(release: Release, group: str, members: Sequence[Instance], world: World) -> tuple[int, list[Instance]]:
+def at_home(
+    release: Release, group: str, members: Sequence[Instance], cluster: ClusterView
+) -> tuple[int, list[Instance]]:
     """Return the number of matching nodes, and the instances on them."""
-    eligible = world.site(release, group).eligible
+    eligible = cluster.site(release, group).eligible
     return len(eligible), [each for each in members if each.spec.home in eligible]
 
 
@@ -31,9 +33,9 @@ def no_room(instance: Instance) -> bool:
 
 
 def plan_daemon(
-    draft: Draft, workload: Workload, name: str, members: Sequence[Instance], step: Step, world: World
+    draft: Draft, workload: Workload, name: str, members: Sequence[Instance], step: Step, cluster: ClusterView
 ) -> Steps[None]:
-    site = world.site(step.target, name)
+    site = cluster.site(step.target, name)
     here: dict[str, Instance] = {}
     for piece in pieces(members, FEW):
         for each in piece:
@@ -41,12 +43,12 @@ def plan_daemon(
             if home in site.eligible:
                 here[home] = each
             elif home not in site.retained:
-                why = f"{home} does not match any more" if home in site.refusals else f"its node {home} is gone"
-                slot.lose(draft, each, why, world.now)
+                why = f"node {home} no longer matches" if home in site.refusals else f"node {home} no longer exists"
+                slot.lose(draft, each, why, cluster.now)
             elif slot.ended(each) and each.phase is not Phase.LOST:
                 draft.delete(each)
         yield WRITTEN * len(piece)
-    daemons = _Daemons(draft, workload.spec.groups[name], step, world, wanted=len(site.eligible))
+    daemons = _Daemons(draft, workload.spec.groups[name], step, cluster, wanted=len(site.eligible))
     for eligible in pieces(sorted(here), FEW):
         for home in eligible:
             daemons.sort(here[home])
@@ -60,7 +62,7 @@ def _fill(workload: Workload, name: str, nodes: Sequence[str], members: int, dae
     """Create an instance on every node without one, of the target release while the roll-out may proceed."""
     left = slot.at_once(members)
     for node in nodes:
-        if daemons.world.taken(daemon_name(workload.meta.name, name, node)):
+        if daemons.cluster.taken(daemon_name(workload.meta.name, name, node)):
             continue
         if not left:
             daemons.draft.again(0.0)
@@ -78,7 +80,7 @@ class _Daemons:
     draft: Draft
     group: Group
     step: Step
-    world: World
+    cluster: ClusterView
     wanted: int
     healthy: int = 0
     turned: int = 0
@@ -114,12 +116,12 @@ class _Daemons:
 
     def _sort_new(self, each: Instance) -> None:
         self.turned += 1
-        if slot.healthy(self.draft, each, self.group, self.world):
+        if slot.healthy(self.draft, each, self.group, self.cluster):
             self.healthy += 1
             return
         self.turning += 1
         if slot.ended(each) and each.phase is not Phase.LOST:
-            slot.renew(self.draft, each, self.group, self.step.target, self.world)
+            slot.renew(self.draft, each, self.group, self.step.target, self.cluster)
 
     @property
     def quota(self) -> float:
@@ -161,7 +163,7 @@ class _Daemons:
             self.turning += 1
             slot.replace(self.draft, each, self.step.target)
         elif own is not None and by_itself:
-            slot.renew(self.draft, each, self.group, own, self.world)
+            slot.renew(self.draft, each, self.group, own, self.cluster)
         else:
             slot.replace(self.draft, each, self.step.base)
 
@@ -169,6 +171,6 @@ class _Daemons:
         self.turned += 1
         self.turning += 1
         if each.spec.node:
-            slot.stop(self.draft, each, slot.updated_to(self.step.target), self.world.now)
+            slot.stop(self.draft, each, slot.updated_to(self.step.target), self.cluster.now)
         else:
             slot.replace(self.draft, each, self.step.target)

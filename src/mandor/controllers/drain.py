@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from mandor.controllers.draft import Draft
-from mandor.controllers.drain_plan import DrainSeen, Groups, end_drain, must_leave, plan_drain, stay
-from mandor.controllers.overseer import Overseer
-from mandor.controllers.residents import Residents, group_of, rooted, workload_of
+from mandor.controllers.drain_plan import DrainInputs, Groups, end_drain, must_leave, plan_drain, stay
+from mandor.controllers.instance_index import InstanceIndex, bound_to_node, group_of, workload_of
+from mandor.controllers.per_node import PerNodeController
 from mandor.lib.clock import Clock
 from mandor.lib.steps import WRITTEN, Steps
 from mandor.model.instance import Instance
@@ -17,7 +17,7 @@ from mandor.store.base import Change, Store
 from mandor.store.recorder import Recorder
 
 
-class DrainController(Overseer):
+class DrainController(PerNodeController):
     """Marks instances that must leave; the workload controller moves them. It stops instances itself only at a deadline
     or with `force`."""
 
@@ -44,16 +44,16 @@ class DrainController(Overseer):
                     self._leaving.pop(change.key, None)
         return super().observe_all(changes)
 
-    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Steps[Draft]:
-        whole, groups = Draft(), Groups(residents.of)
+    def plan(self, nodes: Sequence[Node], index: InstanceIndex, now: float) -> Steps[Draft]:
+        whole, groups = Draft(), Groups(index.of)
         for node in nodes:
             if node.drain is None:
                 end_drain(whole, node)
                 continue
-            here = residents.on(node.meta.name)
+            here = index.on(node.meta.name)
             for name in dict.fromkeys(map(group_of, here)):
                 yield from groups.look(name)
-            whole.add(plan_drain(DrainSeen(node, here, self._workload, self._rooted), node.drain, groups, now))
+            whole.add(plan_drain(DrainInputs(node, here, self._workload, self._bound_to_node), node.drain, groups, now))
             yield 2 * WRITTEN * (1 + len(here))
         for each in self._leaving.values():
             node_now = self.node(each.spec.node)
@@ -64,5 +64,5 @@ class DrainController(Overseer):
     def _workload(self, instance: Instance) -> Workload | None:
         return workload_of(instance, self._mirrors[Workload.kind])
 
-    def _rooted(self, instance: Instance) -> bool:
-        return rooted(instance, self._mirrors[Volume.kind])
+    def _bound_to_node(self, instance: Instance) -> bool:
+        return bound_to_node(instance, self._mirrors[Volume.kind])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.residents import GroupName, group_of
+from mandor.controllers.instance_index import GroupName, group_of
 from mandor.lib.quantity import Seconds
 from mandor.lib.steps import Steps, at_once, pieces
 from mandor.model.instance import Instance, Move
@@ -25,12 +25,12 @@ REASON_MOST = 300
 
 
 @dataclass(frozen=True, slots=True)
-class DrainSeen:
+class DrainInputs:
     node: Node
     here: Sequence[Instance]
     """Instances on the node."""
     workload: Callable[[Instance], Workload | None]
-    rooted: Callable[[Instance], bool] = slot.goes_anywhere
+    bound_to_node: Callable[[Instance], bool] = slot.never_bound
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class _Count:
     waiting: Counter[str] = field(default_factory=Counter)
 
 
-def plan_drain(seen: DrainSeen, drain: Drain, groups: Groups, now: float) -> Draft:
+def plan_drain(seen: DrainInputs, drain: Drain, groups: Groups, now: float) -> Draft:
     draft = Draft()
     before = seen.node.status.drain
     if before is not None and drain.since and before.since != drain.since:
@@ -123,7 +123,7 @@ class _Leaving:
     def __init__(
         self,
         draft: Draft,
-        seen: DrainSeen,
+        seen: DrainInputs,
         drain: Drain,
         groups: Groups,
         *,
@@ -149,7 +149,7 @@ class _Leaving:
         workload = self._seen.workload(each)
         if workload is None or each.spec.group not in workload.spec.groups:
             return ""  # the workload controller stops instances of a deleted workload or group
-        if self._seen.rooted(each):
+        if self._seen.bound_to_node(each):
             return f"{group_of(each)}: its data ({', '.join(each.spec.volumes)}) is on this node"
         if workload.spec.type == "batch":
             return self._send_batch(each, workload)
@@ -204,19 +204,19 @@ def _budget(name: GroupName, workload: Workload) -> str:
 
 def _status(before: DrainStatus | None, count: _Count, since: float, *, late: bool) -> DrainStatus:
     phase: DrainPhase = "Drained" if not count.left else "Late" if late else "Draining" if count.moving else "Waiting"
-    told = (f"{many} of {why}"[:REASON_MOST] for why, many in count.waiting.most_common(REASONS_MOST))
+    reasons = (f"{many} of {why}"[:REASON_MOST] for why, many in count.waiting.most_common(REASONS_MOST))
     return DrainStatus(
         phase=phase,
         since=since,
         total=max(before.total if before is not None else 0, count.left),
         left=count.left,
         moving=count.moving,
-        waiting=tuple(told),
+        waiting=tuple(reasons),
     )
 
 
 def _record_event(draft: Draft, node: Node, status: DrainStatus, drain: Drain, now: float) -> None:
-    gone = f"{status.total - status.left} of {status.total} instances left"
+    gone = f"{status.total - status.left} of {status.total} instances have left the node"
     why = f"; {'; '.join(status.waiting)}" if status.waiting else ""
     if status.phase == "Drained":
         took = Seconds(round(now - status.since))

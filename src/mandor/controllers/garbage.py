@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from mandor.controllers import garbage_plan
 from mandor.controllers.base import Controller
 from mandor.controllers.garbage_plan import Keep
-from mandor.controllers.hearing import SERVER
+from mandor.controllers.heartbeats import SERVER
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.steps import chosen, in_turns
@@ -51,7 +51,7 @@ class GarbageController(Controller[str]):
         return (SWEEP,)
 
     async def reconcile(self, key: str) -> float | None:
-        rubbish = [
+        garbage = [
             *await in_turns(garbage_plan.old_events(await self._list(Event), self._keep, self._clock.now())),
             *await in_turns(
                 garbage_plan.old_decisions(await self._list(DecisionRecord), self._keep, self._clock.now())
@@ -60,10 +60,10 @@ class GarbageController(Controller[str]):
             *await self._of_servers(),
             *await self._of_workloads(),
         ]
-        if rubbish:
-            deleted = chosen(rubbish, lambda piece: [Delete(each.key, each.meta.version) for each in piece], each=3)
+        if garbage:
+            deleted = chosen(garbage, lambda piece: [Delete(each.key, each.meta.version) for each in piece], each=3)
             await self._writer.commit_each(await in_turns(deleted))
-            log.info("deleted %d expired or orphaned objects", len(rubbish))
+            log.info("deleted %d expired or orphaned objects", len(garbage))
         return self._keep.sweep_seconds
 
     async def _of_servers(self) -> list[Object]:

@@ -27,11 +27,11 @@ class Keep:
     decisions_most: int = 5_000
     finished_seconds: float = 7 * _DAY
     finished_most: int = 50
-    """Instances of a batch that has ended; failed ones are kept longest."""
+    """Number of instances kept per ended batch; failed ones are kept longest."""
     session_seconds: float = 60.0
-    """Sessions of a server that lives no more; any is gone after a day."""
+    """Age in seconds of sessions of dead servers; any session is deleted after a day."""
     server_seconds: float = 60.0
-    """Leases of servers that are not renewed, on the observer's clock."""
+    """Seconds without renewal, on the observer's clock, after which a server's lease is deleted."""
     sweep_seconds: float = 30.0
 
 
@@ -145,7 +145,7 @@ def _old_instances(instances: Sequence[Instance], keep: Keep, now: float) -> Ste
 def orphaned_releases(
     releases: Iterable[Release], workloads: Set[tuple[str, str]], instances: Sequence[Instance]
 ) -> Steps[list[Object]]:
-    """Of workloads that are gone, with no instance left."""
+    """Return the releases of deleted workloads without instances."""
     alone = [each for each in releases if (each.meta.namespace, each.spec.workload) not in workloads]
     if not alone:
         return []

@@ -13,7 +13,7 @@ from mandor.controllers import slot
 from mandor.controllers.batch_plan import done
 from mandor.controllers.daemon_plan import at_home
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import World
+from mandor.controllers.slot import ClusterView
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.depends import WORDS, Condition
 from mandor.model.instance import Instance
@@ -23,7 +23,7 @@ from mandor.store.base import Put, Write
 
 Members = Mapping[str, Sequence[Instance]]
 Waits = Mapping[str, tuple[str, ...]]
-"""By group: `db to be healthy`."""
+"""Unmet conditions by group, such as `db to be healthy`."""
 
 _BEGUN = frozenset({Phase.RUNNING, Phase.STOPPING, Phase.SUCCEEDED})
 
@@ -43,18 +43,18 @@ class _Stand(NamedTuple):
         return f"{name} {WORDS[condition]}" + (f" ({self.never})" if self.never else "")
 
 
-def find_waits(workload: Workload, members: Members, release: Release, world: World) -> Steps[Waits]:
+def find_waits(workload: Workload, members: Members, release: Release, cluster: ClusterView) -> Steps[Waits]:
     """Return the unmet conditions by group; none in a rehearsal, which shows where all instances would run."""
     found = {}
     for name, group in workload.spec.groups.items():
-        if group.depends_on and name not in _opened(workload, release) and not world.rehearsed:
+        if group.depends_on and name not in _opened(workload, release) and not cluster.rehearsed:
             stands = {}
             for other in group.depends_on:
-                stands[other] = yield from _stand(other, workload, members, release, world)
+                stands[other] = yield from _stand(other, workload, members, release, cluster)
             waits = (stands[other].missing(other, condition) for other, condition in group.depends_on.items())
-            told = tuple(filter(None, waits))
-            if told:
-                found[name] = told
+            unmet = tuple(filter(None, waits))
+            if unmet:
+                found[name] = unmet
     return found
 
 
@@ -119,27 +119,27 @@ def _held(write: Write, waits: Waits, release: Release) -> Write:
     value = write.value if isinstance(write, Put) else None
     if not isinstance(value, Instance) or value.meta.uid or value.spec.release != release.meta.name:
         return write
-    told = waits.get(value.spec.group)
-    return Put(value.changed(spec=replace(value.spec, waits=told))) if told else write
+    unmet = waits.get(value.spec.group)
+    return Put(value.changed(spec=replace(value.spec, waits=unmet))) if unmet else write
 
 
-# How far others are.
+# The state of dependencies.
 
 
-def _stand(name: str, workload: Workload, members: Members, release: Release, world: World) -> Steps[_Stand]:
+def _stand(name: str, workload: Workload, members: Members, release: Release, cluster: ClusterView) -> Steps[_Stand]:
     if name in workload.spec.groups:
-        stand = yield from _group_stand(name, workload, members[name], release, world)
+        stand = yield from _group_stand(name, workload, members[name], release, cluster)
         return stand
-    other = world.other(name)
+    other = cluster.other(name)
     if other is None:
         return _Stand(never="there is no group or workload of that name yet")
     return _workload_stand(other.workload, current=other.current)
 
 
 def _group_stand(
-    name: str, workload: Workload, members: Sequence[Instance], release: Release, world: World
+    name: str, workload: Workload, members: Sequence[Instance], release: Release, cluster: ClusterView
 ) -> Steps[_Stand]:
-    """Of the release that is wanted: in a roll-out one group follows another."""
+    """Return the conditions that the group's instances of the wanted release meet."""
     if workload.spec.type == "batch":
         mine = yield from _of(release, members)
         begun = any(each.phase in _BEGUN for each in mine)
@@ -148,7 +148,7 @@ def _group_stand(
         return _Stand(begun, healthy, over)
     wanted = workload.spec.groups[name].count
     if workload.spec.type == "daemon":
-        wanted, members = at_home(release, name, members, world)
+        wanted, members = at_home(release, name, members, cluster)
     mine = yield from _of(release, members)
     healthy = 0 < wanted <= sum(map(slot.serving, mine))
     return _Stand(healthy or 0 < wanted <= sum(each.phase in _BEGUN for each in mine), healthy)
@@ -159,15 +159,15 @@ def _of(release: Release, members: Sequence[Instance]) -> Steps[list[Instance]]:
 
 
 def _workload_stand(other: Workload, *, current: bool) -> _Stand:
-    """`current`: its status is about its template as it is now."""
+    """`current`: whether the status describes the current template."""
     spec, status = other.spec, other.status
     if spec.schedule is not None:
-        return _Stand(never="it runs by a schedule, again and again")
+        return _Stand(never="it runs on a schedule and never completes")
     if not current:
         return _Stand()
     if spec.type == "batch":
         over = status.phase == "Succeeded"
-        never = "it has failed" if status.phase == "Failed" else ""
+        never = "it failed" if status.phase == "Failed" else ""
         begun = status.running + status.succeeded > 0
         return _Stand(over or begun, over or status.ready + status.succeeded > 0, over, never)
     whole = status.rollout is not None and status.rollout.settled_on == status.release and status.ready > 0

@@ -27,7 +27,7 @@ PORTIONS_MOST = 10
 ORDERS_MOST = 20
 """Machines that one plan may order."""
 Steps = Generator[None, None, None]
-_NOBODY = Key(Instance.kind, "", "")
+_NO_KEY = Key(Instance.kind, "", "")
 IMAGES = frozenset({"docker", "podman", "cri", "incus"})
 EXTRAS = frozenset(
     (
@@ -221,7 +221,7 @@ class Growth:
 
 
 def _without_key(request: PlacementRequest) -> PlacementRequest:
-    return replace(request, key=_NOBODY)
+    return replace(request, key=_NO_KEY)
 
 
 def place(board: ClusterModel, profiles: Mapping[str, Profile], request: PlacementRequest) -> tuple[Decision, ...]:
@@ -247,5 +247,5 @@ def place(board: ClusterModel, profiles: Mapping[str, Profile], request: Placeme
 
 def _alone(board: ClusterModel, profile: Profile, request: PlacementRequest) -> Decision:
     if profile.consults:
-        raise PluginFault(profile.consults[0].name, "cannot be asked about machines that are not there")
+        raise PluginFault(profile.consults[0].name, "cannot evaluate machines that do not exist yet")
     return decide(profile, request, board.table.snapshot())

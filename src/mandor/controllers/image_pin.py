@@ -17,7 +17,7 @@ AGAIN_SECONDS = 0.1
 
 
 def with_pins(release: Release, reported: InstanceStatus) -> Release | None:
-    """The release with digests for those of its images that had none; None: there is nothing new."""
+    """Return the release with digests for images that had none; None if there is nothing new."""
     known = release.status.images
     new = {
         image: digest for image, digest in (reported.images or {}).items() if image not in known and "@" not in image
@@ -29,7 +29,7 @@ def with_pins(release: Release, reported: InstanceStatus) -> Release | None:
 
 
 class ImagePinController(Controller[Key]):
-    """Its keys are those of instances whose nodes report digests."""
+    """Keys are those of instances whose nodes report digests."""
 
     name: ClassVar[str] = "image-pin"
     watches: ClassVar[tuple[str, ...]] = (Instance.kind,)

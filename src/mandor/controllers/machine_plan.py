@@ -1,4 +1,4 @@
-"""Plan for the machines of a pool: who has joined, who failed, who is idle and goes, how many are ordered."""
+"""Plan for the machines of a pool: which have joined or failed, which are removed, and how many are ordered."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -17,33 +17,33 @@ from mandor.model.record import Token
 from mandor.store.base import Delete, Write
 
 AFTER_FAILURE = Backoff(first_seconds=60.0, most_seconds=1800.0, jitter=0.0)
-SHOWN_MOST = 3
+SHOWN_MOST = 3  # instances named in a message
 
 
 @dataclass(frozen=True, slots=True)
-class MachinesSeen:
-    """What is known of the machines of a pool."""
+class MachineInputs:
+    """Current facts about the machines of a pool."""
 
     nodes: Mapping[str, Node]
-    """By name."""
+    """Nodes by name."""
     needed: Callable[[Node], str]
-    """Why a node is needed; empty: it is not."""
+    """Returns why a node is needed; empty: it is not."""
     load: Callable[[Node], int]
-    """How many instances would have to move."""
+    """Returns how many instances would have to move."""
     failed: Mapping[str, str]
-    """Machines that could not be made, or are broken, by id, with the reason."""
+    """Reasons of machines that could not be created or are broken, by id."""
     gone: Set[str]
-    """Machines that were given back."""
+    """Machines that the provisioner has deleted."""
     credentials: Callable[[str], Token | None]
-    """The key of a node that has joined."""
-    somebody_waits: bool
-    """There is work that waits for room: nothing is taken away."""
+    """Returns the credential of a node that has joined."""
+    work_is_pending: bool
+    """Whether instances wait for room; then no machine is removed."""
 
 
 def plan_machines(
-    pool: NodePool, seen: MachinesSeen, orders: Sequence[Order], now: float, new_id: Callable[[], str]
+    pool: NodePool, seen: MachineInputs, orders: Sequence[Order], now: float, new_id: Callable[[], str]
 ) -> Draft:
-    """The pool's next status, orders to drain, and what people hear; the caller carries orders and ends out."""
+    """Return the pool's next status, drains and events; the caller carries out orders and deletions."""
     draft = Draft()
     scaling = pool.spec.autoscale
     plan = _Pool(draft, pool, scaling, seen, now)
@@ -62,7 +62,7 @@ class _Pool:
     draft: Draft
     pool: NodePool
     scaling: NodeAutoscale | None
-    seen: MachinesSeen
+    seen: MachineInputs
     now: float
     machines: list[Machine] = field(default_factory=list)
     trouble: dict[str, OrderFailures] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Pool:
     def count(self, *phases: str) -> int:
         return sum(each.phase in phases for each in self.machines)
 
-    # What became of those that were ordered.
+    # Ordered machines.
 
     def follow(self) -> None:
         before = self.pool.status.scaling
@@ -96,12 +96,12 @@ class _Pool:
         if machine.phase == "Leaving":
             return self._leaving(machine, node)
         if node is None:
-            return self._turn(machine, "Leaving", "its node was deleted")
+            return self._turn(machine, "Leaving", "the node was deleted")
         if machine.id in self.seen.failed:
             return self._turn(machine, "Leaving", self.seen.failed[machine.id])
         lost = node.status.phase is NodePhase.DOWN and self.now - node.status.since >= self._join_within
         if lost:
-            return self._turn(machine, "Leaving", f"its node is down: {node.status.reason}")
+            return self._turn(machine, "Leaving", f"the node is down: {node.status.reason}")
         return self._joined(machine, node) if machine.phase == "Joined" else self._draining(machine, node)
 
     @property
@@ -112,12 +112,12 @@ class _Pool:
         if node is not None and node.status.phase is NodePhase.READY:
             self.trouble.pop(machine.kind, None)
             took = Seconds(round(self.now - machine.at))
-            self.draft.note(self.pool, "MachineJoined", f"{machine.id} ({machine.kind}) has joined after {took}")
+            self.draft.note(self.pool, "MachineJoined", f"{machine.id} ({machine.kind}) joined after {took}")
             return replace(machine, phase="Joined", at=self.now)
         if machine.id in self.seen.failed:
             return self._failed(machine, self.seen.failed[machine.id])
         if self.now - machine.at >= self._join_within:
-            return self._failed(machine, f"its node has not joined within {Seconds(self._join_within)}")
+            return self._failed(machine, f"the node did not join within {Seconds(self._join_within)}")
         return machine
 
     def _failed(self, machine: Machine, why: str) -> Machine:
@@ -135,11 +135,11 @@ class _Pool:
         token = self.seen.credentials(machine.id)
         writes += [Delete(token.key, token.meta.version)] if token is not None else []
         self.draft.writes += writes
-        self.draft.note(self.pool, "MachineGone", f"{machine.id} ({machine.kind}) was given back: {machine.why}")
+        self.draft.note(self.pool, "MachineGone", f"{machine.id} ({machine.kind}) was deleted: {machine.why}")
         return None
 
     def _joined(self, machine: Machine, node: Node) -> Machine:
-        idle = not self.seen.needed(node) and node.drain is None and not self.seen.somebody_waits
+        idle = not self.seen.needed(node) and node.drain is None and not self.seen.work_is_pending
         if idle == bool(machine.idle_since):
             return machine
         return replace(machine, idle_since=self.now if idle else 0.0)
@@ -147,21 +147,21 @@ class _Pool:
     def _draining(self, machine: Machine, node: Node) -> Machine:
         progress = node.status.drain
         if node.spec.drain is None:
-            return self._turn(machine, "Joined", "somebody called its drain off")
+            return self._turn(machine, "Joined", "the drain was cancelled by a user")
         if progress is not None and progress.phase == "Drained":
             return self._turn(machine, "Leaving", machine.why)
         late = self.scaling is not None and self.now - machine.at >= self.scaling.drain_within
-        if self.seen.somebody_waits or late or self.scaling is None:
-            why = "work waits for room" if self.seen.somebody_waits else "its drain takes too long"
+        if self.seen.work_is_pending or late or self.scaling is None:
+            why = "instances wait for room" if self.seen.work_is_pending else "the drain takes too long"
             self.draft.put(node.changed(spec=replace(node.spec, drain=None)))
-            self.draft.note(self.pool, "MachineKept", f"{machine.id} stays: {why}")
+            self.draft.note(self.pool, "MachineKept", f"{machine.id} is kept: {why}")
             return self._turn(machine, "Joined", "")
         return machine
 
     def _turn(self, machine: Machine, phase: MachinePhase, why: str) -> Machine:
         return replace(machine, phase=phase, at=self.now, why=why, idle_since=0.0)
 
-    # Who goes.
+    # Removing machines.
 
     def shrink(self) -> None:
         assert self.scaling is not None
@@ -169,28 +169,28 @@ class _Pool:
         spare = self.scaling.at_once - self.count("Draining", "Leaving")
         for machine in self._candidates():
             over = there > self.scaling.max
-            if spare <= 0 or (not over and (there <= self.scaling.min or self.seen.somebody_waits)):
+            if spare <= 0 or (not over and (there <= self.scaling.min or self.seen.work_is_pending)):
                 return
             idle = machine.idle_since and self.now - machine.idle_since >= self.scaling.idle_after
             node = self.seen.nodes[machine.id]
             if not over and not idle:
                 continue
-            why = f"more than {self.scaling.max} are not wanted" if over else self._idle(machine)
+            why = f"the pool exceeds its maximum of {self.scaling.max} machines" if over else self._idle(machine)
             self.draft.put(node.changed(spec=replace(node.spec, drain=Drain(since=self.now))))
-            self.draft.note(self.pool, "MachineIdle", f"{machine.id} ({machine.kind}) is drained: {why}")
+            self.draft.note(self.pool, "MachineIdle", f"draining {machine.id} ({machine.kind}): {why}")
             self.machines[self.machines.index(machine)] = self._turn(machine, "Draining", why)
             there, spare = there - 1, spare - 1
             if self.seen.load(node):
-                return  # the room that its work takes elsewhere is not counted twice
+                return  # room for its instances must not be counted twice
 
     def _idle(self, machine: Machine) -> str:
-        return f"it was not needed for {Seconds(round(self.now - machine.idle_since))}"
+        return f"not needed for {Seconds(round(self.now - machine.idle_since))}"
 
     def _candidates(self) -> list[Machine]:
         joined = [each for each in self.machines if each.phase == "Joined"]
         return sorted(joined, key=lambda each: (self.seen.load(self.seen.nodes[each.id]), each.idle_since or self.now))
 
-    # Who comes.
+    # Ordering machines.
 
     def grow(self, orders: Sequence[Order], new_id: Callable[[], str]) -> None:
         assert self.scaling is not None
@@ -200,7 +200,7 @@ class _Pool:
         kind = next((name for name in self.scaling.kinds if not self.resting(name)), None)
         for _ in range(min(missing, self.room) if kind is not None else 0):
             assert kind is not None
-            self._order(kind, f"at least {self.scaling.min} are wanted", new_id)
+            self._order(kind, f"the pool needs at least {self.scaling.min} machines", new_id)
         self.message = self._story()
 
     @property
@@ -215,19 +215,21 @@ class _Pool:
     def _order(self, kind: str, why: str, new_id: Callable[[], str]) -> None:
         machine = Machine(id=f"{self.pool.meta.name}-{new_id()}", kind=kind, at=self.now, why=why)
         self.machines.append(machine)
-        self.draft.note(self.pool, "MachineOrdered", f"{machine.id} ({kind}): {why}")
+        self.draft.note(self.pool, "MachineOrdered", f"ordered {machine.id} ({kind}): {why}")
 
     def _story(self) -> str:
         assert self.scaling is not None
         resting = [f"{kind} failed: {each.message}" for kind, each in self.trouble.items() if self.resting(kind)]
-        full = self.seen.somebody_waits and len(self.machines) >= self.scaling.max
-        return "; ".join(filter(None, [f"at most {self.scaling.max} are allowed" if full else "", *resting]))[:500]
+        full = self.seen.work_is_pending and len(self.machines) >= self.scaling.max
+        return "; ".join(
+            filter(None, [f"the pool has its maximum of {self.scaling.max} machines" if full else "", *resting])
+        )[:500]
 
 
 def _helped(order: Order) -> str:
     names = [f"{key.namespace}/{key.name}" for key in order.helps[:SHOWN_MOST]]
     more = len(order.helps) - len(names)
-    return f"{', '.join(names)}{f' and {more} more' if more > 0 else ''} had no place"
+    return f"{', '.join(names)}{f' and {more} more' if more > 0 else ''} could not be placed"
 
 
 def credential_key(node: str) -> Key:

@@ -1,10 +1,10 @@
-"""The maintenance controller: opens and closes the windows of pools, and gives the nodes their turns."""
+"""The maintenance controller: opens and closes the maintenance windows of pools, and drains nodes in turn."""
 
 from collections.abc import Iterable, Mapping
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.draft import Draft
-from mandor.controllers.maintenance_plan import give_back, plan_maintenance
+from mandor.controllers.maintenance_plan import end_maintenance, plan_maintenance
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key
@@ -16,7 +16,7 @@ from mandor.store.recorder import Recorder
 
 
 class MaintenanceController(Controller[str]):
-    """A key is the name of a pool, whether or not it has an object (any more)."""
+    """A key is the name of a pool, which may have no object."""
 
     name = "maintenance"
     watches = (NodePool.kind, Node.kind)
@@ -56,10 +56,10 @@ class MaintenanceController(Controller[str]):
         draft = Draft()
         for node in nodes:
             if node.status.maintenance is not None:
-                give_back(draft, node, f"the pool {name} is not maintained any more")
+                end_maintenance(draft, node, f"the pool {name} has no maintenance windows any more")
         return draft
 
 
 def _alike(old: Node, new: Node) -> bool:
-    """As far as turns are concerned."""
+    """Return whether nothing changed that matters for maintenance."""
     return (old.spec.pool, old.closed, old.status.phase) == (new.spec.pool, new.closed, new.status.phase)

@@ -1,4 +1,4 @@
-"""Plan for a pool's maintenance: whose turn it is while a window is open, and when a node is given back."""
+"""Plan for a pool's maintenance: which nodes are drained while a window is open, and when they are released."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,9 +11,9 @@ from mandor.model.node import Drain, Maintenance, Node, NodePhase
 from mandor.model.pool import NodePool, NodePoolStatus, Window
 
 GRACE_SECONDS = 120.0
-"""So long after its time to be emptied a node is still waited for: what was stopped last takes a while to end."""
+"""Seconds after the drain deadline that a node gets for instances that stop last."""
 LOOK_SECONDS = 3600.0
-"""No wait is longer than this: clocks are set, and time zones change."""
+"""Longest wait in seconds, because clocks and time zones can change."""
 
 
 @lru_cache(maxsize=256)
@@ -22,7 +22,7 @@ def _times(cron: str, timezone: str) -> Cron:
 
 
 def open_window(pool: NodePool, now: float) -> tuple[Window, float] | None:
-    """The one that is open, and when it opened; until it closes, no other one opens."""
+    """Return the open window and when it opened; no other window opens before it closes."""
     for at in (pool.status.opened_at, now):
         for window in pool.spec.maintenance:
             opened = _times(window.cron, window.timezone).latest(at) if at else None
@@ -32,19 +32,19 @@ def open_window(pool: NodePool, now: float) -> tuple[Window, float] | None:
 
 
 def next_window(pool: NodePool, now: float) -> float:
-    """When the next one opens; 0: never."""
+    """Return when the next window opens; 0: never."""
     found = [_times(each.cron, each.timezone).after(now) for each in pool.spec.maintenance]
     return min((each for each in found if each is not None), default=0.0)
 
 
 def plan_maintenance(pool: NodePool, nodes: Sequence[Node], now: float) -> Draft:
-    """`nodes`: those of the pool."""
+    """Plan the maintenance of a pool; `nodes` are the nodes of the pool."""
     draft = Draft()
     found = open_window(pool, now)
     if found is None:
         for node in nodes:
             if node.status.maintenance is not None:
-                give_back(draft, node, "the window has closed")
+                end_maintenance(draft, node, "the maintenance window closed")
         status = replace(pool.status, opened_at=0.0, until=0.0, next_at=next_window(pool, now))
     else:
         status = _Turns(draft, pool, *found, now).go_on(nodes)
@@ -56,13 +56,13 @@ def plan_maintenance(pool: NodePool, nodes: Sequence[Node], now: float) -> Draft
     return draft
 
 
-def give_back(draft: Draft, node: Node, why: str) -> None:
+def end_maintenance(draft: Draft, node: Node, why: str) -> None:
     draft.put(node.changed(status=replace(node.status, maintenance=None)))
-    draft.note(node, "MaintenanceOver", f"{why}: it takes new work again")
+    draft.note(node, "MaintenanceOver", f"{why}: the node accepts new instances again")
 
 
 class _Turns:
-    """One look at a window that is open."""
+    """One plan for an open window."""
 
     def __init__(self, draft: Draft, pool: NodePool, window: Window, opened: float, now: float) -> None:
         self._draft, self._pool, self._window, self._opened, self._now = draft, pool, window, opened, now
@@ -71,7 +71,7 @@ class _Turns:
         self._done = list(pool.status.done) if same else []
         self._left_out = list(pool.status.left_out) if same else []
         if not same:
-            draft.note(pool, "MaintenanceWindow", f"a window of {window.duration} has opened")
+            draft.note(pool, "MaintenanceWindow", f"a maintenance window of {window.duration} opened")
 
     def go_on(self, nodes: Sequence[Node]) -> NodePoolStatus:
         busy = 0
@@ -94,15 +94,15 @@ class _Turns:
 
     def _goes_on(self, node: Node, turn: Maintenance) -> bool:
         if turn.window != self._opened:
-            give_back(self._draft, node, "its window has closed")
+            end_maintenance(self._draft, node, "the maintenance window closed")
             return False
         if node.spec.maintained == self._opened:
-            self._end(node, "somebody ended its turn")
+            self._end(node, "the maintenance was ended by a user")
             return False
         if not turn.empty_since:
             return self._empties(node, turn)
         if self._now >= turn.empty_since + self._window.each:
-            self._end(node, "its turn is over")
+            self._end(node, "the maintenance time is over")
             return False
         self._draft.again(turn.empty_since + self._window.each - self._now)
         return True
@@ -114,26 +114,28 @@ class _Turns:
             until = min(self._now + self._window.each, self._until)
             begun = replace(turn, empty_since=self._now, until=until)
             self._draft.put(node.changed(status=replace(node.status, maintenance=begun)))
-            self._draft.note(node, "UnderMaintenance", f"it is empty, and stays so for {self._window.each}")
+            self._draft.note(
+                node, "UnderMaintenance", f"the node is drained and under maintenance for {self._window.each}"
+            )
             self._draft.again(until - self._now)
             return True
         late = turn.drain.since + self._window.drain + GRACE_SECONDS
         if self._now < late:
             self._draft.again(late - self._now)
             return True
-        why = "; ".join(progress.waiting) if progress is not None else "nothing left it"
+        why = "; ".join(progress.waiting) if progress is not None else "no instance left the node"
         self._left_out.append(node.meta.name)
-        self._end(node, f"it could not be emptied ({why})", warning=True)
+        self._end(node, f"the node could not be drained ({why})", warning=True)
         return False
 
     def _end(self, node: Node, why: str, *, warning: bool = False) -> None:
         self._done.append(node.meta.name)
         if warning:
             self._draft.note(node, "MaintenanceLeftOut", why, warning=True)
-        give_back(self._draft, node, why)
+        end_maintenance(self._draft, node, why)
 
     def _may_begin(self, node: Node) -> bool:
-        """It has not had its turn, can take one, and there is time left for it."""
+        """Return whether the node can start its maintenance, and enough of the window is left."""
         return (
             node.status.maintenance is None
             and node.meta.name not in self._done
@@ -147,4 +149,4 @@ class _Turns:
         order = Drain(deadline=self._window.drain, force=self._window.force, since=self._now)
         turn = Maintenance(window=self._opened, drain=order, until=self._until)
         self._draft.put(node.changed(status=replace(node.status, maintenance=turn)))
-        self._draft.note(node, "Maintenance", f"the window of the pool {self._pool.meta.name} has come to it")
+        self._draft.note(node, "Maintenance", f"draining for the maintenance window of pool {self._pool.meta.name}")

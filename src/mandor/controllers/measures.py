@@ -1,4 +1,4 @@
-"""What controllers count of themselves, for metrics."""
+"""Counts reconciliations for the metrics."""
 
 from collections.abc import Iterator, Mapping, Sized
 
@@ -8,7 +8,7 @@ from mandor.lib.metrics import Counts, Family, Spreads, counter, gauge, histogra
 class Measures:
     def __init__(self) -> None:
         self.queues: Mapping[str, Sized] = {}
-        """By controller."""
+        """Queues by controller."""
         self._reconciles = Counts()
         self._durations = Spreads()
 
@@ -19,13 +19,13 @@ class Measures:
     def families(self) -> Iterator[Family]:
         yield counter(
             "mandor_controller_reconciles_total",
-            "Keys that were looked at, by how it ended.",
+            "Reconciliations, by controller and result.",
             self._reconciles,
             "controller",
             "result",
         )
         yield histogram(
-            "mandor_controller_reconcile_duration_seconds", "How long it took.", self._durations, "controller"
+            "mandor_controller_reconcile_duration_seconds", "Seconds per reconciliation.", self._durations, "controller"
         )
         lengths = {(name,): float(len(queue)) for name, queue in self.queues.items()}
-        yield gauge("mandor_controller_queue_keys", "Keys that wait or are in hand.", lengths, "controller")
+        yield gauge("mandor_controller_queue_keys", "Keys that are queued or being reconciled.", lengths, "controller")

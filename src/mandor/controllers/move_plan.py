@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import World
+from mandor.controllers.slot import ClusterView
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.instance import Instance, InstanceSpec, Move, instance_name
 from mandor.model.meta import Meta
@@ -43,8 +43,8 @@ def _pairs(leaving: Leaving, members: Sequence[Instance]) -> Steps[list[tuple[In
     """Return pairs of an instance that moves and its replacement."""
     if not leaving:
         return []
-    heirs = yield from chosen(members, lambda piece: [each for each in piece if each.spec.instead_of in leaving])
-    return [(leaving[heir.spec.instead_of], heir) for heir in heirs]
+    replacements = yield from chosen(members, lambda piece: [each for each in piece if each.spec.instead_of in leaving])
+    return [(leaving[replacement.spec.instead_of], replacement) for replacement in replacements]
 
 
 def plan_moves(
@@ -55,20 +55,20 @@ def plan_moves(
     members: Sequence[Instance],
     release: Release,
     free: Iterator[int],
-    world: World,
+    cluster: ClusterView,
 ) -> Steps[set[str]]:
     """Return the uids of moving instances, which the update leaves alone. `free` yields indices for replacements."""
     if not leaving:
         return set()
     pairs = yield from _pairs(leaving, members)
-    moves = _Moves(draft, workload, group, len(members), release, free, world)
+    moves = _Moves(draft, workload, group, len(members), release, free, cluster)
     yield from moves.look(members)
     busy: set[str] = set()
-    for old, heir in pairs:
-        moves.follow(old, heir)
+    for old, replacement in pairs:
+        moves.follow(old, replacement)
         busy.add(old.meta.uid)
-        if _order(old).to or not (slot.ended(heir) or heir.phase is Phase.LOST):
-            busy.add(heir.meta.uid)  # otherwise the update replaces it like any other ended instance
+        if _order(old).to or not (slot.ended(replacement) or replacement.phase is Phase.LOST):
+            busy.add(replacement.meta.uid)  # otherwise the update replaces it like any other ended instance
     under_way = len(pairs)
     for each in _waiting(leaving, pairs):
         if moves.ends_first(each):
@@ -102,7 +102,7 @@ class _Moves:
     """Number of instances of the group."""
     release: Release
     free: Iterator[int]
-    world: World
+    cluster: ClusterView
     taken: int = 0
     serving: int = 0
     current: int = 0
@@ -125,7 +125,7 @@ class _Moves:
         return min(AT_ONCE_MOST, max(1, count * AT_ONCE_PERCENT // 100))
 
     def _healthy(self, each: Instance) -> bool:
-        return slot.healthy(self.draft, each, self.workload.spec.groups[self.group], self.world)
+        return slot.healthy(self.draft, each, self.workload.spec.groups[self.group], self.cluster)
 
     @property
     def _patience(self) -> float:
@@ -139,7 +139,7 @@ class _Moves:
             if left is not None and left - young <= self.taken:
                 return False
             self.taken += 1
-        slot.lose(self.draft, each, reason, self.world.now)
+        slot.lose(self.draft, each, reason, self.cluster.now)
         return True
 
     def ends_first(self, each: Instance) -> bool:
@@ -173,33 +173,33 @@ class _Moves:
         name = instance_name(made.workload, made.group, made.index)
         self.draft.put(Instance(meta=Meta(name=name, namespace=each.meta.namespace), spec=made))
 
-    def follow(self, leaving: Instance, heir: Instance) -> None:
+    def follow(self, leaving: Instance, replacement: Instance) -> None:
         if leaving.spec.stop is not None:
             return
         order = _order(leaving)
-        if self._healthy(heir) and not (order.to and _no_better(leaving, heir)):
-            if self.stop(leaving, f"moved to {heir.spec.node}: {order.reason}"):
-                self.draft.note(leaving, "Moved", f"replaced by {heir.meta.name} on {heir.spec.node}")
+        if self._healthy(replacement) and not (order.to and _no_better(leaving, replacement)):
+            if self.stop(leaving, f"moved to {replacement.spec.node}: {order.reason}"):
+                self.draft.note(leaving, "Moved", f"replaced by {replacement.meta.name} on {replacement.spec.node}")
         elif not order.to:
             if not slot.serving(leaving):
                 self.stop(leaving, order.reason)
-        elif why := self._in_vain(leaving, heir):
+        elif why := self._in_vain(leaving, replacement):
             self._call_off(leaving, why)
         else:
-            self.draft.again(max(0.0, order.at + self._patience - self.world.now))
+            self.draft.again(max(0.0, order.at + self._patience - self.cluster.now))
 
-    def _in_vain(self, leaving: Instance, heir: Instance) -> str:
+    def _in_vain(self, leaving: Instance, replacement: Instance) -> str:
         order = _order(leaving)
         if leaving.spec.release != self.release.meta.name:
             return f"{self.release.meta.name} is wanted now"
         if not slot.serving(leaving):
             return "it no longer serves"
-        if slot.ended(heir) or heir.phase is Phase.LOST or heir.spec.stop is not None:
-            return f"{heir.meta.name} ended on {heir.spec.node or order.to}"
-        if heir.spec.node and (why := _no_better(leaving, heir)):
+        if slot.ended(replacement) or replacement.phase is Phase.LOST or replacement.spec.stop is not None:
+            return f"{replacement.meta.name} ended on {replacement.spec.node or order.to}"
+        if replacement.spec.node and (why := _no_better(leaving, replacement)):
             return why
-        if self.world.now >= order.at + self._patience:
-            return f"{heir.meta.name} did not serve in time"
+        if self.cluster.now >= order.at + self._patience:
+            return f"{replacement.meta.name} did not serve in time"
         return ""
 
     def _call_off(self, each: Instance, why: str) -> None:
@@ -208,9 +208,9 @@ class _Moves:
         self.draft.note(each, "MoveCalledOff", f"move cancelled: {why}", warning=True)
 
 
-def _no_better(leaving: Instance, heir: Instance) -> str:
+def _no_better(leaving: Instance, replacement: Instance) -> str:
     """Return why the move would bring no improvement; empty: it would."""
-    if heir.spec.relaxed:
-        return f"{heir.meta.name} could not keep its rules either"
-    same_form = heir.spec.variant and heir.spec.variant >= leaving.spec.variant
-    return f"{heir.meta.name} has no better form either" if same_form and not leaving.spec.relaxed else ""
+    if replacement.spec.relaxed:
+        return f"{replacement.meta.name} could not keep its rules either"
+    same_form = replacement.spec.variant and replacement.spec.variant >= leaving.spec.variant
+    return f"{replacement.meta.name} has no better form either" if same_form and not leaving.spec.relaxed else ""

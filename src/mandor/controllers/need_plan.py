@@ -1,4 +1,4 @@
-"""Whether a machine is needed, or its work would have a place elsewhere: tried out on a board, in small steps."""
+"""Decides whether a machine is needed, or its instances fit elsewhere: tried on a cluster model in small steps."""
 
 from collections.abc import Generator, Mapping, Sequence
 
@@ -15,24 +15,24 @@ from mandor.placement.framework.profile import Profile
 
 
 def movers(board: ClusterModel, node: str) -> list[Instance]:
-    """What is on a node but for daemons, which belong to it."""
+    """Return the instances on a node except daemons."""
     there = (board.instances[key] for key in sorted(board.table.keys_on(node)) if key in board.instances)
     placed = [each for each in there if placement_state(each) is PlacementState.PLACED]
     return [each for each in placed if (w := _workload(board, each)) is None or w.spec.type != "daemon"]
 
 
 def cannot_leave(board: ClusterModel, node: Node, work: Sequence[Instance], busy_above: float) -> str:
-    """Why a node keeps its work, whatever room there is elsewhere; empty: it may go."""
+    """Return why the node's instances must stay, whatever room there is elsewhere; empty: they may move."""
     if _busy(board, node, work) > busy_above:
-        return "it is busy"
-    return "" if all(_may_leave(board, each) for each in work) else "some of its work cannot leave"
+        return "its utilisation is too high"
+    return "" if all(_may_leave(board, each) for each in work) else "some of its instances cannot move"
 
 
 def fits_elsewhere(
     board: ClusterModel, profiles: Mapping[str, Profile], node: Node, work: Sequence[Instance]
 ) -> Generator[None, None, bool]:
-    """Whether all of it would find a place on the other nodes, at once; in the end the board is as it was. In between
-    others may have their turn, if they leave the board alone."""
+    """Return whether all instances would fit on the other nodes at the same time. The model is restored at the end;
+    between the steps other code must not change it."""
     board.put(node.changed(spec=replace(node.spec, cordoned=True)))
     try:
         with board.table.trial():

@@ -1,19 +1,19 @@
-"""The node controller: listens for heartbeats, and says which nodes and instances are lost."""
+"""The node controller: evaluates heartbeats, and marks nodes Suspect or Down and their instances Lost."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from mandor.controllers.base import Controller, Grouped
-from mandor.controllers.hearing import Ears
+from mandor.controllers.heartbeats import HeartbeatReceiver
 from mandor.controllers.node_plan import (
-    NodeSeen,
+    NodeState,
     NodeTimes,
     Permits,
-    judged,
     lost,
     lost_after,
+    mass_silence_reason,
+    next_state,
     permit,
-    why_so_slowly,
 )
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
@@ -29,13 +29,13 @@ from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
 NODES = "nodes"
-"""The only key: silence is judged for all nodes together."""
+"""The only key: all nodes are evaluated together."""
 SEEN = 300
-"""Looks that one that is not heard takes, with what is placed on it."""
+"""Cost of a node without heartbeats and the instances on it, in steps of `lib.steps`."""
 
 
-class Roll:
-    """All nodes. Of thousands, nearly all are heard and Ready: there is nothing to say about those."""
+class NodeTable:
+    """All nodes, and those that need attention: nearly all of them send heartbeats and are Ready."""
 
     def __init__(self) -> None:
         self.all_names: set[str] = set()
@@ -45,9 +45,9 @@ class Roll:
         self._by_pool: Counter[str] = Counter()
         self._audible: Set[str] | None = None
         self.heard: Mapping[str, int] = {}
-        """How many, by pool."""
+        """Number of nodes with heartbeats, by pool."""
         self.odd: Sequence[Node] = ()
-        """Those that are not heard, or not Ready."""
+        """Nodes without heartbeats, or not Ready."""
 
     @property
     def names(self) -> Collection[str]:
@@ -61,7 +61,7 @@ class Roll:
                     continue
                 name, status = each.meta.name, each.status
                 self.all_names.add(name)
-                if status.inventory:  # it has no agent that could be heard
+                if status.inventory:  # it has no agent that could send heartbeats
                     continue
                 self._places[name] = len(self._nodes)
                 self._nodes.append(each)
@@ -89,11 +89,11 @@ class NodeController(Controller[str]):
         self._clock = clock
         self._recorder = recorder
         self._times = times or NodeTimes()
-        self._ears = Ears(gap_seconds=self._times.gap_seconds)
+        self._heartbeats = HeartbeatReceiver(gap_seconds=self._times.gap_seconds)
         self._by_node: Grouped[str, Instance] = Grouped(lambda each: each.node or None)
         self._permits = Permits()
         self._missing_since: dict[str, float] = {}
-        self._roll: Roll | None = None
+        self._table: NodeTable | None = None
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._nodes = mirrors[Node.kind]
@@ -109,7 +109,7 @@ class NodeController(Controller[str]):
         for change in changes:
             before, after = change.before, change.after
             if change.value.spec.claim is not None:
-                continue  # its task looks after it
+                continue  # a claim belongs to its VM request
             if (after is not None and after.spec.node) or (before is not None and before.spec.node):
                 self._by_node.update(
                     before if isinstance(before, Instance) else None, after if isinstance(after, Instance) else None
@@ -119,71 +119,71 @@ class NodeController(Controller[str]):
     def observe(self, change: Change) -> Iterable[str]:
         value, after = change.value, change.after
         if isinstance(value, Lease):
-            self._ears.observe(value, self._clock.monotonic(), gone=after is None)
+            self._heartbeats.observe(value, self._clock.monotonic(), gone=after is None)
         elif isinstance(value, HeartbeatSummary):
             if after is None:
-                self._ears.forget(value.meta.name)
+                self._heartbeats.forget(value.meta.name)
             else:
-                self._ears.hears(value.meta.name, value.spec.nodes)
+                self._heartbeats.hears(value.meta.name, value.spec.nodes)
             return (NODES,)
         elif isinstance(value, Node):
-            self._roll = None
+            self._table = None
             return (NODES,) if change.before is None else ()
         return ()
 
-    async def _nodes_seen(self) -> "Roll":
-        """As they are; made anew when one of them changes."""
-        roll = self._roll
-        if roll is None:
-            roll = self._roll = Roll()
-            await in_turns(roll.read(self._nodes.items()))  # if one changes meanwhile, the next look makes another
-        return roll
+    async def _nodes_seen(self) -> "NodeTable":
+        """Return the table of all nodes; it is rebuilt after a node has changed."""
+        table = self._table
+        if table is None:
+            table = self._table = NodeTable()
+            await in_turns(table.read(self._nodes.items()))  # a change meanwhile causes another rebuild
+        return table
 
     async def reconcile(self, key: str) -> float | None:
-        roll = await self._nodes_seen()
+        table = await self._nodes_seen()
         now = self._clock.monotonic()
-        self._ears.listen(roll.names, now)
-        roll.hear(self._ears.heard)
-        heard, seen = roll.heard, await in_turns(self._seen(roll.odd))
+        self._heartbeats.listen(table.names, now)
+        table.hear(self._heartbeats.heard)
+        heard, seen = table.heard, await in_turns(self._seen(table.odd))
         unheard = [each for each in seen if not each.heard]
         before = self._permits
         self._permits = permit(unheard, heard, before, self._times, now)
-        self._tell_mass(unheard, heard, self._permits.mass - before.mass)
-        writes = self._judge(seen) + await self._without_node(roll.all_names, now)
+        self._record_mass_silence(unheard, heard, self._permits.mass - before.mass)
+        writes = self._judge(seen) + await self._without_node(table.all_names, now)
         if writes:
             await self._writer.commit_each(writes)
         return self._times.tick_seconds
 
-    def _seen(self, nodes: Sequence[Node]) -> Steps[list[NodeSeen]]:
-        """There may be thousands, each with what is placed on it."""
+    def _seen(self, nodes: Sequence[Node]) -> Steps[list[NodeState]]:
+        """Return the state of each node, in steps: there may be thousands, each with many instances."""
         found = []
         for each in nodes:
             found.append(self._see(each))
             yield SEEN
         return found
 
-    def _see(self, node: Node) -> NodeSeen:
+    def _see(self, node: Node) -> NodeState:
         name = node.meta.name
-        heard, silence = name in self._ears.heard, self._ears.silence(name)
+        heard, silence = name in self._heartbeats.heard, self._heartbeats.silence(name)
         if heard or silence < self._times.suspect_seconds:
-            return NodeSeen(node, heard, silence)
+            return NodeState(node, heard, silence)
         patience = [lost_after(self._group(each), self._times) for each in self._placed_on(name)]
         wants = silence >= min(patience, default=self._times.lost_seconds)
-        return NodeSeen(node, heard, silence, wants)
+        return NodeState(node, heard, silence, wants)
 
-    def _judge(self, seen: Sequence[NodeSeen]) -> list[Write]:
+    def _judge(self, seen: Sequence[NodeState]) -> list[Write]:
         writes: list[Write] = []
         now, lost = self._clock.now(), 0
         for each in seen:
             name = each.node.meta.name
             permitted = name in self._permits.given
             pool = each.node.spec.pool
-            mass = why_so_slowly(pool, self._times) if pool in self._permits.mass else ""
-            after = judged(each, self._times, permitted=permitted, now=now, mass=mass)
+            mass = mass_silence_reason(pool, self._times) if pool in self._permits.mass else ""
+            after = next_state(each, self._times, permitted=permitted, now=now, mass=mass)
             if after is not None:
                 writes.append(Put(after))
                 if after.status.phase is not each.node.status.phase:
-                    self._tell_phase(after)
+                    self._record_phase(after)
             if permitted and each.wants and lost < self._times.losses_most:
                 given_up = self._lose(name, each.silence_seconds)[: self._times.losses_most - lost]
                 lost += len(given_up)
@@ -191,7 +191,7 @@ class NodeController(Controller[str]):
         return writes
 
     def _lose(self, node: str, silence: float) -> list[Write]:
-        why = f"its node {node} has not been heard for {Seconds(round(silence))}"
+        why = f"no heartbeat from node {node} for {Seconds(round(silence))}"
         return [
             Put(lost(each, why, self._clock.now()))
             for each in self._placed_on(node)
@@ -199,13 +199,13 @@ class NodeController(Controller[str]):
         ]
 
     async def _without_node(self, known: Set[str], now: float) -> list[Write]:
-        """What is placed on a node that does not exist is lost, once that is certain."""
+        """Return the writes that mark instances on deleted nodes as Lost."""
         missing = [name for name in self._by_node if name not in known]
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
         writes: list[Write] = []
         for name, since in self._missing_since.items():
             if now - since >= self._times.suspect_seconds and await self._store.get(_node_key(name)) is None:
-                why = f"there is no node {name} any more"
+                why = f"node {name} no longer exists"
                 writes += [Put(lost(each, why, self._clock.now())) for each in self._placed_on(name)]
         return writes
 
@@ -216,22 +216,23 @@ class NodeController(Controller[str]):
         workload = self._workloads.get(Key(Workload.kind, instance.meta.namespace, instance.spec.workload))
         return workload.spec.groups.get(instance.spec.group) if isinstance(workload, Workload) else None
 
-    def _tell_phase(self, node: Node) -> None:
+    def _record_phase(self, node: Node) -> None:
         phase = node.status.phase
-        message = "its heartbeats are heard" if phase is NodePhase.READY else f"it was {node.status.reason}"
-        self._recorder.note(
-            node, f"Node{phase.value}", message, type="normal" if phase is NodePhase.READY else "warning"
-        )
+        ready = phase is NodePhase.READY
+        message = "node is ready: heartbeats received" if ready else f"node is {phase.value}: {node.status.reason}"
+        self._recorder.note(node, f"Node{phase.value}", message, type="normal" if ready else "warning")
 
-    def _tell_mass(self, unheard: Sequence[NodeSeen], heard: Mapping[str, int], pools: Iterable[str]) -> None:
+    def _record_mass_silence(
+        self, unheard: Sequence[NodeState], heard: Mapping[str, int], pools: Iterable[str]
+    ) -> None:
         for pool in pools:
             members = [each for each in unheard if each.node.spec.pool == pool]
             silent = [each.node for each in members if each.silence_seconds >= self._times.suspect_seconds]
             self._recorder.note(
                 min(silent, key=lambda node: node.meta.name),
                 "MassSilence",
-                f"{len(silent)} of {len(members) + heard.get(pool, 0)} nodes of the pool {pool} are silent at once: "
-                f"one is given up every {Seconds(self._times.trickle_seconds)} at most",
+                f"{len(silent)} of {len(members) + heard.get(pool, 0)} nodes of pool {pool} send no heartbeats: "
+                f"at most one is marked Down every {Seconds(self._times.trickle_seconds)}",
                 type="warning",
             )
 

@@ -1,4 +1,4 @@
-"""The node autoscaler: orders machines for work that waits for room, and gives back those that stand idle."""
+"""The node autoscaler: orders machines for pending instances, and removes machines that are not needed."""
 
 import asyncio
 import logging
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mandor.controllers.base import Controller
+from mandor.controllers.cluster_model_cache import ClusterModelCache
 from mandor.controllers.draft import Draft
 from mandor.controllers.growth_plan import Growth, Offer, Order, expected_node
-from mandor.controllers.kept_board import KeptBoard
-from mandor.controllers.machine_plan import MachinesSeen, credential_key, plan_machines
+from mandor.controllers.machine_plan import MachineInputs, credential_key, plan_machines
 from mandor.controllers.need_plan import cannot_leave, fits_elsewhere, movers
 from mandor.controllers.restore import Profiles
 from mandor.controllers.writer import Writer
@@ -44,13 +44,13 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 LOOK = "look"
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 5.0  # between two plans
 LIST_SECONDS = 30.0
-"""So often provisioners are asked what there is."""
+"""Seconds between two listings of a provisioner's machines."""
 FITS_MOST = 10
-"""Of so many machines of a pool it is tried at each look whether their work fits elsewhere."""
+"""Machines of a pool for which each plan tries whether their instances fit elsewhere."""
 CALL_SECONDS = 120.0
-"""A provisioner answers within that."""
+"""Time limit of a provisioner call in seconds."""
 _BOARD = (
     PriorityClass.kind,
     Quota.kind,
@@ -65,14 +65,14 @@ _BOARD = (
 
 @dataclass(frozen=True, slots=True)
 class MachineSource:
-    """Where machines come from, and how they join."""
+    """Provisions machines and makes their join tokens."""
 
     provisioner: Callable[[NodeAutoscale], Provisioner]
-    """One for each setting, kept by whoever made it."""
+    """Returns the provisioner of a pool's settings; the caller does not close it."""
     join: Callable[[str, str, float], Awaitable[JoinInfo]]
-    """Makes a join token: for a machine, in a pool, good for so many seconds."""
+    """Makes a join token from the machine id, the pool and the validity in seconds."""
     new_id: Callable[[], str] = lambda: new_uid()[-8:]
-    """What the names of two machines of a pool differ in."""
+    """Makes the random part of a machine's name."""
 
 
 class NodeAutoscaleController(Controller[str]):
@@ -90,28 +90,28 @@ class NodeAutoscaleController(Controller[str]):
         *,
         guard: Callable[[], Guard] = Unguarded,
     ) -> None:
-        """`guard`: breaks off plugins that overrun their budget."""
+        """`guard`: interrupts plugins that exceed their time limit."""
         self._guard = guard
         self._store, self._clock, self._recorder = store, clock, recorder
         self._profiles, self._source = profiles, source
         self._scaled: set[str] = set()
-        """Pools that get machines, or have some."""
+        """Pools with autoscaling or with machines."""
         self._waiting: dict[Key, float] = {}
-        """Instances that were refused, and since when they wait."""
+        """Instances that could not be placed, with the time since which they wait."""
         self._created: set[str] = set()
         self._failed: dict[str, str] = {}
         self._gone: set[str] = set()
         self._listed_at: dict[str, float] = {}
-        self._kept = KeptBoard(_BOARD)
+        self._models = ClusterModelCache(_BOARD)
         self._fits: dict[str, tuple[float, bool]] = {}
-        """By machine: when it was tried whether its work fits elsewhere, and whether it did."""
+        """Time and result of the last check whether a machine's instances fit elsewhere, by machine."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._mirrors = mirrors
         self._writer = Writer(self._store, mirrors)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
-        self._kept.see(changes)
+        self._models.see(changes)
         if not isinstance(changes[0].value, Instance):
             return super().observe_all(changes)
         for change in changes:
@@ -136,7 +136,7 @@ class NodeAutoscaleController(Controller[str]):
     async def reconcile(self, key: str) -> float | None:
         pools = [each for each in map(self._pool, sorted(self._scaled)) if each is not None]
         if not pools:
-            await in_turns(self._kept.drop())
+            await in_turns(self._models.drop())
             return None
         orders: list[Order] = []
         work: dict[str, list[Instance]] = {}
@@ -162,14 +162,14 @@ class NodeAutoscaleController(Controller[str]):
     ) -> None:
         await self._list(pool)
         credentials = {each.id: await self._credential(each.id) for each in pool.machines if each.id in self._gone}
-        seen = MachinesSeen(
+        seen = MachineInputs(
             nodes={each.id: node for each in pool.machines if (node := self._node(each.id)) is not None},
             needed=lambda node: needed.get(node.meta.name, ""),
             load=lambda node: len(work.get(node.meta.name, ())),
             failed=self._failed,
             gone=self._gone,
             credentials=credentials.get,
-            somebody_waits=bool(self._waiting),
+            work_is_pending=bool(self._waiting),
         )
         draft = plan_machines(pool, seen, orders, self._clock.now(), self._source.new_id)
         await self._write(draft)
@@ -183,7 +183,7 @@ class NodeAutoscaleController(Controller[str]):
         for note in draft.notes:
             self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
 
-    # Who waits.
+    # Pending instances.
 
     async def _orders(self, pools: Sequence[NodePool], board: ClusterModel) -> list[Order]:
         scaled = [(pool, pool.spec.autoscale) for pool in pools if pool.spec.autoscale is not None]
@@ -203,7 +203,7 @@ class NodeAutoscaleController(Controller[str]):
         return growth.orders
 
     async def _aged(self, seconds: float, board: ClusterModel) -> list[PlacementRequest]:
-        """What those ask for who have waited for so long; the most important first, then the first that came."""
+        """Return the requests of instances that have waited at least `seconds`, by priority, then by age."""
         now, found = self._clock.monotonic(), []
         for number, key in enumerate([key for key, since in self._waiting.items() if now - since >= seconds]):
             if number % STEP == 0:
@@ -227,12 +227,12 @@ class NodeAutoscaleController(Controller[str]):
             if room > 0 and (trouble is None or self._clock.now() >= trouble.until):
                 yield Offer(pool.meta.name, name, expected_node(pool.meta.name, kind, known), room)
 
-    # Who is needed.
+    # Machines that are needed.
 
     async def _needed(
         self, pool: NodePool, board: ClusterModel, work: Mapping[str, Sequence[Instance]]
     ) -> dict[str, str]:
-        """Why machines are needed, by id; of those whose work could go elsewhere, a few are tried out at each look."""
+        """Return why machines are needed, by id; only a few machines are tried per plan."""
         scaling = pool.spec.autoscale
         found: dict[str, str] = {}
         open_: list[Node] = []
@@ -241,7 +241,7 @@ class NodeAutoscaleController(Controller[str]):
             node, there = self._node(machine.id), work[machine.id]
             if node is None or not there:
                 continue
-            keeps = "it has work" if scaling is None or self._waiting else ""
+            keeps = "it runs instances" if scaling is None or self._waiting else ""
             keeps = keeps or cannot_leave(board, node, there, scaling.busy_above if scaling is not None else 100.0)
             if keeps:
                 self._fits.pop(machine.id, None)
@@ -254,18 +254,18 @@ class NodeAutoscaleController(Controller[str]):
             self._fits[node.meta.name] = (self._clock.monotonic(), bool(fits))
         for node in open_:
             if not self._fits.get(node.meta.name, (0.0, False))[1]:
-                found[node.meta.name] = "its work has no place elsewhere"
+                found[node.meta.name] = "its instances do not fit on other nodes"
         return found
 
-    # The board.
+    # The cluster model.
 
     async def _board(self) -> ClusterModel:
-        await in_turns(self._kept.catch_up(self._mirrors))
-        assert self._kept.board is not None
-        return self._kept.board
+        await in_turns(self._models.catch_up(self._mirrors))
+        assert self._models.board is not None
+        return self._models.board
 
     async def _through(self, steps: Generator[None, None, R]) -> R | None:
-        """What it comes to, while others have their turn; None if a plugin took too long."""
+        """Run the steps to the end, with other tasks in between; return None if a plugin exceeded its time limit."""
         with self._guard() as guard:
             try:
                 while True:
@@ -275,12 +275,12 @@ class NodeAutoscaleController(Controller[str]):
                 found: R = end.value
                 return found
             except Overrun:
-                log.warning("the plugin %s took too long and was broken off: no machines are thought of", guard.last)
+                log.warning("the plugin %s exceeded its time limit: no machines are ordered by this plan", guard.last)
                 return None
             finally:
                 steps.close()
 
-    # What there is.
+    # Current objects.
 
     def _node(self, name: str) -> Node | None:
         found = self._mirrors[Node.kind].get(Key(Node.kind, "", name))
@@ -294,10 +294,10 @@ class NodeAutoscaleController(Controller[str]):
         found = await self._store.get(credential_key(machine))
         return found if isinstance(found, Token) else None
 
-    # What provisioners are told.
+    # Calls of provisioners.
 
     async def _carry_out(self, pool: NodePool, scaling: NodeAutoscale) -> None:
-        """What stands in the pool's status is done, again after a restart: by the same ids it is the same."""
+        """Carry out what the pool's status orders; calls are repeated with the same ids after a restart."""
         known = {each.id for each in pool.machines}
         for remembered in (self._created, self._gone):
             remembered &= known | {each for each in remembered if not each.startswith(f"{pool.meta.name}-")}
@@ -314,7 +314,7 @@ class NodeAutoscaleController(Controller[str]):
     async def _create(self, pool: NodePool, scaling: NodeAutoscale, machine: Machine, cluster: str) -> None:
         kind = scaling.kinds.get(machine.kind)
         if kind is None:
-            self._failed[machine.id] = f"there is no kind {machine.kind} any more"
+            self._failed[machine.id] = f"the pool no longer has the machine kind {machine.kind}"
             return
         try:
             async with asyncio.timeout(CALL_SECONDS):
@@ -325,8 +325,8 @@ class NodeAutoscaleController(Controller[str]):
                 await self._source.provisioner(scaling).create(order)
             self._created.add(machine.id)
         except (MandorError, TimeoutError) as error:
-            self._failed[machine.id] = str(error) or f"no answer within {CALL_SECONDS:g}s"
-            log.warning("the machine %s cannot be made: %s", machine.id, self._failed[machine.id])
+            self._failed[machine.id] = str(error) or f"no answer from the provisioner within {CALL_SECONDS:g} s"
+            log.warning("cannot create the machine %s: %s", machine.id, self._failed[machine.id])
 
     async def _delete(self, scaling: NodeAutoscale, machine: Machine, cluster: str) -> None:
         try:
@@ -335,10 +335,10 @@ class NodeAutoscaleController(Controller[str]):
             self._gone.add(machine.id)
             self._failed.pop(machine.id, None)
         except (MandorError, TimeoutError) as error:
-            log.warning("the machine %s cannot be given back yet: %s", machine.id, str(error) or "no answer")
+            log.warning("cannot delete the machine %s yet: %s", machine.id, str(error) or "no answer")
 
     async def _list(self, pool: NodePool) -> None:
-        """Machines that broke, or vanished, are not waited for."""
+        """Mark ordered machines as failed if the provisioner reports them as broken, or no longer lists them."""
         scaling, now = pool.spec.autoscale, self._clock.monotonic()
         hopeful = [each for each in pool.machines if each.id in self._created and each.phase == "Ordered"]
         if scaling is None or not hopeful or now - self._listed_at.get(pool.meta.name, -LIST_SECONDS) < LIST_SECONDS:
@@ -348,7 +348,7 @@ class NodeAutoscaleController(Controller[str]):
             async with asyncio.timeout(CALL_SECONDS):
                 made = await self._source.provisioner(scaling).list(await self._cluster())
         except (MandorError, TimeoutError) as error:
-            log.warning("the provisioner of %s does not tell what there is: %s", pool.meta.name, error)
+            log.warning("cannot list the machines of pool %s: %s", pool.meta.name, error)
             return
         if made is None:
             return
@@ -356,9 +356,9 @@ class NodeAutoscaleController(Controller[str]):
         for machine in hopeful:
             found = states.get(machine.id)
             if found is None:
-                self._failed[machine.id] = "it is not there any more"
+                self._failed[machine.id] = "the provisioner no longer lists the machine"
             elif found.state == "failed":
-                self._failed[machine.id] = found.message or "it failed"
+                self._failed[machine.id] = found.message or "the provisioner reports that the machine failed"
 
     async def _cluster(self) -> str:
         found = await self._store.get(Key(Cluster.kind, "", "cluster"))

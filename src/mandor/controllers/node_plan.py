@@ -1,4 +1,4 @@
-"""Plan for nodes: Ready, Suspect or Down by their silence; what ran on a lost one is Lost."""
+"""Plan for nodes: Ready, Suspect or Down by the time since the last heartbeat, and Lost instances."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,58 +14,58 @@ from mandor.model.workload import Group
 
 @dataclass(frozen=True, slots=True)
 class NodeTimes:
-    """How patient the cluster is with silent nodes."""
+    """Times and limits for nodes without heartbeats."""
 
     suspect_seconds: float = 20.0
-    """Silent for so long: nothing new goes there."""
+    """Seconds without heartbeats after which a node is Suspect and gets no new instances."""
     lost_seconds: float = 60.0
-    """Silent for so long: Down, and its instances Lost; a workload may say otherwise (`disconnect.lost_after`)."""
-    tick_seconds: float = 1.0
+    """Seconds without heartbeats after which a node is Down and its instances Lost (see `disconnect.lost_after`)."""
+    tick_seconds: float = 1.0  # between two evaluations
     gap_seconds: float = 15.0
-    """The observer itself was away for longer than this: everyone gets the whole grace again."""
+    """Seconds after which a pause of the controller itself restarts the time of all nodes."""
     mass_share: float = 0.5
-    """More than this share of a pool silent at once is not taken for so many dead nodes."""
+    """Share of a pool's nodes without heartbeats above which a network failure is assumed."""
     mass_least: int = 3
-    """In pools of at least so many nodes."""
-    mass_window_seconds: float = 300.0
+    """Nodes of a pool from which on that is assumed."""
+    mass_window_seconds: float = 300.0  # in which nodes marked Down count for that share
     trickle_seconds: float = 30.0
-    """While that lasts, one node of the pool is given up in each such time."""
+    """Seconds between two nodes of the pool that are marked Down while it is assumed."""
     losses_most: int = 200
-    """So many instances are given up in one tick: whoever replaces them, and the nodes where they go, keep up."""
+    """Instances that are marked Lost per evaluation, to limit the load of replacing them."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeen:
+class NodeState:
     node: Node
     heard: bool
     silence_seconds: float
     wants: bool = False
-    """It has been silent long enough for itself or one of its instances to be given up."""
+    """Whether the node or one of its instances is due to be given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permits:
-    """Which silent nodes may be given up, and since when; carried from tick to tick."""
+    """Nodes that may be given up, and since when; carried over to the next evaluation."""
 
     given: Mapping[str, float] = field(default_factory=dict)
     last: Mapping[str, float] = field(default_factory=dict)
-    """When the last one was given, by pool."""
+    """Time of the last permit, by pool."""
     mass: frozenset[str] = frozenset()
-    """Pools in which too many are silent at once."""
+    """Pools in which too many nodes send no heartbeats at the same time."""
 
 
 def permit(
-    unheard: Sequence[NodeSeen], heard: Mapping[str, int], before: Permits, times: NodeTimes, now: float
+    unheard: Sequence[NodeState], heard: Mapping[str, int], before: Permits, times: NodeTimes, now: float
 ) -> Permits:
-    """All that want it, but where a pool falls silent as a whole: there one by one. `heard`: how many are, by pool.
+    """Permit all nodes that are due, except in a pool that lost most of its nodes: there one by one.
 
-    Such a silence is rather a broken network than so many dead machines, and replacing everything
-    would stop what still runs when the machines are heard again.
+    That is more likely a network failure than as many dead machines, and replacing everything would stop what
+    still runs when the machines return. `heard`: number of nodes with heartbeats, by pool.
     """
     given = _still_given(unheard, before)
     last = dict(before.last)
     mass: set[str] = set()
-    pools: dict[str, list[NodeSeen]] = {}
+    pools: dict[str, list[NodeState]] = {}
     for each in unheard:
         pools.setdefault(each.node.spec.pool, []).append(each)
     for pool, members in pools.items():
@@ -80,8 +80,8 @@ def permit(
     return Permits(given, last, frozenset(mass))
 
 
-def _still_given(unheard: Sequence[NodeSeen], before: Permits) -> dict[str, float]:
-    """Until it is heard again. A node that was Down before we came has been given up long ago."""
+def _still_given(unheard: Sequence[NodeState], before: Permits) -> dict[str, float]:
+    """Return the earlier permits of nodes still without heartbeats. Nodes that are Down already count as permitted."""
     return {
         each.node.meta.name: before.given.get(each.node.meta.name, float("-inf"))
         for each in unheard
@@ -90,7 +90,7 @@ def _still_given(unheard: Sequence[NodeSeen], before: Permits) -> dict[str, floa
 
 
 def _mass_silence(
-    unheard: Sequence[NodeSeen], heard: int, given: Mapping[str, float], times: NodeTimes, now: float
+    unheard: Sequence[NodeState], heard: int, given: Mapping[str, float], times: NodeTimes, now: float
 ) -> bool:
     recent = gone = 0
     for each in unheard:
@@ -105,29 +105,30 @@ def _mass_silence(
     return counted >= times.mass_least and recent > times.mass_share * counted
 
 
-def judged(seen: NodeSeen, times: NodeTimes, *, permitted: bool, now: float, mass: str = "") -> Node | None:
-    """The node in its new phase; None: it stays as it is. `mass`: why it is not given up though it is silent."""
+def next_state(seen: NodeState, times: NodeTimes, *, permitted: bool, now: float, mass: str = "") -> Node | None:
+    """Return the node in its new phase; None if nothing changes. `mass`: why it is not given up yet."""
     status = seen.node.status
     phase = _phase(seen, times, permitted=permitted)
     if phase is not status.phase:
-        reason = "" if phase is NodePhase.READY else f"not heard for {Seconds(round(seen.silence_seconds))}"
+        reason = "" if phase is NodePhase.READY else f"no heartbeat for {Seconds(round(seen.silence_seconds))}"
         if mass and phase is NodePhase.SUSPECT:
             reason = f"{reason}; {mass}"
         return seen.node.changed(status=msgspec.structs.replace(status, phase=phase, reason=reason, since=now))
-    silent, _, told = status.reason.partition("; ")
-    if phase is not NodePhase.SUSPECT or told == mass:
+    silent, _, known = status.reason.partition("; ")
+    if phase is not NodePhase.SUSPECT or known == mass:
         return None
     reason = f"{silent}; {mass}" if mass else silent
     return seen.node.changed(status=msgspec.structs.replace(status, reason=reason))
 
 
-def why_so_slowly(pool: str, times: NodeTimes) -> str:
-    """Told of every node of a pool that fell silent as a whole."""
-    return f"most of the pool {pool} is silent: one node is given up every {Seconds(times.trickle_seconds)} at most"
+def mass_silence_reason(pool: str, times: NodeTimes) -> str:
+    """Return the reason shown on every Suspect node of a pool that lost most of its nodes."""
+    pace = Seconds(times.trickle_seconds)
+    return f"most nodes of pool {pool} send no heartbeats: at most one is marked Down every {pace}"
 
 
-def _phase(seen: NodeSeen, times: NodeTimes, *, permitted: bool) -> NodePhase:
-    """Only a heartbeat makes a node Ready; as long as silence is short, what was said about it before holds."""
+def _phase(seen: NodeState, times: NodeTimes, *, permitted: bool) -> NodePhase:
+    """Return the phase: only a heartbeat makes a node Ready, and a short silence changes nothing."""
     before = seen.node.status.phase
     if seen.heard:
         return NodePhase.READY
@@ -139,10 +140,10 @@ def _phase(seen: NodeSeen, times: NodeTimes, *, permitted: bool) -> NodePhase:
 
 
 def lost_after(group: Group | None, times: NodeTimes) -> float:
-    """How long its node may be silent before an instance is Lost.
+    """Return the seconds without heartbeats after which an instance is Lost.
 
-    Never before the node is Suspect; and where the agent stops it by itself after a while, never
-    before that is done: a single one must not run twice.
+    This is never before the node is Suspect, and if the agent stops the instance by itself
+    (`disconnect.stop_after`), never before that: a single instance must not run twice.
     """
     if group is None:
         return times.lost_seconds
@@ -156,7 +157,7 @@ def lost_after(group: Group | None, times: NodeTimes) -> float:
 
 def lost(instance: Instance, why: str, now: float) -> Instance:
     if instance.spec.volumes:
-        why += f"; its data ({', '.join(instance.spec.volumes)}) is there"
+        why += f"; its volumes ({', '.join(instance.spec.volumes)}) are on that node"
     status: InstanceStatus = msgspec.structs.replace(
         instance.status, phase=Phase.LOST, reason="NodeLost", message=why, ready=False, since=now
     )

@@ -1,4 +1,4 @@
-"""The quota controller: shows beside each quota how much of it is used."""
+"""The quota controller: writes the used amounts into the status of each quota."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,13 +16,13 @@ from mandor.store.base import Change, Put, Store
 from mandor.store.mirror import Mirror
 
 LOOKS = 6
-"""That reading one instance takes."""
+"""Cost of reading one instance, in steps of `lib.steps`."""
 PACE_SECONDS = 2.0
-"""A namespace is counted no more often than that, however many instances come and go."""
+"""Seconds between two counts of a namespace, however many instances change."""
 
 
 class QuotaController(Controller[str]):
-    """By namespace. It only shows: what waits is the scheduler's decision, who counts for itself and at once."""
+    """Keys are namespaces. The status is informative: the scheduler enforces quotas with its own count."""
 
     name = "quota"
     watches = (Quota.kind, Instance.kind, Release.kind, Workload.kind)
@@ -33,9 +33,9 @@ class QuotaController(Controller[str]):
         self._clock = clock
         self._quotas: Grouped[str, Quota] = Grouped(_namespace)
         self._instances: Grouped[str, Instance] = Grouped(_namespace)
-        """Of the namespaces that have a quota."""
+        """Instances of namespaces with a quota."""
         self._unread: set[str] = set()
-        """Namespaces that have one now, and whose instances from before that are not there yet."""
+        """Namespaces with a new quota whose existing instances have not been read yet."""
         self._rest_until: dict[str, float] = {}
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
@@ -62,7 +62,7 @@ class QuotaController(Controller[str]):
         return (namespace,)
 
     def _observe_quota(self, namespace: str, before: object, after: object) -> None:
-        """The first of a namespace has its instances read, and after the last they are forgotten."""
+        """Start reading the instances of a namespace with its first quota, and forget them after the last."""
         had = namespace in self._quotas
         self._quotas.update(before if isinstance(before, Quota) else None, after if isinstance(after, Quota) else None)
         if not had:
@@ -88,7 +88,7 @@ class QuotaController(Controller[str]):
         return None
 
     def _read(self, namespace: str) -> Steps[None]:
-        """While it lasts changes come in, and what is so now counts."""
+        """Read the existing instances in small steps; changes may arrive meanwhile."""
         for piece in pieces(list(self._all_instances.items())):
             for each in piece:
                 now = self._all_instances.get(each.key) if each.meta.namespace == namespace else None

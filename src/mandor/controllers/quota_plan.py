@@ -1,4 +1,4 @@
-"""How much of its quotas a namespace uses: what has a node and is not over."""
+"""Computes how much of its quotas a namespace uses: instances with a node that have not ended."""
 
 from collections.abc import Callable, Hashable, Sequence
 
@@ -8,9 +8,9 @@ from mandor.model.quota import Quota, QuotaStatus, used_of
 from mandor.model.resources import Resources
 
 LOOKS = 6
-"""That counting one instance takes."""
+"""Cost of counting one instance, in steps of `lib.steps`."""
 Alike = list[tuple[Instance, int]]
-"""One of each kind of instances that ask for the same, and how many there are."""
+"""One instance of each set of equal requests, with the size of the set."""
 
 
 def plan(
@@ -19,7 +19,7 @@ def plan(
     request: Callable[[Instance], Resources],
     priority_class: Callable[[Instance], str],
 ) -> Steps[list[Quota]]:
-    """The quotas that show something else now."""
+    """Return the quotas whose used amounts have changed."""
     alike = yield from _alike(instances)
     changed = []
     for quota in quotas:

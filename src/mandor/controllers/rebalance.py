@@ -1,4 +1,4 @@
-"""The rebalance controller: looks for the moves that gain most, and has them carried out one after another."""
+"""The rebalance controller: searches the moves that gain most, and orders them one after another."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from itertools import chain
 
 from mandor.controllers.base import Controller
 from mandor.controllers.draft import Draft
-from mandor.controllers.rebalance_plan import RebalanceSeen, cancelled, due, found, plan_rebalance
+from mandor.controllers.rebalance_plan import RebalanceInputs, cancelled, due, found, plan_rebalance
 from mandor.controllers.restore import Profiles
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
@@ -47,8 +47,8 @@ _BOARD = (
 
 
 class RebalanceController(Controller[str]):
-    """A key is the name of an order, whether or not it still stands. It says who moves where; the workload's
-    controller carries it out, start-first and within its budget."""
+    """A key is the name of a rebalance, which may have been deleted. The controller orders moves; the workload
+    controller carries them out, start-first and within the disruption budget."""
 
     name = "rebalance"
     watches = (*_BOARD, Rebalance.kind)
@@ -63,12 +63,12 @@ class RebalanceController(Controller[str]):
         *,
         guard: Callable[[], Guard] = Unguarded,
     ) -> None:
-        """`guard`: breaks off plugins that overrun their budget."""
+        """`guard`: interrupts plugins that exceed their time limit."""
         self._store, self._clock, self._recorder, self._profiles, self._guard = store, clock, recorder, profiles, guard
         self._sent: dict[Key, Instance] = {}
-        """Those who move for an order."""
-        self._heirs: dict[str, Key] = {}
-        """By the uid of the one whose place they take."""
+        """Instances that move for a rebalance."""
+        self._replacements: dict[str, Key] = {}
+        """Replacements by the uid of the instance that they replace."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._mirrors = mirrors
@@ -92,9 +92,9 @@ class RebalanceController(Controller[str]):
         before, after = change.before, change.after
         if isinstance(after, Instance):
             if after.spec.instead_of:
-                self._heirs[after.spec.instead_of] = change.key
-        elif isinstance(before, Instance) and self._heirs.get(before.spec.instead_of) == change.key:
-            del self._heirs[before.spec.instead_of]
+                self._replacements[after.spec.instead_of] = change.key
+        elif isinstance(before, Instance) and self._replacements.get(before.spec.instead_of) == change.key:
+            del self._replacements[before.spec.instead_of]
         known = self._sent.pop(change.key, None) if self._sent else None
         if isinstance(after, Instance) and after.spec.move is not None and after.spec.move.by:
             self._sent[change.key] = after
@@ -113,14 +113,14 @@ class RebalanceController(Controller[str]):
             found(draft, order, moves, now, problem)
         else:
             ready = await in_turns(self._ready(order))
-            draft = plan_rebalance(order, RebalanceSeen(self._instance, self._heir, ready), now)
+            draft = plan_rebalance(order, RebalanceInputs(self._instance, self._replacement, ready), now)
         conflicts = await self._writer.commit_each(draft.writes) if draft.writes else 0
         for note in draft.notes:
             self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
         return 0.5 if conflicts else draft.again_seconds
 
     async def _search(self, order: Rebalance) -> tuple[list[PlannedMove], str]:
-        """On a board of its own, in small steps: others have their turn in between."""
+        """Search on a separate cluster model in small steps; other tasks run in between."""
         board = ClusterModel()
         await in_turns(board.put_all(list(chain.from_iterable(self._mirrors[kind].items() for kind in _BOARD))))
         try:
@@ -136,7 +136,7 @@ class RebalanceController(Controller[str]):
                 for _ in iter(lambda: guard.run(lambda: next(steps, self)), self):
                     await asyncio.sleep(0)
             except Overrun:
-                return [], f"the plugin {guard.last} took too long and was broken off"
+                return [], f"the plugin {guard.last} exceeded its time limit and was interrupted"
             except PluginFault as fault:
                 return [], str(fault)
         return search.found, ""
@@ -145,13 +145,13 @@ class RebalanceController(Controller[str]):
         found = self._mirrors[Instance.kind].get(move.key)
         return found if isinstance(found, Instance) and found.meta.uid == move.uid else None
 
-    def _heir(self, move: PlannedMove) -> Instance | None:
-        key = self._heirs.get(move.uid)
+    def _replacement(self, move: PlannedMove) -> Instance | None:
+        key = self._replacements.get(move.uid)
         found = self._mirrors[Instance.kind].get(key) if key is not None else None
         return found if isinstance(found, Instance) else None
 
     def _ready(self, order: Rebalance) -> Steps[Callable[[Instance], bool]]:
-        """Whether one that waits may move now."""
+        """Return a function that tells whether a waiting instance may move now."""
         waiting = [each for each in order.status.moves if each.state == "Waiting"]
         owners = {Key(Workload.kind, each.namespace, each.workload) for each in waiting}
         members: dict[Key, list[Instance]] = {}
@@ -173,5 +173,5 @@ class RebalanceController(Controller[str]):
 
 
 def _on_the_way(value: Object | None) -> bool:
-    """It moves, or takes the place of one that does: true of few."""
+    """Return whether the instance moves or is a replacement."""
     return value is not None and bool(value.spec.move or value.spec.instead_of)

@@ -1,4 +1,4 @@
-"""Plan for a rebalance: which of its moves begins now, how far the others are, and when it looks for more."""
+"""Plan for a rebalance: which of its moves starts now, the progress of the others, and the next search."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,27 +8,27 @@ from mandor.controllers.draft import Draft
 from mandor.model.instance import Instance, Move
 from mandor.model.rebalance import PlannedMove, Rebalance, RebalanceStatus
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 2.0  # between two plans while instances move
 WAIT_SECONDS = 900.0
-"""What could not begin so long after it was found is not worth what it was."""
+"""Seconds after which a move that could not start is cancelled, because its gain is outdated."""
 FINAL = frozenset({"Moved", "CalledOff"})
 
 
-class RebalanceSeen:
-    """What there is of the instances that are to move."""
+class RebalanceInputs:
+    """The instances that are to move, and their replacements."""
 
     def __init__(
         self,
         instance: Callable[[PlannedMove], Instance | None],
-        heir: Callable[[PlannedMove], Instance | None],
+        replacement: Callable[[PlannedMove], Instance | None],
         ready: Callable[[Instance], bool],
     ) -> None:
-        """`instance`: the very one, by its uid; `heir`: who is to take its place, or has; `ready`: it may move now."""
-        self.instance, self.heir, self.ready = instance, heir, ready
+        """`instance`: finds it by its uid. `replacement`: finds its replacement. `ready`: whether it may move now."""
+        self.instance, self.replacement, self.ready = instance, replacement, ready
 
 
 def due(order: Rebalance, now: float) -> bool:
-    """It is time to look for moves."""
+    """Return whether it is time to search for moves."""
     status = order.status
     return status.phase == "Planning" or (status.phase == "Resting" and now >= _next_at(order))
 
@@ -36,15 +36,15 @@ def due(order: Rebalance, now: float) -> bool:
 def found(draft: Draft, order: Rebalance, moves: Sequence[PlannedMove], now: float, problem: str = "") -> None:
     status = replace(order.status, phase="Moving", planned_at=now, next_at=0.0, moves=tuple(moves), message=problem)
     if not moves:
-        status = _at_rest(order, status, problem or "nothing would gain enough by moving")
+        status = _at_rest(order, status, problem or "no move gains enough points")
     else:
         gain = sum(each.gain for each in moves)
-        draft.note(order, "Rebalancing", f"{len(moves)} would gain {gain} points by moving")
+        draft.note(order, "Rebalancing", f"moving {len(moves)} instances gains {gain} points")
     draft.put(order.changed(status=status))
     draft.again(0.0)
 
 
-def plan_rebalance(order: Rebalance, seen: RebalanceSeen, now: float) -> Draft:
+def plan_rebalance(order: Rebalance, seen: RebalanceInputs, now: float) -> Draft:
     draft, status = Draft(), order.status
     if status.phase != "Moving":
         next_at = _next_at(order)
@@ -61,14 +61,14 @@ def plan_rebalance(order: Rebalance, seen: RebalanceSeen, now: float) -> Draft:
         if each.state != "Waiting":
             continue
         instance = seen.instance(each)
-        assert instance is not None  # else it had been called off
+        assert instance is not None  # otherwise the move is cancelled already
         owner = each.namespace, each.workload
         if under_way < order.spec.at_once and owner not in busy and seen.ready(instance):
             _send(draft, order, instance, each, now)
             under_way += 1
             busy.add(owner)
         elif now >= status.planned_at + WAIT_SECONDS:
-            moves[place] = replace(each, state="CalledOff", why="it could not begin in time")
+            moves[place] = replace(each, state="CalledOff", why=f"the move did not start within {WAIT_SECONDS:g} s")
     after = replace(status, moves=tuple(moves))
     if all(each.state in FINAL for each in moves):
         after = _finished(draft, order, after)
@@ -79,7 +79,7 @@ def plan_rebalance(order: Rebalance, seen: RebalanceSeen, now: float) -> Draft:
 
 
 def cancelled(draft: Draft, instance: Instance) -> None:
-    """Nobody wants it to move any more; one whose place is taken goes all the same."""
+    """Cancel the move of an instance, unless its replacement has already taken over."""
     if instance.spec.stop is None:
         draft.put(instance.changed(spec=replace(instance.spec, move=None)))
 
@@ -89,35 +89,35 @@ def _next_at(order: Rebalance) -> float:
     return order.status.planned_at + every if every is not None else 0.0
 
 
-def _followed(order: Rebalance, move: PlannedMove, seen: RebalanceSeen) -> PlannedMove:
-    """How far it is by now. What was ordered shows in the instance itself, whoever wrote what when."""
+def _followed(order: Rebalance, move: PlannedMove, seen: RebalanceInputs) -> PlannedMove:
+    """Return the move with its current state, which the instance itself shows."""
     if move.state in FINAL:
         return move
     instance = seen.instance(move)
     if instance is None or instance.phase.over:
-        if (heir := seen.heir(move)) is not None and heir.spec.node == move.to:
+        if (replacement := seen.replacement(move)) is not None and replacement.spec.node == move.to:
             return replace(move, state="Moved")
-        return replace(move, state="CalledOff", why="it ended by itself")
+        return replace(move, state="CalledOff", why="the instance ended")
     sent = instance.spec.move is not None and instance.spec.move.by == order.meta.name
     if sent or (move.state == "Moving" and instance.spec.stop is not None):
         return replace(move, state="Moving")
     if move.state == "Moving" or instance.spec.node != move.source:
-        return replace(move, state="CalledOff", why="it stays where it is: its events say why")
+        return replace(move, state="CalledOff", why="the move was cancelled; see the events of the instance")
     return move
 
 
 def _send(draft: Draft, order: Rebalance, instance: Instance, move: PlannedMove, now: float) -> None:
-    reason = f"it stands better on {move.to}, by {move.gain} points ({move.because})"
+    reason = f"{move.to} scores {move.gain} points higher ({move.because})"
     sent = Move(to=move.to, reason=reason, at=now, by=order.meta.name)
     draft.put(instance.changed(spec=replace(instance.spec, move=sent)))
-    draft.note(instance, "Moving", f"it moves from {instance.spec.node}: {reason}")
+    draft.note(instance, "Moving", f"moving from {instance.spec.node} to {move.to}: {reason}")
 
 
 def _finished(draft: Draft, order: Rebalance, status: RebalanceStatus) -> RebalanceStatus:
     moved = [each for each in status.moves if each.state == "Moved"]
     off = len(status.moves) - len(moved)
-    said = f"{len(moved)} moved, for {sum(each.gain for each in moved)} points"
-    said += f"; {off} called off" if off else ""
+    said = f"moved {len(moved)} instances, gaining {sum(each.gain for each in moved)} points"
+    said += f"; {off} moves cancelled" if off else ""
     draft.note(order, "Rebalanced", said, warning=bool(off and not moved))
     return _at_rest(order, replace(status, moved=status.moved + len(moved)), said)
 

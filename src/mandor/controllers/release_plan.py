@@ -1,4 +1,4 @@
-"""Which release a workload is to have: one that is there, or a new one, and which old ones are kept."""
+"""Chooses the release of a workload's template, or creates a new one, and deletes old releases."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from mandor.model.release import is_release_of, release_of
 from mandor.model.workload import Release, Workload
 
 RELEASES_KEPT = 10
-"""Besides those in use."""
-CHANGES_TOLD = 3
+"""Releases kept in addition to those in use."""
+CHANGES_SHOWN = 3
 _ABSENT: dict[str, Any] = {}
 
 
 def current_release(draft: Draft, workload: Workload, releases: Sequence[Release]) -> Release:
-    """The release of the template as it is now: A, B, A are 1, 2, 3. Only while B is not through, or after it has
-    failed, A is the one that still runs."""
+    """Return the release of the current template. Templates A, B, A give releases 1, 2, 3, unless release 1 is still
+    running because B is not rolled out yet or has failed."""
     by_name = {each.meta.name: each for each in releases}
     newest = max(releases, key=lambda each: each.spec.sequence, default=None)
     rollout = workload.status.rollout
@@ -34,7 +34,7 @@ def current_release(draft: Draft, workload: Workload, releases: Sequence[Release
 def forget_releases(
     draft: Draft, workload: Workload, releases: Sequence[Release], instances: Sequence[Instance]
 ) -> Steps[None]:
-    """Those that nobody runs, and nobody would go back to by himself."""
+    """Delete old releases that no instance uses and that no rollback would choose."""
     old = sorted(releases, key=lambda each: -each.spec.sequence)[RELEASES_KEPT:]
     if not old:
         return
@@ -51,23 +51,23 @@ def forget_releases(
 def _cause(workload: Workload, releases: Sequence[Release]) -> str:
     before = max(releases, key=lambda each: each.spec.sequence, default=None)
     if before is None:
-        return "the first one"
+        return "first release"
     same = max(
         (each for each in releases if is_release_of(each, workload)),
         key=lambda each: each.spec.sequence,
         default=None,
     )
     if same is not None:
-        return f"as {same.meta.name}"
+        return f"same template as {same.meta.name}"
     changes = list(_changes(to_plain(before.spec.groups), to_plain(workload.spec.template)))
     if not changes:
         return "restart"
-    more = f" and {len(changes) - CHANGES_TOLD} more" if len(changes) > CHANGES_TOLD else ""
-    return ", ".join(changes[:CHANGES_TOLD]) + more
+    more = f" and {len(changes) - CHANGES_SHOWN} more" if len(changes) > CHANGES_SHOWN else ""
+    return ", ".join(changes[:CHANGES_SHOWN]) + more
 
 
 def _changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """What differs, by its path; of an image its value, too: others may be secrets, or long."""
+    """Yield the paths that differ; for an image also the new value. Other values may be long or secret."""
     if before == after:
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping):

@@ -1,4 +1,4 @@
-"""The reservation controller: opens and closes reservations, and says on which nodes their places are."""
+"""The reservation controller: opens and closes reservations, and chooses the nodes that they hold."""
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -53,7 +53,7 @@ class ReservationController(Controller[Key]):
         able = await in_turns(self._able(reservation))
         held = reservation.status.held
         if sum(held.values()) == reservation.spec.count and held.keys() <= set(able):
-            return [ReservableNode(name, Resources(), Resources()) for name in able]  # nothing is to be found
+            return [ReservableNode(name, Resources(), Resources()) for name in able]  # no node has to be chosen
         board = ClusterModel()
         await in_turns(board.put_all(list(chain.from_iterable(self._mirrors[kind].items() for kind in self.watches))))
         found = await in_turns(reservable_nodes(reservation, board))
@@ -61,7 +61,7 @@ class ReservationController(Controller[Key]):
         return found
 
     def _able(self, reservation: Reservation) -> Steps[list[str]]:
-        """The nodes that may hold its places."""
+        """Return the nodes that may hold the reservation."""
         found: list[str] = []
         for piece in pieces(list(self._mirrors[Node.kind].items()), FEW):
             found += [each.meta.name for each in piece if isinstance(each, Node) and may_hold(reservation, each)]

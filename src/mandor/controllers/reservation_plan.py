@@ -1,4 +1,4 @@
-"""Plan for a reservation: what is written and told when it begins, finds its places and ends."""
+"""Plan for a reservation: its status and events when it starts, gets its nodes, and ends."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from mandor.lib.steps import Steps
 from mandor.model.reservation import Reservation
 from mandor.placement.reserved_room import ReservableNode, status_at
 
-LOOK_SECONDS = 15.0
+LOOK_SECONDS = 15.0  # between two plans while it is active
 
 
 def plan_reservation(reservation: Reservation, rooms: Sequence[ReservableNode], now: float) -> Steps[Draft]:
-    """`rooms`: of the nodes that it may be on; asked for only while it holds."""
+    """`rooms`: the nodes that may hold the reservation; empty unless it is active."""
     draft, spec, before = Draft(), reservation.spec, reservation.status
     status = yield from status_at(reservation, rooms, now)
     if status.phase == "Waiting":

@@ -1,5 +1,5 @@
-"""The restore controller: an instance that was placed without one of its `should` rules, or not in its main form, goes
-back when it can."""
+"""The restore controller: moves instances that were placed without a `should` rule, or not in their main form, to a
+node that satisfies it."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from mandor.controllers.base import Controller
-from mandor.controllers.kept_board import KeptBoard
+from mandor.controllers.cluster_model_cache import ClusterModelCache
 from mandor.controllers.restore_plan import destination, second_best
 from mandor.controllers.writer import Writer
 from mandor.lib.backoff import Backoff
@@ -35,21 +35,21 @@ from mandor.store.recorder import Recorder
 log = logging.getLogger(__name__)
 
 LOOK = "look"
-LOOK_SECONDS = 10.0
+LOOK_SECONDS = 10.0  # between two searches
 AFTER_SECONDS = 60.0
-"""A rule has to be keepable for so long, at every look, before anybody moves."""
+"""Seconds for which a rule must be satisfiable in every search before an instance moves."""
 MOVES_MOST = 10
-"""So many are on their way at the same time, in the whole cluster."""
+"""Instances that move at the same time in the whole cluster."""
 LOOKED_AT_MOST = 100
-"""So many are looked at in one go; the others come next."""
+"""Instances evaluated per search; the others follow in the next one."""
 
 Profiles = Callable[[ClusterModel], Mapping[str, Profile]]
-"""As the scheduler has them, made for deciding on this board."""
+"""Returns the scheduler's profiles, made for a cluster model."""
 
 
 class RestoreController(Controller[str]):
-    """Decides with the scheduler's own library on a board of its own, which it has only while somebody could move.
-    It says who moves where; the workload's controller carries it out, start-first."""
+    """Decides with the scheduler's library on a cluster model of its own, which exists only while an instance could
+    move. It orders moves; the workload controller carries them out, start-first."""
 
     name = "restore"
     watches = (
@@ -74,27 +74,27 @@ class RestoreController(Controller[str]):
         after_seconds: float = AFTER_SECONDS,
         guard: Callable[[], Guard] = Unguarded,
     ) -> None:
-        """`guard`: breaks off plugins that overrun their budget."""
+        """`guard`: interrupts plugins that exceed their time limit."""
         self._store, self._clock, self._recorder, self._profiles = store, clock, recorder, profiles
         self._after, self._guard = after_seconds, guard
         self._pause = Backoff(after_seconds, 60 * after_seconds)
         self._relaxed: dict[Key, Instance] = {}
-        """Those who could move, the one that was not looked at longest first."""
+        """Instances that could move; the one evaluated longest ago comes first."""
         self._moving: set[Key] = set()
         self._since: dict[str, float] = {}
-        """By uid: since when its rules could be kept."""
+        """Time since which the rules can be satisfied, by uid."""
         self._tries: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
-        self._kept = KeptBoard(self.watches)
+        self._models = ClusterModelCache(self.watches)
         self._answers: dict[str, str] = {}
-        """By uid: where it would go, as long as nothing changes on the board and in the profiles."""
+        """Destinations by uid, valid until the cluster model or the profiles change."""
         self._answered_at = 0
-        """The version of the board's table then."""
+        """Version of the model's table for which the destinations were computed."""
         self._stale = False
-        """Something has changed since that its version does not tell."""
+        """Whether an object changed that does not change that version."""
         self._answered_with: Mapping[str, Profile] | None = None
         self._resting = False
-        """Nobody could move: there is no next look."""
+        """Whether no instance could move, so that no search is scheduled."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._mirrors = mirrors
@@ -104,8 +104,8 @@ class RestoreController(Controller[str]):
         return (LOOK,)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
-        self._kept.see(changes)
-        if self._kept.board is None and isinstance(changes[0].value, Instance):
+        self._models.see(changes)
+        if self._models.board is None and isinstance(changes[0].value, Instance):
             changes = [each for each in changes if each.after is None or _noted(each.after) or _noted(each.before)]
         return super().observe_all(changes)
 
@@ -116,7 +116,7 @@ class RestoreController(Controller[str]):
         elif isinstance(before, Instance):
             self._note(change.key, None)
         in_table = isinstance(change.value, Instance | Node) or (isinstance(after, Workload) and change.status_only)
-        if self._kept.board is not None and not in_table:
+        if self._models.board is not None and not in_table:
             self._stale = True
         return (LOOK,) if self._resting and self._relaxed else ()
 
@@ -140,23 +140,23 @@ class RestoreController(Controller[str]):
     async def reconcile(self, key: str) -> float | None:
         if not self._relaxed:
             self._resting = True
-            await in_turns(self._kept.drop())
+            await in_turns(self._models.drop())
             return None
         if self._resting:
             self._resting = False
             return LOOK_SECONDS
         stale, self._stale = self._stale, False
-        await in_turns(self._kept.catch_up(self._mirrors))
-        assert self._kept.board is not None
-        if stale or self._kept.board.table.version != self._answered_at:
-            self._answers, self._answered_at = {}, self._kept.board.table.version
+        await in_turns(self._models.catch_up(self._mirrors))
+        assert self._models.board is not None
+        if stale or self._models.board.table.version != self._answered_at:
+            self._answers, self._answered_at = {}, self._models.board.table.version
         if len(self._moving) < MOVES_MOST:
-            for candidate, node in await self._found(self._kept.board):
+            for candidate, node in await self._found(self._models.board):
                 await self._move(candidate, node)
         return LOOK_SECONDS
 
     async def _found(self, board: ClusterModel) -> list[tuple[Instance, str]]:
-        """Who goes where now: as many as may go, and one of a workload."""
+        """Return instances and their destinations, at most one per workload."""
         profiles = self._profiles(board)
         if profiles is not self._answered_with:
             self._answers, self._answered_with = {}, profiles
@@ -167,7 +167,7 @@ class RestoreController(Controller[str]):
                 await asyncio.sleep(0)
                 candidate = self._relaxed.pop(key, None)
                 if candidate is None:
-                    continue  # gone meanwhile
+                    continue  # deleted meanwhile
                 self._relaxed[key] = candidate
                 owner = workload_key(candidate)
                 if owner not in members:
@@ -185,7 +185,7 @@ class RestoreController(Controller[str]):
         profiles: Mapping[str, Profile],
         guard: Guard,
     ) -> str:
-        """Where it goes now; empty: nowhere, or not yet."""
+        """Return the node to move to now; empty if there is none, or not yet."""
         key, uid, now = workload_key(instance), instance.meta.uid, self._clock.monotonic()
         request = board.request(instance)
         if request is None or not may_move(instance, board.workloads.get(key), members):
@@ -207,22 +207,22 @@ class RestoreController(Controller[str]):
         return node if now >= due else ""
 
     async def _move(self, instance: Instance, node: str) -> None:
-        """If it comes to nothing, it is tried again later, and each time later still."""
+        """Order the move. Further attempts wait longer each time."""
         uid = instance.meta.uid
         self._tries[uid] = self._tries.get(uid, 0) + 1
         self._not_before[uid] = self._clock.monotonic() + self._pause.pause(self._tries[uid])
         self._since.pop(uid, None)
         order = Move(to=node, reason=_reason(instance, node), at=self._clock.now())
         await self._writer.commit([Put(instance.changed(spec=replace(instance.spec, move=order)))])
-        self._recorder.note(instance, "Moving", f"it moves from {instance.spec.node}: {order.reason}")
-        log.info("%s moves from %s: %s", instance.key, instance.spec.node, order.reason)
+        self._recorder.note(instance, "Moving", f"moving from {instance.spec.node} to {node}: {order.reason}")
+        log.info("%s moves from %s to %s: %s", instance.key, instance.spec.node, node, order.reason)
 
 
 def _reason(instance: Instance, node: str) -> str:
     rules = ", ".join(f"`{rule}`" for rule in relaxed(instance))
-    return f"{rules} can be kept on {node}" if rules else f"a form that comes first has a place on {node}"
+    return f"{rules} can be satisfied on {node}" if rules else f"a preferred alternative fits on {node}"
 
 
 def _noted(value: Object | None) -> bool:
-    """Of nearly all there is nothing to note."""
+    """Return whether the instance can matter: it has another form, a relaxed rule or a move."""
     return value is not None and bool((spec := value.spec).variant or spec.relaxed or spec.move)

@@ -1,4 +1,4 @@
-"""Which instance goes back to where its rules are kept, or to the form that its author wants first; and where."""
+"""Finds the node where an instance would satisfy all its rules, or run in a preferred form."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ _FAST = FastDecider(few_nodes=FEW_NODES)
 
 
 def second_best(instance: Instance) -> bool:
-    """It lacks a rule of its author, or is not in its main form."""
+    """Return whether the instance lacks a rule, or does not run in its main form."""
     return bool(instance.spec.variant or relaxed(instance))
 
 
@@ -31,12 +31,12 @@ def destination(
     profiles: Mapping[str, Profile],
     watch: Watch | None = None,
 ) -> str:
-    """The node where it would keep all its rules, and be in no later form, beside the one that it is to take the place
-    of; empty: none, or it has all that where it stands by now."""
+    """Return the node where the instance satisfies all its rules in the same or a preferred form, while the old
+    instance still runs; empty if there is none, or if its own node does so by now."""
     profile, watch = profiles.get(request.profile), watch or Unwatched()
     if profile is None:
         return ""
-    request = replace(request, pin="")  # what sent it to where it is does not hold any more
+    request = replace(request, pin="")  # the pin of an earlier move no longer applies
     spec = instance.spec
     forms = request.forms[: spec.variant + 1]
     try:
@@ -50,7 +50,7 @@ def destination(
             return _by_preemption(profile, forms[-1], spec.node, table, watch) if lacking else ""
         decision = _decided(profile, better[0], table, watch)
     except PluginFault:
-        return ""  # the scheduler meets the same fault, and tells of it
+        return ""  # the scheduler meets the same fault and reports it
     finally:
         watch.end()
     chosen = decision.request
@@ -60,8 +60,8 @@ def destination(
 
 
 def _by_preemption(profile: Profile, request: PlacementRequest, here: str, table: Table, watch: Watch) -> str:
-    """Where it keeps all its rules in the place of others who matter less, if that is what it wants rather than to
-    give one up; empty: nowhere, or not that."""
+    """Return the node where the instance satisfies all its rules by preempting others, if it prefers that to relaxing a
+    rule; empty if there is none."""
     if not request.shape.preempt_first:
         return ""
     decision = _decided(profile, request, table, watch)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from mandor.controllers import slot
 from mandor.controllers.daemon_plan import at_home, no_room
 from mandor.controllers.draft import Draft
-from mandor.controllers.rollout_story import describe, trouble
-from mandor.controllers.slot import World
+from mandor.controllers.rollout_message import describe, trouble
+from mandor.controllers.slot import ClusterView
 from mandor.controllers.update_plan import Step
 from mandor.lib.quantity import Seconds
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
@@ -64,24 +64,24 @@ def plan_rollout(
     releases: Mapping[str, Release],
     members: Members,
     waiting: Set[str],
-    world: World,
+    cluster: ClusterView,
 ) -> Steps[tuple[Rollout, dict[str, Step]]]:
     """Return the state of the roll-out and the limits of each group. `current`: the release of the current template;
     `waiting`: groups that wait for their dependencies."""
     before = workload.status.rollout
     rollout = before if before is not None and before.release == current.meta.name else None
     if rollout is None:
-        rollout = _begun(draft, workload, current, world.now)
+        rollout = _begun(draft, workload, current, cluster.now)
     if workload.spec.rollout.aborted == rollout.release and rollout.phase in {"Progressing", "Waiting", "Paused"}:
-        rollout = _failed(draft, workload, rollout, releases, "aborted by a user", back=True, now=world.now)
+        rollout = _failed(draft, workload, rollout, releases, "aborted by a user", back=True, now=cluster.now)
     if rollout.target not in releases:
         rollout = replace(rollout, target=rollout.release)
     views: dict[str, _View] = {}
     if not rollout.settled_on:
-        views = yield from _views(draft, workload, rollout, releases, members, world)
+        views = yield from _views(draft, workload, rollout, releases, members, cluster)
         for name in waiting & views.keys() if rollout.target == rollout.release else ():
             views[name].held = True
-        rollout, views = yield from _followed(draft, workload, rollout, releases, members, views, world)
+        rollout, views = yield from _followed(draft, workload, rollout, releases, members, views, cluster)
         states = {} if rollout.settled_on else {name: view.state for name, view in views.items()}
         rollout = replace(rollout, groups=states)
         late = list(chain.from_iterable([view.late for view in views.values()]))
@@ -111,9 +111,9 @@ def _begun(draft: Draft, workload: Workload, current: Release, now: float) -> Ro
     before, name = workload.status.rollout, current.meta.name
     if before is None:
         return Rollout(release=name, target=name, began_at=now)
-    left = "" if before.phase == "Done" else f", which was {before.phase}"
+    left = "" if before.phase == "Done" else f" ({before.phase})"
     why = f": {current.spec.cause}" if current.spec.cause else ""
-    draft.note(workload, "RolloutStarted", f"{name} follows {before.release}{left}{why}")
+    draft.note(workload, "RolloutStarted", f"rolling out {name}, replacing {before.release}{left}{why}")
     return Rollout(release=name, target=name, began_at=now, proven=before.proven)
 
 
@@ -126,17 +126,17 @@ def _views(
     rollout: Rollout,
     releases: Mapping[str, Release],
     members: Members,
-    world: World,
+    cluster: ClusterView,
 ) -> Steps[dict[str, _View]]:
     target = releases[rollout.target]
     tried = any(releases[name].spec.hash == target.spec.hash for name in rollout.proven if name in releases)
     found = {}
     for name in workload.spec.groups:
         if name in target.spec.groups:
-            view = found[name] = yield from _view(draft, workload, rollout, target, name, members[name], world)
+            view = found[name] = yield from _view(draft, workload, rollout, target, name, members[name], cluster)
             # A template that was healthy before needs no canaries.
             if not tried and rollout.ongoing and view.mixed and not view.state.promoted:
-                _hold_canaries(draft, workload, rollout, name, view, world)
+                _hold_canaries(draft, workload, rollout, name, view, cluster)
     return found
 
 
@@ -147,13 +147,13 @@ def _view(
     target: Release,
     name: str,
     members: Sequence[Instance],
-    world: World,
+    cluster: ClusterView,
 ) -> Steps[_View]:
     group = workload.spec.groups[name]
     daemons = workload.spec.type == "daemon"
-    wanted, members = at_home(target, name, members, world) if daemons else (group.count, members)
+    wanted, members = at_home(target, name, members, cluster) if daemons else (group.count, members)
     new = yield from chosen(members, lambda piece: [each for each in piece if each.spec.release == rollout.target])
-    late = yield from _late(draft, new, group, world)
+    late = yield from _late(draft, new, group, cluster)
     before = rollout.groups.get(name, GroupRollout())
     healthy, known = len(new) - len(late), before.wanted == wanted
     state = GroupRollout(
@@ -161,7 +161,7 @@ def _view(
         updated=len(new),
         healthy=healthy,
         best=max(healthy, before.best) if known else healthy,
-        progress_at=before.progress_at if known and healthy <= before.best and before.progress_at else world.now,
+        progress_at=before.progress_at if known and healthy <= before.best and before.progress_at else cluster.now,
         promoted=before.promoted,
     )
     unschedulable = sum(map(no_room, late)) if daemons else 0
@@ -170,25 +170,27 @@ def _view(
     return _View(group, state, worst, mixed, daemons=daemons, unschedulable=unschedulable)
 
 
-def _late(draft: Draft, new: Sequence[Instance], group: Group, world: World) -> Steps[list[Instance]]:
+def _late(draft: Draft, new: Sequence[Instance], group: Group, cluster: ClusterView) -> Steps[list[Instance]]:
     """Return the instances that are not healthy."""
     found: list[Instance] = []
     for piece in pieces(new, FEW):
-        found += [each for each in piece if not (each.status.ready and slot.healthy(draft, each, group, world))]
+        found += [each for each in piece if not (each.status.ready and slot.healthy(draft, each, group, cluster))]
         yield WRITTEN * len(piece)
     return found
 
 
-def _hold_canaries(draft: Draft, workload: Workload, rollout: Rollout, name: str, view: _View, world: World) -> None:
+def _hold_canaries(
+    draft: Draft, workload: Workload, rollout: Rollout, name: str, view: _View, cluster: ClusterView
+) -> None:
     update, canaries = view.group.update, view.group.update.canaries(view.state.wanted)
     if not canaries:
         return
     healthy = view.state.healthy >= canaries
     by_hand = workload.spec.rollout.promoted == rollout.release
-    if by_hand or (healthy and (update.auto_promote or world.rehearsed)):
-        how = "by hand" if by_hand else f"{canaries} healthy"
-        draft.note(workload, "RolloutPromoted", f"{rollout.release} goes on in group {name}: {how}")
-        view.state = replace(view.state, promoted=True, progress_at=world.now)
+    if by_hand or (healthy and (update.auto_promote or cluster.rehearsed)):
+        how = "promoted by a user" if by_hand else f"{canaries} canaries are healthy"
+        draft.note(workload, "RolloutPromoted", f"{rollout.release} continues in group {name}: {how}")
+        view.state = replace(view.state, promoted=True, progress_at=cluster.now)
     else:
         view.canaries = canaries
 
@@ -203,16 +205,16 @@ def _followed(
     releases: Mapping[str, Release],
     members: Members,
     views: dict[str, _View],
-    world: World,
+    cluster: ClusterView,
 ) -> Steps[tuple[Rollout, dict[str, _View]]]:
     if all(view.done for view in views.values()):
-        return _finished(draft, workload, rollout, world.now), views
+        return _finished(draft, workload, rollout, cluster.now), views
     if workload.spec.rollout.paused and rollout.ongoing:
         if rollout.phase != "Paused":
-            draft.note(workload, "RolloutPaused", f"{rollout.target}: {_progress(views)} updated")
+            draft.note(workload, "RolloutPaused", f"{rollout.target}: {_progress(views)} instances updated")
         return _stop_deadlines(replace(rollout, phase="Paused"), views.values()), views
     if rollout.phase == "Paused":
-        draft.note(workload, "RolloutResumed", f"{rollout.target}: {_progress(views)} updated")
+        draft.note(workload, "RolloutResumed", f"{rollout.target}: {_progress(views)} instances updated")
     if rollout.frozen and rollout.phase == "Failed":
         return rollout, views
     under_way = [view for view in views.values() if not (view.done or view.waits or view.idle)]
@@ -223,20 +225,20 @@ def _followed(
         return replace(rollout, phase="Waiting"), views
     if workload.spec.gates or not under_way:
         return _stop_deadlines(rollout, views.values()), views
-    late = [view for view in under_way if world.now >= view.state.progress_at + view.group.update.deadline]
+    late = [view for view in under_way if cluster.now >= view.state.progress_at + view.group.update.deadline]
     if late and rollout.phase != "Failed":
-        rollout = _out_of_time(draft, workload, rollout, releases, late[0], world)
-        views = yield from _views(draft, workload, rollout, releases, members, world)
+        rollout = _out_of_time(draft, workload, rollout, releases, late[0], cluster)
+        views = yield from _views(draft, workload, rollout, releases, members, cluster)
         return rollout, views
-    return _going_on(draft, rollout, under_way, world), views
+    return _going_on(draft, rollout, under_way, cluster), views
 
 
-def _going_on(draft: Draft, rollout: Rollout, under_way: Sequence[_View], world: World) -> Rollout:
+def _going_on(draft: Draft, rollout: Rollout, under_way: Sequence[_View], cluster: ClusterView) -> Rollout:
     if rollout.phase == "Failed":
         return rollout
     fails_at = min(view.state.progress_at + view.group.update.deadline for view in under_way)
     if fails_at != float("inf"):
-        draft.again(max(fails_at - world.now, slot.SOON_SECONDS))
+        draft.again(max(fails_at - cluster.now, slot.SOON_SECONDS))
     back = rollout.target != rollout.release
     return replace(
         rollout,
@@ -273,11 +275,11 @@ def _out_of_time(
     rollout: Rollout,
     releases: Mapping[str, Release],
     view: _View,
-    world: World,
+    cluster: ClusterView,
 ) -> Rollout:
     within = f"no further instance became healthy within {Seconds(view.group.update.deadline)}"
     why = f"{within}{trouble(view.late)}"
-    return _failed(draft, workload, rollout, releases, why, back=view.group.update.auto_rollback, now=world.now)
+    return _failed(draft, workload, rollout, releases, why, back=view.group.update.auto_rollback, now=cluster.now)
 
 
 def _failed(

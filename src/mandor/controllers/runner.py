@@ -1,4 +1,4 @@
-"""Runs controllers: mirrors in, keys queued, each reconciled by one worker at a time."""
+"""Runs controllers: mirrors feed changes, changes queue keys, and workers reconcile one key at a time."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ AFTER_CONFLICT = Backoff(first_seconds=0.02, most_seconds=2.0)
 AFTER_ERROR = Backoff(first_seconds=0.5, most_seconds=60.0)
 
 TURN = 10
-"""So many keys a worker looks after before others have their turn: many need nothing to be waited for."""
+"""Keys that a worker reconciles before other tasks run: many keys need no await."""
 
 Queue = KeyedQueue[Hashable]
 
@@ -44,9 +44,9 @@ async def run_all(
     measures: Measures | None = None,
     tracer: Tracer | None = None,
 ) -> None:
-    """Run them on one set of mirrors, for ever.
+    """Run the controllers on one set of mirrors until cancelled.
 
-    An expected error is logged and the key tried again later; anything else is a bug, and ends this loudly.
+    After an expected error the key is retried later; any other error ends all controllers.
     """
     measures = measures or Measures()
     tracing = Tracing(tracer, clock) if tracer is not None else None
@@ -64,7 +64,7 @@ async def run_all(
         for mirror in mirrors.values():
             await stack.enter_async_context(mirror)
         for mirror in mirrors.values():
-            # Before everything is known, what is absent may well exist.
+            # Before the first listing is complete, an absent object may exist.
             await mirror.synced()
         async with asyncio.TaskGroup() as tasks:
             measures.queues = {each.name: queue for each, queue in zip(controllers, queues, strict=True)}

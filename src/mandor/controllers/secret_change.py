@@ -22,13 +22,13 @@ NO_NAMES = frozenset[str]()
 
 
 async def content_ids(store: Store, namespace: str, names: Iterable[str]) -> dict[str, str]:
-    """Content ids of the secrets that exist, read from the store: a mirror can be behind the workload's own."""
+    """Return the content ids of existing secrets, read from the store because a mirror can lag behind."""
     found = {name: await store.get(Key(Secret.kind, namespace, name)) for name in sorted(names)}
     return {name: each.content_id for name, each in found.items() if isinstance(each, Secret)}
 
 
 class SecretChangeController(Controller[Key]):
-    """Reconciles workloads: a key is that of a workload with `on_change: restart`."""
+    """A key is that of a workload with `on_change: restart`."""
 
     name: ClassVar[str] = "secret-change"
     watches: ClassVar[tuple[str, ...]] = (Workload.kind, Release.kind, Secret.kind)
@@ -38,9 +38,9 @@ class SecretChangeController(Controller[Key]):
         self._store = store
         self._recorder = recorder
         self._names: dict[Key, frozenset[str]] = {}
-        """Secrets with `on_change: restart` by workload; workloads without any are left out."""
+        """Secrets with `on_change: restart` by workload; only workloads with any."""
         self._readers: dict[Key, dict[Key, None]] = {}
-        """The same by secret."""
+        """Workloads by secret."""
         self._releases: Grouped[Key, Release] = Grouped(_workload_key)
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
@@ -84,7 +84,7 @@ class SecretChangeController(Controller[Key]):
         unmade = Draft()
         release = current_release(unmade, workload, self._releases.of(key))
         if unmade.writes:
-            return None  # The workload controller makes it, and it is observed.
+            return None  # The workload controller creates the release, which is observed.
         current = await content_ids(self._store, key.namespace, self._names[key])
         draft = plan_change(workload, release, current)
         try:

@@ -11,15 +11,15 @@ from mandor.model.secret_change import signal_secrets
 from mandor.model.workload import Release, Workload
 
 RESTART = "restart"
-"""The cause of a release whose template is that of the release before it."""
+"""Cause of a release with the same template as the previous one."""
 NAMES_MOST = 3
 
 
 def changed_secrets(release: Release, current: Mapping[str, str]) -> list[str]:
-    """Secrets whose values have changed since the release was made; `current`: content ids of the secrets that exist.
+    """Return the secrets whose values changed since the release was made; `current`: content ids by name.
 
-    A deleted secret changes nothing: running tasks keep its value. A secret that did not exist when the release was
-    made kept its tasks from starting, so its first value is no change."""
+    A deleted secret is no change: running tasks keep its value. The first value of a secret that did not exist when the
+    release was made is no change either, because its tasks could not start without it."""
     known = release.status.secrets
     return sorted(
         name for name, now in current.items() if (now != known[name] if name in known else not _first_value(now))
@@ -29,7 +29,7 @@ def changed_secrets(release: Release, current: Mapping[str, str]) -> list[str]:
 def with_content_ids(
     release: Release, before: Release | None, current: Mapping[str, str], restarts: Set[str]
 ) -> Release:
-    """A new release with the content ids of its secrets. Its cause names those of `restarts` that changed since
+    """Return a new release with the content ids of its secrets; its cause names those of `restarts` that changed since
     `before`."""
     causes = {name: now for name, now in current.items() if name in restarts}
     changed = changed_secrets(before, causes) if before is not None and before.status.secrets else []
@@ -40,12 +40,12 @@ def with_content_ids(
 
 
 def plan_change(workload: Workload, release: Release, current: Mapping[str, str]) -> Draft:
-    """Restart the workload if a secret has changed since its current release was made: the roll-out of that restart
-    respects `update` and `disruption`. Otherwise write down the secrets that were created since then."""
+    """Restart the workload if a secret changed since its release was made; the roll-out respects `update` and
+    `disruption`. Otherwise store the content ids of secrets that were created since then."""
     draft = Draft()
     if changed := changed_secrets(release, current):
         draft.put(workload.changed(spec=replace(workload.spec, restarted=workload.spec.restarted + 1)))
-        draft.note(workload, "SecretChanged", f"{_sentence(changed)}: its instances are replaced in a roll-out")
+        draft.note(workload, "SecretChanged", f"{_sentence(changed)}: restarting the instances in a roll-out")
     elif new := {name: now for name, now in current.items() if name not in release.status.secrets}:
         draft.put(release.changed(status=replace(release.status, secrets={**release.status.secrets, **new})))
     return draft

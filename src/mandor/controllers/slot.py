@@ -37,11 +37,11 @@ SCALED_DOWN = "scaled down"
 _UPDATED = "updated to "
 
 
-def name_is_free(name: str) -> bool:
+def never_taken(name: str) -> bool:
     return False
 
 
-def goes_anywhere(instance: Instance) -> bool:
+def never_bound(instance: Instance) -> bool:
     return False
 
 
@@ -57,30 +57,30 @@ class Other(NamedTuple):
     """Its status describes the current template."""
 
 
-def no_other(name: str) -> Other | None:
+def no_dependency(name: str) -> Other | None:
     return None
 
 
-def always_was(instance: Instance) -> float:
+def ready_forever(instance: Instance) -> float:
     return math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ClusterView:
     """Facts about the cluster that a plan of one workload needs."""
 
     now: float
     """Wall time."""
     ready_nodes: Set[str] = frozenset()
-    taken: Callable[[str], bool] = name_is_free
+    taken: Callable[[str], bool] = never_taken
     """Whether an instance name of the namespace belongs to another workload: `a-b` and group `b` of `a` can meet."""
-    rooted: Callable[[Instance], bool] = goes_anywhere
+    bound_to_node: Callable[[Instance], bool] = never_bound
     """Whether its volumes bind an instance to its node."""
-    ready_seconds: Callable[[Instance], float] = always_was
+    ready_seconds: Callable[[Instance], float] = ready_forever
     """Seconds since a ready instance became ready."""
     site: Callable[[Release, str], DaemonNodes] = nowhere
     """The nodes that match a group of daemons of a release."""
-    other: Callable[[str], Other | None] = no_other
+    other: Callable[[str], Other | None] = no_dependency
     """Looks up another workload of the namespace."""
     rehearsed: bool = False
     """The plan is a rehearsal: dependencies and promotions count as given."""
@@ -131,14 +131,14 @@ def at_once(members: int) -> int:
     return max(CREATED_LEAST, members // 8)
 
 
-def replaceable(instance: Instance, group: Group, world: World) -> bool:
+def replaceable(instance: Instance, group: Group, cluster: ClusterView) -> bool:
     """Return whether a lost instance should be replaced: its node is not back, and another node is ready."""
     return (
         instance.phase is Phase.LOST
         and group.disconnect.replace
-        and instance.spec.node not in world.ready_nodes
-        and bool(world.ready_nodes)
-        and not world.rooted(instance)
+        and instance.spec.node not in cluster.ready_nodes
+        and bool(cluster.ready_nodes)
+        and not cluster.bound_to_node(instance)
     )
 
 
@@ -146,11 +146,11 @@ def serving(instance: Instance) -> bool:
     return instance.phase is Phase.RUNNING and instance.status.ready and instance.spec.stop is None
 
 
-def healthy(draft: Draft, instance: Instance, group: Group, world: World) -> bool:
+def healthy(draft: Draft, instance: Instance, group: Group, cluster: ClusterView) -> bool:
     """Return whether the instance has been ready for `min_healthy`; plan again when that time is reached."""
     if not serving(instance):
         return False
-    left = group.update.min_healthy - world.ready_seconds(instance)
+    left = group.update.min_healthy - cluster.ready_seconds(instance)
     if left > 0:
         draft.again(max(left, SOON_SECONDS))
     return left <= 0
@@ -274,10 +274,10 @@ def used_indices(members: Sequence[Instance]) -> Steps[set[int]]:
     return used
 
 
-def free_indices(workload: str, group: str, used: Set[int], world: World) -> Iterator[int]:
+def free_indices(workload: str, group: str, used: Set[int], cluster: ClusterView) -> Iterator[int]:
     """Yield unused indices in ascending order, without end."""
     for index in filterfalse(used.__contains__, numbers()):
-        if not world.taken(instance_name(workload, group, index)):
+        if not cluster.taken(instance_name(workload, group, index)):
             yield index
 
 
@@ -302,35 +302,35 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
 
 
 def renew_all(
-    draft: Draft, members: Sequence[Instance], group: Group, release: Release, world: World, *, but: Set[str]
+    draft: Draft, members: Sequence[Instance], group: Group, release: Release, cluster: ClusterView, *, but: Set[str]
 ) -> Steps[None]:
     """Renew every instance that ended or is lost, except the uids in `but`."""
     troubled = yield from unsettled(members, release.meta.name)
     for piece in pieces(troubled, FEW):
         for each in piece:
             if each.meta.uid not in but:
-                renew(draft, each, group, release, world)
+                renew(draft, each, group, release, cluster)
         yield WRITTEN * len(piece)
 
 
-def renew(draft: Draft, each: Instance, group: Group, release: Release, world: World) -> None:
+def renew(draft: Draft, each: Instance, group: Group, release: Release, cluster: ClusterView) -> None:
     """Replace an ended or lost instance with one of the same name and release, after its back-off."""
     if each.phase in {Phase.FAILED, Phase.SUCCEEDED} and each.spec.stop is None:
-        _after_failure(draft, each, group, release, world)
+        _after_failure(draft, each, group, release, cluster)
     elif ended(each):
         replace(draft, each, release)
-    elif replaceable(each, group, world):
-        draft.note(each, "Replaced", f"its node {each.spec.node} is lost", warning=True)
+    elif replaceable(each, group, cluster):
+        draft.note(each, "Replaced", f"replaced, because node {each.spec.node} is lost", warning=True)
         replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
 
 
-def _after_failure(draft: Draft, each: Instance, group: Group, release: Release, world: World) -> None:
+def _after_failure(draft: Draft, each: Instance, group: Group, release: Release, cluster: ClusterView) -> None:
     earlier = _earlier_failures(each, group)
-    left = wait_seconds(each, group, world.now, earlier)
+    left = wait_seconds(each, group, cluster.now, earlier)
     if left > 0:
         draft.again(left)
         return
-    draft.note(each, "Replaced", f"it ended on {each.spec.node} ({shown_end(each)})", warning=True)
+    draft.note(each, "Replaced", f"replaced after it ended on {each.spec.node} ({shown_end(each)})", warning=True)
     retry(draft, each, release, earlier)
 
 

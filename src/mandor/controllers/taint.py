@@ -1,11 +1,11 @@
-"""The taint controller: a NoExecute taint drives off whoever does not tolerate it, or not for longer."""
+"""The taint controller: evicts instances that do not tolerate a NoExecute taint, or no longer."""
 
 from collections.abc import Sequence
 
 from mandor.controllers.draft import Draft
-from mandor.controllers.overseer import Overseer
-from mandor.controllers.residents import Residents
-from mandor.controllers.taint_plan import drives_off, plan_taints
+from mandor.controllers.instance_index import InstanceIndex
+from mandor.controllers.per_node import PerNodeController
+from mandor.controllers.taint_plan import evicts, plan_taints
 from mandor.lib.steps import WRITTEN, Steps
 from mandor.model.instance import Instance
 from mandor.model.node import Node
@@ -14,17 +14,17 @@ from mandor.model.workload import Release
 from mandor.placement.conversion import release_key
 
 
-class TaintController(Overseer):
+class TaintController(PerNodeController):
     name = "taint"
     watches = (Node.kind, Release.kind, Instance.kind)
 
     def concerns(self, node: Node) -> bool:
-        return drives_off(node)
+        return evicts(node)
 
-    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Steps[Draft]:
+    def plan(self, nodes: Sequence[Node], index: InstanceIndex, now: float) -> Steps[Draft]:
         whole = Draft()
         for node in nodes:
-            here = residents.on(node.meta.name)
+            here = index.on(node.meta.name)
             whole.add(plan_taints(node, here, self._tolerations, now))
             yield WRITTEN * (1 + len(here))
         return whole

@@ -1,4 +1,4 @@
-"""Plan for nodes with a NoExecute taint: who has to leave now, and who later."""
+"""Plan for nodes with a NoExecute taint: instances that are evicted now or later."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,24 +8,24 @@ from mandor.model.node import Node, Taint
 from mandor.model.placement import Toleration
 
 STOPS_MOST = 100
-"""So many of a node are told to leave in one go; the others come next."""
+"""Instances of a node that are evicted per plan; the others follow in the next plans."""
 
 Tolerations = Callable[[Instance], Sequence[Toleration] | None]
-"""What an instance tolerates; None: nobody knows yet."""
+"""Returns the tolerations of an instance; None: unknown yet."""
 
 
-def drives_off(node: Node) -> bool:
+def evicts(node: Node) -> bool:
     return any(each.effect == "NoExecute" for each in node.spec.taints)
 
 
 def plan_taints(node: Node, here: Sequence[Instance], tolerations: Tolerations, now: float) -> Draft:
-    """Nobody's budget is asked: whoever sets such a taint says that the node is unfit."""
+    """Evict instances regardless of disruption budgets: the taint declares the node unfit."""
     draft, stops = Draft(), 0
     for each in here:
         tolerate = tolerations(each) if each.phase.placed and each.spec.stop is None else None
         if tolerate is None:
             continue
-        taint, seconds = first_to_drive_off(node.spec.taints, tolerate, each, now)
+        taint, seconds = first_eviction(node.spec.taints, tolerate, each, now)
         if taint is None:
             continue
         if seconds > 0:
@@ -34,16 +34,19 @@ def plan_taints(node: Node, here: Sequence[Instance], tolerations: Tolerations, 
             draft.again(0.0)
         else:
             stops += 1
-            why = f"{node.meta.name} has the taint {taint}"
+            why = f"node {node.meta.name} has the taint {taint}"
             draft.put(each.stopping(why, at=now))
-            draft.note(each, "Evicted", f"{why}, and it does not tolerate that (any longer)", warning=True)
+            expired = any(toleration.covers(taint) for toleration in tolerate)
+            draft.note(
+                each, "Evicted", f"evicted: {why}, {'toleration expired' if expired else 'not tolerated'}", warning=True
+            )
     return draft
 
 
-def first_to_drive_off(
+def first_eviction(
     taints: Sequence[Taint], tolerate: Sequence[Toleration], instance: Instance, now: float
 ) -> tuple[Taint | None, float]:
-    """The taint that has it leave first, and in how many seconds; None: none does."""
+    """Return the taint that evicts the instance first, and the seconds until then; None if none does."""
     found: tuple[Taint | None, float] = (None, float("inf"))
     for taint in taints:
         if taint.effect == "NoExecute":
@@ -54,8 +57,8 @@ def first_to_drive_off(
 
 
 def _seconds_left(taint: Taint, tolerate: Sequence[Toleration], instance: Instance, now: float) -> float | None:
-    """As in Kubernetes, the shortest of all tolerations that fit counts; it runs since the taint and the instance are
-    both there."""
+    """Return the seconds until the taint evicts the instance: as in Kubernetes, the shortest matching toleration
+    counts, from when both the taint and the instance exist."""
     fitting = [each for each in tolerate if each.covers(taint)]
     if not fitting:
         return 0.0

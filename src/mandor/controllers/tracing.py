@@ -1,4 +1,4 @@
-"""Spans of reconciling: in the trace that wrote the object, or in a new one when something is made long after that."""
+"""Spans of reconciliations: part of the trace that wrote the object, or of a new one if that is long ago."""
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -19,8 +19,8 @@ class Tracing:
 
     @contextmanager
     def reconciling(self, controller: Controller[Any], key: Hashable) -> Iterator[None]:
-        """Most look, and find nothing to do: of them nothing is told. Nor of what only keeps a status up to date,
-        unless it is part of somebody's trace."""
+        """Trace one reconciliation. The span is dropped if nothing was written, and in a new trace also if only a
+        status was."""
         subject = controller.subject(key)
         parent, earlier = followed(subject, self._clock.now()), left_by(subject)
         span = self._tracer.begin(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
 from mandor.controllers.move_plan import Leaving, extra, find_leaving, plan_moves
-from mandor.controllers.slot import World
+from mandor.controllers.slot import ClusterView
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, ordered, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -70,30 +70,30 @@ class _Sides:
 
 
 def plan_update(
-    draft: Draft, workload: Workload, name: str, members: Sequence[Instance], step: Step, world: World
+    draft: Draft, workload: Workload, name: str, members: Sequence[Instance], step: Step, cluster: ClusterView
 ) -> Steps[None]:
     group = workload.spec.groups[name]
     surge, away = group.update_room()
     leaving = yield from find_leaving(members)
     both = yield from extra(leaving, members)
     most = group.count + both + (step.canaries or surge)
-    sides = yield from _sorted(members, group, step, world)
+    sides = yield from _sorted(members, group, step, cluster)
     used = yield from slot.used_indices(members)
-    sides.free = slot.free_indices(workload.meta.name, name, used, world)
+    sides.free = slot.free_indices(workload.meta.name, name, used, cluster)
     if len(members) > group.count:
-        yield from _trim(draft, sides, group.count + both, most, group, step, world)
+        yield from _trim(draft, sides, group.count + both, most, group, step, cluster)
     moving: set[str] = set()
     if leaving:
-        moving = yield from _move(draft, workload, name, sides, leaving, step, world)
+        moving = yield from _move(draft, workload, name, sides, leaving, step, cluster)
         # A move that was just cancelled no longer allows an extra instance.
         left = [*sides.new, *sides.old]
         still = yield from find_leaving(left)
         most -= both - (yield from extra(still, left))
-    yield from slot.renew_all(draft, sides.new, group, step.target, world, but=moving)
-    healthy = yield from _healthy(draft, sides.new, group, moving, world)
+    yield from slot.renew_all(draft, sides.new, group, step.target, cluster, but=moving)
+    healthy = yield from _healthy(draft, sides.new, group, moving, cluster)
     if not step.held:
-        yield from _stop_old(draft, sides, group, healthy, group.count - away, moving, step, world)
-    yield from _make_good(draft, sides, group, healthy, group.count - away, most, step, world)
+        yield from _stop_old(draft, sides, group, healthy, group.count - away, moving, step, cluster)
+    yield from _make_good(draft, sides, group, healthy, group.count - away, most, step, cluster)
     wanted = len(sides.new) if step.frozen else step.canaries or group.count
     yield from _fill(draft, workload, name, sides, min(wanted - len(sides.new), most - sides.used), step.target)
     if step.held and not (step.canaries and step.base is step.target):  # canaries of the target exist already
@@ -105,13 +105,13 @@ def plan_update(
         yield WRITTEN * len(piece)
 
 
-def _sorted(members: Sequence[Instance], group: Group, step: Step, world: World) -> Steps[_Sides]:
+def _sorted(members: Sequence[Instance], group: Group, step: Step, cluster: ClusterView) -> Steps[_Sides]:
     sides, target = _Sides(), step.target.meta.name
     for piece in pieces(members):
         for each in piece:
             if each.spec.release == target:
                 sides.new.append(each)
-            elif slot.ended(each) or slot.replaceable(each, group, world):
+            elif slot.ended(each) or slot.replaceable(each, group, cluster):
                 sides.over.append(each)
             else:
                 sides.old.append(each)
@@ -119,19 +119,23 @@ def _sorted(members: Sequence[Instance], group: Group, step: Step, world: World)
     return sides
 
 
-def _healthy(draft: Draft, members: Sequence[Instance], group: Group, moving: Set[str], world: World) -> Steps[int]:
+def _healthy(
+    draft: Draft, members: Sequence[Instance], group: Group, moving: Set[str], cluster: ClusterView
+) -> Steps[int]:
     found = 0
     for piece in pieces(members, FEW):
-        found += sum(slot.healthy(draft, each, group, world) for each in piece if each.meta.uid not in moving)
+        found += sum(slot.healthy(draft, each, group, cluster) for each in piece if each.meta.uid not in moving)
         yield WRITTEN * len(piece)
     return found
 
 
-def _trim(draft: Draft, sides: _Sides, count: int, most: int, group: Group, step: Step, world: World) -> Steps[None]:
+def _trim(
+    draft: Draft, sides: _Sides, count: int, most: int, group: Group, step: Step, cluster: ClusterView
+) -> Steps[None]:
     """Stop the least valuable instances beyond the limits, after a scale-down or a promotion."""
     young: set[str] = set()
     for piece in pieces(sides.new, FEW):
-        young.update([each.meta.uid for each in piece if not slot.healthy(draft, each, group, world)])
+        young.update([each.meta.uid for each in piece if not slot.healthy(draft, each, group, cluster)])
         yield WRITTEN * len(piece)
 
     def rank(each: Instance) -> tuple[object, ...]:
@@ -147,13 +151,13 @@ def _trim(draft: Draft, sides: _Sides, count: int, most: int, group: Group, step
     going += yield from _worst(rest, most, rank)
     if going:
         ends = {each.meta.uid for each in going}
-        sides.new = yield from _without(draft, sides.new, ends, slot.SCALED_DOWN, world)
+        sides.new = yield from _without(draft, sides.new, ends, slot.SCALED_DOWN, cluster)
         reason = slot.SCALED_DOWN if step.held else slot.updated_to(step.target)
-        sides.old = yield from _without(draft, sides.old, ends, reason, world)
+        sides.old = yield from _without(draft, sides.old, ends, reason, cluster)
 
 
 def _without(
-    draft: Draft, side: Sequence[Instance], ends: Set[str], reason: str, world: World
+    draft: Draft, side: Sequence[Instance], ends: Set[str], reason: str, cluster: ClusterView
 ) -> Steps[list[Instance]]:
     """Stop the instances with these uids; return the others and the stopping ones."""
     left = []
@@ -161,7 +165,7 @@ def _without(
         for each in piece:
             if each.meta.uid not in ends:
                 left.append(each)
-            elif not slot.lose(draft, each, reason, world.now):
+            elif not slot.lose(draft, each, reason, cluster.now):
                 left.append(each.stopping(reason))
         yield WRITTEN * len(piece)
     return left
@@ -178,7 +182,7 @@ def _worst(
 
 
 def _move(
-    draft: Draft, workload: Workload, name: str, sides: _Sides, leaving: Leaving, step: Step, world: World
+    draft: Draft, workload: Workload, name: str, sides: _Sides, leaving: Leaving, step: Step, cluster: ClusterView
 ) -> Steps[set[str]]:
     """Plan the moves of the group; return the uids that the update leaves alone. An old instance that must leave its
     node is not moved if the update replaces it anyway."""
@@ -186,7 +190,7 @@ def _move(
     followed = {each.spec.instead_of for each in members}
     rest = {uid: each for uid, each in leaving.items() if uid in followed or not _updated_instead(each, step)}
     start = len(draft.writes)
-    moving = yield from plan_moves(draft, workload, name, rest, members, step.target, sides.free, world)
+    moving = yield from plan_moves(draft, workload, name, rest, members, step.target, sides.free, cluster)
     written = {write.key: write for write in draft.writes[start:]}
     sides.new, sides.old = (_as_written(side, written) for side in (sides.new, sides.old))
     return moving
@@ -217,7 +221,7 @@ def _stop_old(
     least: int,
     moving: Set[str],
     step: Step,
-    world: World,
+    cluster: ClusterView,
 ) -> Steps[None]:
     """Stop old instances within the budget, not serving ones first. Old instances that do not serve, of a release
     that was never healthy, are stopped regardless of the budget."""
@@ -246,11 +250,11 @@ def _stop_old(
     unplaced = {each.meta.uid for each in going if not each.spec.node}
     placed = {each.meta.uid for each in going if each.spec.node}
     left = yield from chosen(sides.old, lambda piece: [each for each in piece if each.meta.uid not in unplaced])
-    sides.old = yield from _without(draft, left, placed, slot.updated_to(step.target), world)
+    sides.old = yield from _without(draft, left, placed, slot.updated_to(step.target), cluster)
 
 
 def _make_good(
-    draft: Draft, sides: _Sides, group: Group, healthy: int, least: int, most: int, step: Step, world: World
+    draft: Draft, sides: _Sides, group: Group, healthy: int, least: int, most: int, step: Step, cluster: ClusterView
 ) -> Steps[None]:
     """Replace old instances that ended by themselves with their own release, while they are needed."""
     lacking = least - healthy - sides.staying
@@ -264,7 +268,7 @@ def _make_good(
             if lacking > 0 and own is not None and _ended_by_itself(each, step):
                 lacking -= 1
                 sides.back += 1
-                slot.renew(draft, each, group, own, world)
+                slot.renew(draft, each, group, own, cluster)
             else:
                 sides.over.append(each)
         yield WRITTEN * len(piece)

@@ -1,9 +1,9 @@
-"""The volume controller: says how each volume is, and ends those that went with their workload."""
+"""The volume controller: writes the phase of each volume, and deletes or recreates volumes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from mandor.controllers.base import Controller, Grouped
-from mandor.controllers.volume_plan import Seen, plan
+from mandor.controllers.volume_plan import VolumeInputs, plan
 from mandor.controllers.writer import Writer
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -88,7 +88,7 @@ class VolumeController(Controller[Key]):
             await self._find(Key(Workload.kind, key.namespace, status.workload)) is not None
         )
         users = list(self._users.get(key, {}).values())
-        draft = plan(Seen(volume, node if isinstance(node, Node) else None, users, owned))
+        draft = plan(VolumeInputs(volume, node if isinstance(node, Node) else None, users, owned))
         if draft.writes:
             await self._writer.commit(draft.writes)
         for note in draft.notes:
@@ -96,5 +96,5 @@ class VolumeController(Controller[Key]):
         return None
 
     async def _find(self, key: Key) -> object:
-        """Mirrors run side by side: nothing is given up because of something not seen yet."""
+        """Look up an object; the store is read if the mirror does not show it yet."""
         return self._mirrors[key.kind].get(key) or await self._store.get(key)

@@ -1,4 +1,4 @@
-"""Plan for one volume: its phase, who uses it, when it begins anew, and when it goes."""
+"""Plan for one volume: its phase and users, its recreation and its deletion."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,29 +14,29 @@ USERS_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VolumeInputs:
     volume: Volume
     node: Node | None
-    """The one it is on, if that exists."""
+    """The volume's node, if it exists."""
     users: Sequence[Instance]
-    """That have it, and are not over."""
+    """Instances with this volume that have not ended."""
     owned: bool
-    """The workload it belongs to exists."""
+    """Whether the volume's workload exists."""
 
 
-def plan(seen: Seen) -> Draft:
+def plan(seen: VolumeInputs) -> Draft:
     draft = Draft()
     volume = seen.volume
     status = volume.status
     if volume.spec.reclaim == "delete" and status.workload and not seen.owned and not seen.users:
         draft.delete(volume)
-        draft.note(volume, "Reclaimed", f"the workload {status.workload} is gone, and its data goes with it")
+        draft.note(volume, "Reclaimed", f"deleted with its data, because the workload {status.workload} was deleted")
         return draft
     if volume.spec.on_loss == "recreate" and status.path and _lost(seen):
-        draft.note(volume, "Recreated", f"its node {status.node} is lost: it begins anew, empty", warning=True)
+        draft.note(volume, "Recreated", f"node {status.node} is lost: the volume is created again, empty", warning=True)
         status = VolumeStatus(workload=status.workload, incarnation=status.incarnation + 1)
     else:
-        status = _told(seen)
+        status = _status(seen)
         if status.phase == "Lost" != volume.status.phase:
             draft.note(volume, "Lost", status.message, warning=True)
     if status != volume.status:
@@ -44,17 +44,19 @@ def plan(seen: Seen) -> Draft:
     return draft
 
 
-def _told(seen: Seen) -> VolumeStatus:
+def _status(seen: VolumeInputs) -> VolumeStatus:
     status = seen.volume.status
     phase: VolumePhase = "Bound" if status.node else "Pending"
     message = ""
     if status.path and _lost(seen):
         phase = "Lost"
-        message = f"its node {status.node} is {'gone' if seen.node is None else seen.node.status.phase.value}"
+        message = (
+            f"node {status.node} {'no longer exists' if seen.node is None else f'is {seen.node.status.phase.value}'}"
+        )
     users = sorted(each.meta.name for each in seen.users)
     shown = tuple(users[:USERS_SHOWN]) + ((f"and {len(users) - USERS_SHOWN} more",) if len(users) > USERS_SHOWN else ())
     return msgspec.structs.replace(status, phase=phase, message=message, used_by=shown)
 
 
-def _lost(seen: Seen) -> bool:
+def _lost(seen: VolumeInputs) -> bool:
     return seen.node is None or seen.node.status.phase is NodePhase.DOWN

@@ -1,4 +1,4 @@
-"""The workload controller: as many instances as wanted, of the release that is wanted."""
+"""The workload controller: keeps the wanted number of instances of the wanted release."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from mandor.controllers import slot
 from mandor.controllers.base import Controller, Grouped, in_order
+from mandor.controllers.daemon_node_index import DaemonNodeIndex
 from mandor.controllers.dependencies import Dependencies
 from mandor.controllers.draft import Draft, Note
-from mandor.controllers.homes import Homes
+from mandor.controllers.instance_index import bound_to_node
 from mandor.controllers.release_plan import current_release
-from mandor.controllers.residents import rooted
 from mandor.controllers.secret_change import content_ids
 from mandor.controllers.secret_change_plan import with_content_ids
-from mandor.controllers.slot import Other, World
-from mandor.controllers.workload_plan import Seen, plan_in_steps
+from mandor.controllers.slot import ClusterView, Other
+from mandor.controllers.workload_plan import WorkloadInputs, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.steps import Steps, chosen, in_turns
@@ -31,18 +31,18 @@ from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
 PACE_SECONDS = 0.0001
-"""A workload is planned as a whole: with many instances, so long for each of them lies between two plans."""
-PACE_LEAST = 0.02
-PACE_MOST = 2.0
+"""Seconds per instance between two plans of a workload, because a plan covers the whole workload."""
+PACE_LEAST = 0.02  # seconds; shorter pauses are skipped
+PACE_MOST = 2.0  # seconds
 TOGETHER_MOST = 4.0
-"""However many others change at the same time."""
+"""Longest pause in seconds, however many other workloads change at the same time."""
 
 _new_tuple = tuple.__new__
-_LOST = Phase.LOST  # Python 3.11 looks a member of an enum up in a function of its own each time.
+_LOST = Phase.LOST  # attribute access of enum members is slow in Python 3.11
 
 
 class Name(NamedTuple):
-    """Which workload; its object may be gone while instances of it are left."""
+    """Namespace and name of a workload; instances may exist after the workload was deleted."""
 
     namespace: str
     workload: str
@@ -59,14 +59,14 @@ class WorkloadController(Controller[Name]):
         self._instances: Grouped[Name, Instance] = Grouped(_name)
         self._releases: Grouped[Name, Release] = Grouped(_name)
         self._with_lost: dict[Name, None] = {}
-        """In order: what is looked at first may not depend on the hash of a name."""
+        """Workloads with lost instances, in a deterministic order."""
         self._ready_nodes: set[str] = set()
-        self._homes = Homes()
+        self._daemon_nodes = DaemonNodeIndex()
         self._dependencies = Dependencies()
         self._rest_until: dict[Name, float] = {}
         self._ready_since: dict[Name, dict[str, float]] = {}
-        """Of workloads that are rolled out or moved: since when instances, by uid, have been ready, on the monotonic
-        clock of this process. A successor counts anew: agents' clocks are not to be trusted with it."""
+        """Time since which instances, by uid, have been ready, for workloads that are updated or moved. It is on this
+        process's monotonic clock, because agents' clocks are not reliable; a new leader starts again."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._workloads = mirrors[Workload.kind]
@@ -75,7 +75,7 @@ class WorkloadController(Controller[Name]):
         self._writer = Writer(self._store, mirrors)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[Name]:
-        """Thousands of instances may change in a second; nearly all of them stay with their workload."""
+        """Return the changed workloads. Optimised for instances that stay with their workload."""
         names: dict[Name, None] = {}
         for change in changes:
             before, after = change.before, change.after
@@ -98,7 +98,7 @@ class WorkloadController(Controller[Name]):
         if isinstance(change.value, Node):
             return self._observe_node(change)
         if isinstance(change.value, Volume):
-            # One that is gone, or has begun anew elsewhere, sets free whoever was lost with it.
+            # Lost instances may be replaced when their volume is deleted or recreated elsewhere.
             moved = before is not None and (after is None or after.node != before.node)
             return frozenset(self._with_lost) if moved else ()
         if isinstance(before, Instance):
@@ -121,9 +121,9 @@ class WorkloadController(Controller[Name]):
         return [*names, *(Name(*each) for name in names for each in self._dependencies.on(*name))]
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
-        """A node that comes or goes matters to those who wait with lost instances, and to daemons."""
+        """Return the workloads that a node change affects: those with lost instances, and daemons."""
         name = change.value.meta.name
-        found = [Name(each.namespace, each.workload) for each in self._homes.see(change)]
+        found = [Name(each.namespace, each.workload) for each in self._daemon_nodes.see(change)]
         ready = isinstance(change.after, Node) and change.after.status.phase is NodePhase.READY
         if ready != (name in self._ready_nodes):
             (self._ready_nodes.add if ready else self._ready_nodes.discard)(name)
@@ -142,37 +142,37 @@ class WorkloadController(Controller[Name]):
         self._pace(key, len(instances))
         if key in self._with_lost and not await in_turns(chosen(instances, _lost)):
             self._with_lost.pop(key, None)
-        world = World(
+        cluster = ClusterView(
             now=self._clock.now(),
             ready_nodes=self._ready_nodes,
             taken=lambda name: self._taken(key, name),
-            rooted=self._rooted,
+            bound_to_node=self._bound_to_node,
             ready_seconds=lambda instance: self._ready_seconds(key, instance),
-            site=self._homes.still(),
+            site=self._daemon_nodes.still(),
             other=lambda name: self._other(key, name),
         )
-        seen = Seen(workload, self._releases.of(key), instances)
+        seen = WorkloadInputs(workload, self._releases.of(key), instances)
         if workload is not None and workload.spec.type == "daemon":
             await in_turns(self._prepared(workload, seen.releases))
-        draft = await in_turns(plan_in_steps(seen, world))
+        draft = await in_turns(plan_in_steps(seen, cluster))
         if workload is None or workload.spec.type != "daemon":
-            self._homes.forget(*key)
-            # Daemons are updated at any time: on nodes that come back.
+            self._daemon_nodes.forget(*key)
+            # Daemons can be updated at any time, when a node returns.
             if key in self._ready_since and _settled(workload) and not await in_turns(chosen(instances, _moving)):
                 self._ready_since.pop(key, None)
         if draft.unfinished:
-            self._rest_until.pop(key, None)  # It has only begun.
+            self._rest_until.pop(key, None)  # The plan has only begun.
         if draft.writes:
             await self._note_secrets(seen.releases, draft)
             await self._writer.commit(draft.writes)
         await self._go_on(workload, draft)
         for note in draft.notes:
-            self._tell(note)
+            self._record(note)
         return draft.again_seconds
 
     async def _note_secrets(self, releases: Sequence[Release], draft: Draft) -> None:
-        """A new release has the content ids of its secrets from before its first instance: what an instance reads is as
-        new or newer."""
+        """Store the content ids of secrets in a new release before its first instance exists, so that instances never
+        read older values."""
         for place, write in enumerate(draft.writes):
             release = write.value if isinstance(write, Put) else None
             groups = release.spec.groups.values() if isinstance(release, Release) else ()
@@ -184,7 +184,7 @@ class WorkloadController(Controller[Name]):
                 draft.writes[place] = Put(with_content_ids(release, before, current, restarts))
 
     async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
-        """With what the plan left for later, as long as its workload is what it was; others get their turn between."""
+        """Commit the deferred writes of the plan while the workload is unchanged; other tasks run in between."""
         while planned is not None and self._workloads.get(planned.key) is planned:
             more = list(islice(draft.rest, slot.CREATED_LEAST))
             if not more:
@@ -201,11 +201,11 @@ class WorkloadController(Controller[Name]):
             self._rest_until.pop(key, None)
 
     def _prepared(self, workload: Workload, releases: Sequence[Release]) -> Steps[None]:
-        """Which nodes are home to the release that a plan will want."""
+        """Compute the matching nodes of the release that the plan needs."""
         current = current_release(Draft(), workload, releases)
         rollout = workload.status.rollout
         target = current.meta.name if rollout is None or rollout.release != current.meta.name else rollout.target
-        yield from self._homes.prepare(next((each for each in releases if each.meta.name == target), current))
+        yield from self._daemon_nodes.prepare(next((each for each in releases if each.meta.name == target), current))
 
     def _ready_seconds(self, key: Name, instance: Instance) -> float:
         now = self._clock.monotonic()
@@ -215,8 +215,8 @@ class WorkloadController(Controller[Name]):
         stored = Key(Workload.kind, key.namespace, key.workload)
         found: Object | None = self._workloads.get(stored)
         if found is None and (key in self._instances or key in self._releases):
-            # Mirrors run side by side: one may show an instance before the other shows its workload.
-            # Nothing is stopped because of something not seen yet.
+            # Mirrors are independent: one may show an instance before the other shows its workload.
+            # Nothing is stopped because an object is not mirrored yet.
             found = await self._store.get(stored)
         return found if isinstance(found, Workload) else None
 
@@ -232,23 +232,25 @@ class WorkloadController(Controller[Name]):
         current = any(each.meta.name == found.status.release and is_release_of(each, found) for each in releases)
         return Other(found, current)
 
-    def _rooted(self, instance: Instance) -> bool:
-        return rooted(instance, self._volumes)
+    def _bound_to_node(self, instance: Instance) -> bool:
+        return bound_to_node(instance, self._volumes)
 
-    def _tell(self, note: Note) -> None:
+    def _record(self, note: Note) -> None:
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
 
 
 def rest_seconds(count: int, others: int) -> float:
-    """Between two plans of a workload with so many instances. Thousands of them that start make one plan every second
-    or so, not one for each; and where others rest as well, each waits for all, so that together they cost what one
-    does."""
+    """Return the pause between two plans of a workload with `count` instances, when `others` pause as well.
+
+    Thousands of starting instances cause about one plan per second. With several such workloads each waits for all, so
+    that together they cost as much as one.
+    """
     alone = min(count * PACE_SECONDS, PACE_MOST)
     return min(alone * (others + 1), TOGETHER_MOST) if alone >= PACE_LEAST else 0.0
 
 
 def _settled(workload: Workload | None) -> bool:
-    """Nobody asks for how long its instances have been ready, unless some are on the move."""
+    """Return whether no roll-out needs the times since which instances are ready."""
     rollout = workload.status.rollout if workload is not None else None
     return workload is None or (rollout is not None and bool(rollout.settled_on))
 
@@ -262,10 +264,10 @@ def _lost(instances: Sequence[Instance]) -> list[Instance]:
 
 
 def _is_claim(value: Object | None) -> bool:
-    """It is its task's."""
+    """Return whether the instance is a claim of a VM request."""
     return type(value) is Instance and value.spec.claim is not None
 
 
 def _name(value: Workload | Release | Instance) -> Name:
     name = value.meta.name if isinstance(value, Workload) else value.spec.workload
-    return _new_tuple(Name, (value.meta.namespace, name))  # half the time of Name(…), and asked for a lot
+    return _new_tuple(Name, (value.meta.namespace, name))  # called often; twice as fast as Name(…)

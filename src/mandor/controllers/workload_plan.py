@@ -14,7 +14,7 @@ from mandor.controllers.in_place_plan import in_place
 from mandor.controllers.release_plan import current_release, forget_releases
 from mandor.controllers.rollout_plan import plan_rollout
 from mandor.controllers.service_plan import plan_service
-from mandor.controllers.slot import World
+from mandor.controllers.slot import ClusterView
 from mandor.lib.ranges import shown
 from mandor.lib.steps import Steps, at_once, pieces
 from mandor.model.instance import Instance
@@ -25,67 +25,69 @@ from mandor.placement.daemon_nodes import NO_MATCH
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WorkloadInputs:
     workload: Workload | None
-    """None: it is gone, and what is left of it goes, too."""
+    """None: the workload was deleted, so its instances and releases are deleted too."""
     releases: Sequence[Release]
     instances: Sequence[Instance]
 
 
-def plan(seen: Seen, world: World) -> Draft:
-    return at_once(plan_in_steps(seen, world))
+def plan(seen: WorkloadInputs, cluster: ClusterView) -> Draft:
+    return at_once(plan_in_steps(seen, cluster))
 
 
-def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
-    """The same: a workload may have a hundred thousand instances, and between the steps others have their turn."""
+def plan_in_steps(seen: WorkloadInputs, cluster: ClusterView) -> Steps[Draft]:
+    """Plan in small steps, because a workload may have a hundred thousand instances."""
     draft = Draft()
     if seen.workload is None:
-        yield from _plan_end(draft, seen, "its workload was deleted", world)
+        yield from _plan_end(draft, seen, "the workload was deleted", cluster)
         return draft
     workload = seen.workload
     if workload.spec.schedule is not None:
-        yield from _plan_end(draft, seen, "it runs by a schedule now", world)  # Only its runs have instances.
+        yield from _plan_end(
+            draft, seen, "the workload runs on a schedule now", cluster
+        )  # Only its runs have instances.
         return draft
     release = current_release(draft, workload, seen.releases)
-    draft.in_place = yield from in_place(workload, release, seen.releases, seen.instances, world)
+    draft.in_place = yield from in_place(workload, release, seen.releases, seen.instances, cluster)
     rollout = workload.status.rollout
     if draft.in_place and rollout is not None and rollout.settled_on:
-        yield from _only_tell(draft, seen, workload, release, rollout, world)
+        yield from _plan_status(draft, seen, workload, release, rollout, cluster)
         return draft
-    members = yield from _members(draft, workload, seen.instances, world)
-    waits = yield from find_waits(workload, members, release, world)
+    members = yield from _members(draft, workload, seen.instances, cluster)
+    waits = yield from find_waits(workload, members, release, cluster)
     if workload.spec.type == "batch":
-        end = yield from ending(workload, members, release, world)
-        yield from _plan_batch(draft, workload, members, release, end, world)
+        end = yield from ending(workload, members, release, cluster)
+        yield from _plan_batch(draft, workload, members, release, end, cluster)
         status = yield from _batch_status(seen, workload, members, release, end)
     else:
-        rollout = yield from _plan_service(draft, seen, workload, members, release, waits, world)
-        status = yield from _service_status(draft, seen, workload, members, release, rollout, world)
+        rollout = yield from _plan_service(draft, seen, workload, members, release, waits, cluster)
+        status = yield from _service_status(draft, seen, workload, members, release, rollout, cluster)
         end = None
     yield from hold(draft, members, waits, release)
     message = describe_waits(draft, workload, waits, release) or status.message
     status = replace(status, opened=opened(workload, waits), message=message)
     yield from forget_releases(draft, workload, seen.releases, seen.instances)
     if not draft.unfinished or _turned(workload.status.rollout, status.rollout):
-        _tell_status(draft, workload, status, end)
+        _write_status(draft, workload, status, end)
     return draft
 
 
-def _only_tell(
-    draft: Draft, seen: Seen, workload: Workload, release: Release, rollout: Rollout, world: World
+def _plan_status(
+    draft: Draft, seen: WorkloadInputs, workload: Workload, release: Release, rollout: Rollout, cluster: ClusterView
 ) -> Steps[None]:
-    """Of a workload that is in place."""
+    """Plan a workload that is in place: only its status can change."""
     members: Mapping[str, Sequence[Instance]] = {}
     if workload.spec.type == "daemon":
-        members = yield from _members(draft, workload, seen.instances, world)
-    status = yield from _service_status(draft, seen, workload, members, release, rollout, world)
-    _tell_status(draft, workload, replace(status, opened=opened(workload, {})), None)
+        members = yield from _members(draft, workload, seen.instances, cluster)
+    status = yield from _service_status(draft, seen, workload, members, release, rollout, cluster)
+    _write_status(draft, workload, replace(status, opened=opened(workload, {})), None)
 
 
 def _members(
-    draft: Draft, workload: Workload, instances: Sequence[Instance], world: World
+    draft: Draft, workload: Workload, instances: Sequence[Instance], cluster: ClusterView
 ) -> Steps[dict[str, list[Instance]]]:
-    """By group; whoever belongs to none, or to a workload of another type, goes."""
+    """Return the instances by group; those without a group, or of another workload type, are stopped."""
     members: dict[str, list[Instance]] = {name: [] for name in workload.spec.groups}
     daemons = workload.spec.type == "daemon"
     for piece in pieces(instances):
@@ -93,9 +95,9 @@ def _members(
             spec = each.spec
             group = members.get(spec.group)
             if group is None:
-                slot.lose(draft, each, f"there is no group {spec.group} any more", world.now)
+                slot.lose(draft, each, f"the workload has no group {spec.group} any more", cluster.now)
             elif daemons != (spec.pin != "" and spec.home != ""):
-                slot.lose(draft, each, f"it is a {workload.spec.type} now", world.now)
+                slot.lose(draft, each, f"the workload is of type {workload.spec.type} now", cluster.now)
             else:
                 group.append(each)
         yield 3 * len(piece)
@@ -108,42 +110,42 @@ def _plan_batch(
     members: Mapping[str, Sequence[Instance]],
     release: Release,
     end: Ending | None,
-    world: World,
+    cluster: ClusterView,
 ) -> Steps[None]:
     for name, instances in members.items():
         if end is not None:
-            yield from plan_ended(draft, instances, f"the batch has {end.phase.lower()}", world.now)
+            yield from plan_ended(draft, instances, f"the batch {end.phase.lower()}", cluster.now)
         else:
-            yield from plan_batch(draft, workload, name, instances, release, world)
+            yield from plan_batch(draft, workload, name, instances, release, cluster)
 
 
 def _plan_service(
     draft: Draft,
-    seen: Seen,
+    seen: WorkloadInputs,
     workload: Workload,
     members: Mapping[str, Sequence[Instance]],
     release: Release,
     waits: Waits,
-    world: World,
+    cluster: ClusterView,
 ) -> Steps[Rollout]:
     releases = {each.meta.name: each for each in (*seen.releases, release)}
-    rollout, steps = yield from plan_rollout(draft, workload, release, releases, members, waits.keys(), world)
+    rollout, steps = yield from plan_rollout(draft, workload, release, releases, members, waits.keys(), cluster)
     before = workload.status.rollout
     if draft.in_place and before is not None and rollout.target == before.target:
         return rollout
     for name, instances in members.items():
         if name not in steps:
-            yield from slot.lose_all(draft, instances, f"{rollout.target} has no group {name}", world.now)
+            yield from slot.lose_all(draft, instances, f"the release {rollout.target} has no group {name}", cluster.now)
         elif workload.spec.type == "daemon":
-            yield from plan_daemon(draft, workload, name, instances, steps[name], world)
+            yield from plan_daemon(draft, workload, name, instances, steps[name], cluster)
         else:
-            yield from plan_service(draft, workload, name, instances, steps[name], world)
+            yield from plan_service(draft, workload, name, instances, steps[name], cluster)
     return rollout
 
 
-def _plan_end(draft: Draft, seen: Seen, reason: str, world: World) -> Steps[None]:
-    """Its instances stop; the releases, which agents still read, go last."""
-    yield from slot.lose_all(draft, seen.instances, reason, world.now)
+def _plan_end(draft: Draft, seen: WorkloadInputs, reason: str, cluster: ClusterView) -> Steps[None]:
+    """Stop all instances; delete the releases, which agents still read, after them."""
+    yield from slot.lose_all(draft, seen.instances, reason, cluster.now)
     if not seen.instances:
         for release in seen.releases:
             draft.delete(release)
@@ -152,24 +154,24 @@ def _plan_end(draft: Draft, seen: Seen, reason: str, world: World) -> Steps[None
 # Status.
 
 
-def _tell_status(draft: Draft, workload: Workload, status: WorkloadStatus, end: Ending | None) -> None:
+def _write_status(draft: Draft, workload: Workload, status: WorkloadStatus, end: Ending | None) -> None:
     """Write the status and its event if the status differs from the stored one."""
     if status == workload.status:
         return
     draft.put(workload.changed(status=status))
     if end is not None and workload.status.phase != end.phase:
-        draft.note(workload, end.phase, end.message or "all completions are done", warning=end.phase == "Failed")
+        draft.note(workload, end.phase, end.message or "all completions succeeded", warning=end.phase == "Failed")
 
 
 def _turned(before: Rollout | None, after: Rollout | None) -> bool:
-    """What is told once, and not again with every step of a large plan."""
+    """Return whether the release, target or phase changed, which is written even if the plan is unfinished."""
     if before is None or after is None:
         return False
     return (before.release, before.target, before.phase) != (after.release, after.target, after.phase)
 
 
 def _batch_status(
-    seen: Seen,
+    seen: WorkloadInputs,
     workload: Workload,
     members: Mapping[str, Sequence[Instance]],
     release: Release,
@@ -177,7 +179,7 @@ def _batch_status(
 ) -> Steps[WorkloadStatus]:
     counts = yield from _count(seen.instances, release.meta.name)
     if end is not None and end.phase == workload.status.phase and workload.status.release == release.meta.name:
-        # Its history may have been cleared away: the counts of the end stay.
+        # Finished instances may have been deleted already: keep the final counts.
         return replace(workload.status, running=counts.running, ready=0, pending=0)
     wanted = sum(batch_of(workload, name).completions for name in workload.spec.groups)
     indices: dict[str, str] = {}
@@ -203,21 +205,21 @@ def _batch_status(
 
 def _service_status(
     draft: Draft,
-    seen: Seen,
+    seen: WorkloadInputs,
     workload: Workload,
     members: Mapping[str, Sequence[Instance]],
     release: Release,
     rollout: Rollout,
-    world: World,
+    cluster: ClusterView,
 ) -> Steps[WorkloadStatus]:
     wanted, counted, nowhere = sum(group.count for group in workload.spec.groups.values()), seen.instances, ""
     if workload.spec.type == "daemon":
         target = next(each for each in (*seen.releases, release) if each.meta.name == rollout.target)
-        found = [at_home(target, name, members[name], world) for name in members if name in target.spec.groups]
+        found = [at_home(target, name, members[name], cluster) for name in members if name in target.spec.groups]
         wanted, counted = sum(count for count, _ in found), [each for _, here in found for each in here]
-        nowhere = _nowhere(draft, workload, target, world)
+        nowhere = _nowhere(draft, workload, target, cluster)
     counts = yield from _count(counted, rollout.target)
-    # The first release is no change of anything: there its instances tell their own story.
+    # The first release updates nothing: its status shows the state of its instances.
     first = not rollout.proven and not counts.outdated and rollout.phase != "Failed"
     return WorkloadStatus(
         phase="Updating" if rollout.ongoing and not first else _phase(counts, wanted or bool(nowhere)),
@@ -233,9 +235,9 @@ def _service_status(
     )
 
 
-def _nowhere(draft: Draft, workload: Workload, target: Release, world: World) -> str:
-    """Why there is no daemon at all; empty: there is one. It is told once."""
-    sites = {name: world.site(target, name) for name in workload.spec.groups if name in target.spec.groups}
+def _nowhere(draft: Draft, workload: Workload, target: Release, cluster: ClusterView) -> str:
+    """Return why no node matches the daemons; record an event once."""
+    sites = {name: cluster.site(target, name) for name in workload.spec.groups if name in target.spec.groups}
     prefix = "{}: " if len(sites) > 1 else ""
     message = "; ".join(prefix.format(name) + site.refusal for name, site in sites.items() if not site.eligible)
     if message and NO_MATCH not in workload.status.message:
@@ -251,9 +253,9 @@ class _Counts:
     succeeded: int = 0
     failed: int = 0
     outdated: bool = False
-    """One that has not ended is of an older release."""
+    """Whether an instance of an older release has not ended."""
     troubled: list[Instance] = field(default_factory=list)
-    """Of those that have something to say about themselves: the first is among them."""
+    """Instances with a status message; the one with the lowest index is among them."""
 
 
 def _count(instances: Sequence[Instance], newest: str) -> Steps[_Counts]:
@@ -265,7 +267,7 @@ def _count(instances: Sequence[Instance], newest: str) -> Steps[_Counts]:
 
 
 def _count_some(counts: _Counts, instances: Sequence[Instance], newest: str) -> None:
-    # Python 3.11 looks a member of an enum up in a function of its own each time.
+    # Attribute access of enum members is slow in Python 3.11.
     running, failed, succeeded, stopped = Phase.RUNNING, Phase.FAILED, Phase.SUCCEEDED, Phase.STOPPED
     pending, lost = Phase.PENDING, Phase.LOST
     troubled: list[Instance] = []
@@ -297,7 +299,7 @@ def _phase(counts: _Counts, wanted: int) -> str:
 
 
 def _trouble(instances: Sequence[Instance]) -> str:
-    """What the first instance that has something to say about itself says."""
+    """Return the message of the first instance that has one."""
     if not instances:
         return ""
     first = _first(instances)

@@ -1,4 +1,4 @@
-"""Writes what a plan says: in order, what is new together, and then waits until the mirrors show it."""
+"""Writer: commits the writes of a plan in order, and waits until the mirrors show them."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,9 +8,9 @@ from mandor.model.meta import Key
 from mandor.store.base import WRITES_MOST, Put, Store, Write
 from mandor.store.mirror import Mirror
 
-SHOWN_SECONDS = 30.0
+SHOWN_SECONDS = 30.0  # to wait for the mirrors
 TOGETHER_MOST = 10
-"""So many commits are on their way at once."""
+"""Commits in flight."""
 
 
 def split(writes: Sequence[Write], size: int = WRITES_MOST) -> Iterator[Sequence[Write]]:
@@ -19,15 +19,14 @@ def split(writes: Sequence[Write], size: int = WRITES_MOST) -> Iterator[Sequence
 
 
 class Writer:
-    """A controller that plans from mirrors must not plan again before they show what it has just written:
-    it would do the same once more, or worse, something else."""
+    """Keeps a controller from planning with mirrors that do not show its last writes yet, which would repeat them."""
 
     def __init__(self, store: Store, mirrors: Mapping[str, Mirror]) -> None:
         self._store = store
         self._mirrors = mirrors
 
     async def commit(self, writes: Sequence[Write]) -> None:
-        """Write all; a conflict ends it. What came before it stays written, and what is created beside it."""
+        """Commit all writes; a conflict ends it. Earlier commits, and creations in flight, remain."""
         written: dict[str, int] = {}
         try:
             left = list(split(writes))
@@ -46,14 +45,14 @@ class Writer:
             await self._shown(written)
 
     async def _committed(self, chunks: Sequence[Sequence[Write]]) -> list[int | BaseException]:
-        """All of them together: the revision of each, or why it has none."""
+        """Commit the chunks concurrently; return the revision or the error of each."""
         if len(chunks) == 1:
             return [await self._store.commit(*chunks[0])]
         return await asyncio.gather(*await self._begun(chunks), return_exceptions=True)
 
     async def _begun(self, chunks: Sequence[Sequence[Write]]) -> list[asyncio.Task[int]]:
-        """On their way, one after another: to check and encode a hundred objects takes a while, and others have their
-        turn in between."""
+        """Start the commits one after another, because encoding a hundred objects takes time: other tasks run in
+        between."""
         begun: list[asyncio.Task[int]] = []
         try:
             for each in chunks:
@@ -66,7 +65,7 @@ class Writer:
         return begun
 
     async def commit_each(self, writes: Sequence[Write]) -> int:
-        """Write what can be written; how many were not, because their object had moved on."""
+        """Commit every write without a conflict; return the number of conflicts."""
         written: dict[str, int] = {}
         conflicts = 0
         try:
@@ -92,7 +91,9 @@ class Writer:
                     if kind in self._mirrors:
                         await self._mirrors[kind].reached(revision)
         except TimeoutError:
-            raise Unavailable("the mirrors do not show what was written: the watch hangs") from None
+            raise Unavailable(
+                f"the mirrors did not show the last commit within {SHOWN_SECONDS:g} s: the watch hangs"
+            ) from None
 
 
 async def _commit(store: Store, writes: Sequence[Write]) -> int:
@@ -100,7 +101,7 @@ async def _commit(store: Store, writes: Sequence[Write]) -> int:
 
 
 def _new_ones(chunks: Sequence[Sequence[Write]]) -> int:
-    """How many of the next commits may be on their way together: those that only create, which get in nobody's way."""
+    """Return how many of the next commits may be in flight together: those that only create objects."""
     many = 0
     for chunk in chunks[:TOGETHER_MOST]:
         if not all(type(write) is Put and not write.value.meta.version for write in chunk):
@@ -110,7 +111,7 @@ def _new_ones(chunks: Sequence[Sequence[Write]]) -> int:
 
 
 def without(writes: Sequence[Write], conflict: Conflict) -> list[Write]:
-    """The writes but for the one that lost; the conflict itself again if it was about none of them (the fence)."""
+    """Return the writes without the conflicting one; raise the conflict if it concerns none of them (the fence)."""
     key = conflict.facts.get("key")
     rest = [write for write in writes if write.key != key]
     if not isinstance(key, Key) or len(rest) == len(writes):

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence, Set
 
 from mandor.api.scheduling import Inquire, Scheduling
-from mandor.controllers.slot import World
-from mandor.controllers.workload_plan import Seen, plan
+from mandor.controllers.slot import ClusterView
+from mandor.controllers.workload_plan import WorkloadInputs, plan
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.workload import Release, Workload
@@ -29,6 +29,6 @@ def controls(
     taken: Callable[[str], bool],
     site: Callable[[Release, str], DaemonNodes],
 ) -> Sequence[Object | Key]:
-    world = World(now=now, ready_nodes=ready_nodes, taken=taken, site=site, rehearsed=True)
-    draft = plan(Seen(workload, releases, instances), world)
+    world = ClusterView(now=now, ready_nodes=ready_nodes, taken=taken, site=site, rehearsed=True)
+    draft = plan(WorkloadInputs(workload, releases, instances), world)
     return [each.value if isinstance(each, Put) else each.key for each in (*draft.writes, *draft.rest)]

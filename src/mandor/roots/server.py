@@ -36,10 +36,10 @@ from mandor.baremetal.targets import read_targets
 from mandor.controllers.audit import AuditKeeper
 from mandor.controllers.audit_export import AuditExporter
 from mandor.controllers.audit_plan import KeepAudits
+from mandor.controllers.catalog import make_controllers
 from mandor.controllers.measures import Measures as ControllerMeasures
 from mandor.controllers.node_autoscale import MachineSource
 from mandor.controllers.node_plan import NodeTimes
-from mandor.controllers.roster import make_controllers
 from mandor.controllers.runner import run_all
 from mandor.errors import Invalid, MandorError
 from mandor.lib import logs

@@ -7,8 +7,8 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from mandor.controllers.catalog import make_controllers
 from mandor.controllers.node_plan import NodeTimes
-from mandor.controllers.roster import make_controllers
 from mandor.controllers.runner import run_all
 from mandor.errors import Conflict
 from mandor.lib.clock import Clock

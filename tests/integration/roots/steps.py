@@ -28,9 +28,9 @@ from mandor.api.settings import ApiSettings
 from mandor.baremetal.settings import VmRequestSettings
 from mandor.baremetal.sweeper import RequestSweeper
 from mandor.baremetal.worker import CLAIMS
+from mandor.controllers.catalog import make_controllers
 from mandor.controllers.garbage import SWEEP, GarbageController
 from mandor.controllers.garbage_plan import Keep
-from mandor.controllers.roster import make_controllers
 from mandor.controllers.runner import run_all
 from mandor.lib.clock import SystemClock
 from mandor.lib.metrics import Metrics

@@ -93,10 +93,10 @@ def test_a_node_says_what_happens_and_what_can_be_done(found: Object, now: str, 
 
 
 def test_a_pool_that_may_have_no_more_says_how_it_gets_more() -> None:
-    status = {"scaling": {"message": "at most 3 are allowed"}}
+    status = {"scaling": {"message": "the pool has its maximum of 3 machines"}}
     pool = {"meta": {"name": "burst"}, "spec": {"autoscale": {"max": 3}}, "status": status}
     assert advice.of_pool(pool) == (
-        "work waits, and at most 3 are allowed",
+        "work waits, and the pool has its maximum of 3 machines",
         "raise `autoscale.max`, if it may have more",
     )
     assert advice.of_pool({"meta": {"name": "plain"}, "spec": {}}) == advice.NOTHING

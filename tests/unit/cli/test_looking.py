@@ -234,7 +234,7 @@ def test_a_workload_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
         workload(text, release="web.1", wanted=2, ready=1, message="web-1: no node fits"),
         instance("web-0", ready=True),
         instance("web-1", Phase.PENDING, on="", reason="Unschedulable", message="no node fits"),
-        event("e1", "workload default/web", "web.1 follows web.0", at=time.time() - 120),
+        event("e1", "workload default/web", "rolling out web.1, replacing web.0", at=time.time() - 120),
         event("e2", "workload default/other", "not about it"),
         event("e3", "instance default/web-1", "no node has room", at=time.time() - 60),
     )

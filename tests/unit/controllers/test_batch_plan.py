@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import World
-from mandor.controllers.workload_plan import Seen, plan
+from mandor.controllers.slot import ClusterView
+from mandor.controllers.workload_plan import WorkloadInputs, plan
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload, WorkloadStatus
@@ -27,8 +27,8 @@ def make_batch(**fields: Any) -> Workload:
 
 
 def run(workload: Workload, instances: list[Instance], *, now: float = NOW, ready: bool = True) -> Draft:
-    world = World(now, frozenset({"n1", "n2"}) if ready else frozenset())
-    return plan(Seen(workload, [make_stored_release(workload)], instances), world)
+    world = ClusterView(now, frozenset({"n1", "n2"}) if ready else frozenset())
+    return plan(WorkloadInputs(workload, [make_stored_release(workload)], instances), world)
 
 
 def status_of(draft: Draft) -> WorkloadStatus | None:
@@ -82,13 +82,13 @@ CASES: list[tuple[str, dict[str, Any], list[Instance], list[str]]] = [
         "less parallelism stops the cheapest",
         {"completions": 4, "parallelism": 1},
         [make_instance(0), make_instance(1, Phase.STARTING), make_instance(2)],
-        ["stop web-2: less parallelism is wanted", "stop web-1: less parallelism is wanted"],
+        ["stop web-2: the parallelism was reduced", "stop web-1: the parallelism was reduced"],
     ),
     (
         "fewer completions stop the highest",
         {"completions": 1, "parallelism": 3},
         [make_instance(0), make_instance(1)],
-        ["stop web-1: fewer completions are wanted"],
+        ["stop web-1: the number of completions was reduced"],
     ),
     (
         "a lost one is replaced, and counts no failure",
@@ -133,7 +133,7 @@ def test_it_has_succeeded_when_every_index_has() -> None:
 def test_it_has_failed_when_an_index_has_failed_too_often_and_the_rest_is_stopped() -> None:
     workload = make_batch(completions=3, parallelism=3, retries=1)
     draft = run(workload, [failed(0, attempt=1), make_instance(1), make_instance(2, Phase.PENDING)])
-    assert words(draft) == ["stop web-1: the batch has failed", "delete web-2"]
+    assert words(draft) == ["stop web-1: the batch failed", "delete web-2"]
     status = status_of(draft)
     assert status is not None
     assert (status.phase, status.message) == ("Failed", "web-0 failed 2 times: Error, exit code 1")
@@ -158,7 +158,7 @@ def test_a_deadline_counts_from_the_release() -> None:
     early = run(workload, [make_instance(0)], now=NOW + 59)
     assert early.again_seconds == pytest.approx(1)
     late = run(workload, [make_instance(0)], now=NOW + 60)
-    assert words(late) == ["stop web-0: the batch has failed"]
+    assert words(late) == ["stop web-0: the batch failed"]
     assert (status_of(late) or WorkloadStatus(phase="")).message == "not done within its deadline of 1m"
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mandor.controllers.cron_plan import AGAIN_SECONDS, Seen, active, plan
+from mandor.controllers.cron_plan import AGAIN_SECONDS, CronInputs, active, plan
 from mandor.controllers.draft import Draft
 from mandor.model.schedule import Schedule
 from mandor.model.workload import Workload
@@ -33,7 +33,7 @@ class Yard:
         self.look(now)
 
     def look(self, now: float) -> Draft:
-        draft = plan(Seen(self.workload, list(self.runs.values())), now)
+        draft = plan(CronInputs(self.workload, list(self.runs.values())), now)
         for write in draft.writes:
             if isinstance(write, Put) and isinstance(write.value, Workload):
                 if write.value.meta.name == "backup":
@@ -166,7 +166,7 @@ def test_the_runs_of_a_workload_that_is_gone_or_has_no_schedule_go_too() -> None
 
 def test_a_name_that_another_workload_has_is_left_to_it() -> None:
     yard = Yard()
-    draft = plan(Seen(yard.workload, (), taken=lambda name: True), NOON + 5 * MINUTE)
+    draft = plan(CronInputs(yard.workload, (), taken=lambda name: True), NOON + 5 * MINUTE)
     assert reasons(draft) == ["RunSkipped"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mandor.controllers.drain_plan import DrainSeen, Groups, plan_drain
+from mandor.controllers.drain_plan import DrainInputs, Groups, plan_drain
 from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.node import Drain
@@ -21,7 +21,7 @@ OWN_DATA = {"data": {"type": "local", "per_instance": True}}
 
 def ordered(workload: Workload, *here: Instance) -> list[str]:
     """What each has to do first."""
-    seen = DrainSeen(make_node("n1"), here, lambda each: workload)
+    seen = DrainInputs(make_node("n1"), here, lambda each: workload)
     draft = plan_drain(seen, Drain(), Groups(lambda name: here), NOW)
     written = (write.value for write in draft.writes if isinstance(write, Put))
     return [each.spec.move.first for each in written if isinstance(each, Instance) and each.spec.move is not None]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mandor.controllers import node_plan
-from mandor.controllers.hearing import Ears
-from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, lost, lost_after
+from mandor.controllers.heartbeats import HeartbeatReceiver
+from mandor.controllers.node_plan import NodeState, NodeTimes, Permits, lost, lost_after, next_state
 from mandor.model.node import NodePhase
 from mandor.model.phase import Phase
 from tests.scenarios.make import NOW, make_group, make_instance, make_node
@@ -20,15 +20,17 @@ TIMES = NodeTimes(suspect_seconds=20, lost_seconds=60, trickle_seconds=30)
 # Listening.
 
 
-def make_ears(*nodes: str, now: float = 0.0) -> Ears:
-    ears = Ears(gap_seconds=15)
+def make_ears(*nodes: str, now: float = 0.0) -> HeartbeatReceiver:
+    ears = HeartbeatReceiver(gap_seconds=15)
     ears.renewed("s1", 10, now)
     ears.hears("s1", nodes)
     ears.listen(nodes, now)
     return ears
 
 
-def tick(ears: Ears, nodes: tuple[str, ...], since: float, until: float, *, renew: tuple[str, ...] = ("s1",)) -> None:
+def tick(
+    ears: HeartbeatReceiver, nodes: tuple[str, ...], since: float, until: float, *, renew: tuple[str, ...] = ("s1",)
+) -> None:
     at = since
     while at < until:
         at = min(at + 1, until)
@@ -104,8 +106,8 @@ def test_an_observer_that_was_paused_starts_anew() -> None:
 
 def seen(
     name: str = "n1", *, phase: NodePhase = NodePhase.READY, heard: bool = False, silence: float = 0.0, **fields: Any
-) -> NodeSeen:
-    return NodeSeen(make_node(name, phase=phase, **fields), heard, silence, wants=silence >= 60)
+) -> NodeState:
+    return NodeState(make_node(name, phase=phase, **fields), heard, silence, wants=silence >= 60)
 
 
 @pytest.mark.req("S2-19")
@@ -128,16 +130,20 @@ def seen(
 def test_a_node_is_judged_by_its_silence(
     before: NodePhase, heard: bool, silence: float, permitted: bool, after: NodePhase
 ) -> None:
-    found = judged(seen(phase=before, heard=heard, silence=silence), TIMES, permitted=permitted, now=NOW)
+    found = next_state(seen(phase=before, heard=heard, silence=silence), TIMES, permitted=permitted, now=NOW)
     assert (found.status.phase if found else before) is after
     assert (found is None) == (before is after), "nothing is written twice"
 
 
 def test_only_phase_reason_and_since_are_the_controllers() -> None:
     before = seen(silence=61, facts={"arch": "arm64"})
-    after = judged(before, TIMES, permitted=True, now=NOW)
+    after = next_state(before, TIMES, permitted=True, now=NOW)
     assert after is not None
-    assert (after.status.phase, after.status.reason, after.status.since) == (NodePhase.DOWN, "not heard for 1m1s", NOW)
+    assert (after.status.phase, after.status.reason, after.status.since) == (
+        NodePhase.DOWN,
+        "no heartbeat for 1m1s",
+        NOW,
+    )
     assert (after.spec, after.status.facts) == (before.node.spec, {"arch": "arm64"})
 
 
@@ -161,24 +167,24 @@ def test_an_instance_of_a_workload_that_is_gone_is_lost_as_the_cluster_says() ->
 
 
 def test_a_lost_instance_is_not_ready_and_says_why() -> None:
-    after = lost(make_instance(0, Phase.RUNNING), "its node n1 has not been heard for 1m", NOW)
+    after = lost(make_instance(0, Phase.RUNNING), "no heartbeat from node n1 for 1m", NOW)
     assert (after.phase, after.status.reason, after.status.ready) == (Phase.LOST, "NodeLost", False)
 
 
 # Many at once.
 
 
-def permit(nodes: list[NodeSeen], before: Permits, times: NodeTimes, now: float) -> Permits:
+def permit(nodes: list[NodeState], before: Permits, times: NodeTimes, now: float) -> Permits:
     """As the controller asks: the silent one by one, the others only counted."""
     counts = Counter(each.node.spec.pool for each in nodes if each.heard)
     return node_plan.permit([each for each in nodes if not each.heard], counts, before, times, now)
 
 
-def silent(*names: str, silence: float = 60.0, pool: str = "default") -> list[NodeSeen]:
+def silent(*names: str, silence: float = 60.0, pool: str = "default") -> list[NodeState]:
     return [seen(name, silence=silence, pool=pool) for name in names]
 
 
-def heard(*names: str, pool: str = "default") -> list[NodeSeen]:
+def heard(*names: str, pool: str = "default") -> list[NodeState]:
     return [seen(name, heard=True, pool=pool) for name in names]
 
 

@@ -92,7 +92,7 @@ def test_a_change_raises_the_restarts_once_and_names_the_secret() -> None:
     (note,) = draft.notes
     assert (note.reason, note.message) == (
         "SecretChanged",
-        "secret db changed: its instances are replaced in a roll-out",
+        "secret db changed: restarting the instances in a roll-out",
     )
     made = with_content_ids(make_release(write.value, 2, "restart"), release(db="u.1"), {"db": "u.2"}, {"db"})
     assert made.spec.cause == "restart: secret db changed"

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import World, always_was
-from mandor.controllers.workload_plan import Seen, plan, plan_in_steps
+from mandor.controllers.slot import ClusterView, ready_forever
+from mandor.controllers.workload_plan import WorkloadInputs, plan, plan_in_steps
 from mandor.lib.steps import PIECE
 from mandor.model.instance import Instance, Move
 from mandor.model.phase import Phase
@@ -26,10 +26,10 @@ def run(
     releases: Sequence[Release] | None = None,
     ready: frozenset[str] = frozenset({"n1", "n2"}),
     now: float = NOW,
-    healthy: Callable[[Instance], float] = always_was,
+    healthy: Callable[[Instance], float] = ready_forever,
 ) -> Draft:
     known = [make_stored_release(workload)] if releases is None and workload else releases or []
-    return plan(Seen(workload, known, instances), World(now, ready, ready_seconds=healthy))
+    return plan(WorkloadInputs(workload, known, instances), ClusterView(now, ready, ready_seconds=healthy))
 
 
 def words(draft: Draft) -> list[str]:
@@ -184,7 +184,7 @@ CASES: list[tuple[str, dict[str, Any], list[Instance], list[str]]] = [
         "a group that is no more goes",
         {"replicas": 1},
         [ready(0), ready(0, group="old", version=3)],
-        ["stop web-old-0: there is no group old any more"],
+        ["stop web-old-0: the workload has no group old any more"],
     ),
 ]
 
@@ -253,7 +253,7 @@ def test_a_deleted_workload_stops_its_instances_and_keeps_releases_until_they_ar
         make_instance(3, Phase.LOST),
     ]
     assert words(run(None, instances, releases=releases)) == [
-        "stop web-0: its workload was deleted",
+        "stop web-0: the workload was deleted",
         "delete web-1",
         "delete web-2",
         "delete web-3",
@@ -300,8 +300,8 @@ def test_no_step_of_a_large_plan_looks_at_more_than_some_instances(change: str) 
     workload = None if change == "gone" else make_workload(**{"replicas": count, **fields.get(change, {})})
     phase = {"lost": Phase.LOST, "batch": Phase.FAILED}.get(change)
     instances = [ready(index) if phase is None else make_instance(index, phase) for index in range(count)]
-    seen = Seen(workload, [make_stored_release(make_workload(replicas=count))], instances)
-    looks = list(plan_in_steps(seen, World(NOW, ready_nodes=frozenset({"n2"}))))
+    seen = WorkloadInputs(workload, [make_stored_release(make_workload(replicas=count))], instances)
+    looks = list(plan_in_steps(seen, ClusterView(NOW, ready_nodes=frozenset({"n2"}))))
     assert max(looks) <= 5 * PIECE
     assert sum(looks) >= count
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mandor.controllers.volume_plan import USERS_SHOWN, Seen, plan
+from mandor.controllers.volume_plan import USERS_SHOWN, VolumeInputs, plan
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodePhase
@@ -27,7 +27,7 @@ def planned(
     volume: Volume, node: Node | None = None, users: tuple[Instance, ...] = (), *, owned: bool = True
 ) -> VolumeStatus | None:
     """Its new status; None: it stays as it is."""
-    writes = plan(Seen(volume, node, users, owned)).writes
+    writes = plan(VolumeInputs(volume, node, users, owned)).writes
     if not writes:
         return None
     (write,) = writes
@@ -84,7 +84,7 @@ def test_it_goes_with_its_workload_only_if_it_is_to_and_nobody_has_it(
 ) -> None:
     volume = make({"reclaim": reclaim}, node="n1", phase="Bound", workload=workload)
     users = (make_instance(0),) if used else ()
-    writes = plan(Seen(volume, READY, users, owned)).writes
+    writes = plan(VolumeInputs(volume, READY, users, owned)).writes
     assert (writes == [Delete(Key("volume", "default", "data"), 3)]) is goes
 
 

@@ -1,4 +1,4 @@
-"""Every controller there is, ready to run: the same for a server and for the simulator."""
+"""Creates all controllers, for a server and for the simulator."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,9 +42,10 @@ def make_controllers(
     machines: MachineSource | None = None,
     keep: Keep | None = None,
 ) -> list[Controller[Any]]:
-    """`profiles`: with what better places are looked for; None: everyone stays where he is. `restore_seconds`: so long
-    a rule that was given up must be keepable; None: nobody goes back for it. `ask`: answers for the
-    metrics that counts follow. `machines`: where pools get theirs from; None: nowhere. `keep`: how much of the past."""
+    """`profiles`: scheduling profiles for finding better nodes; None: no instance is moved. `restore_seconds`: time for
+    which a relaxed rule must be satisfiable before an instance moves back; None: never. `ask`: queries the metrics of
+    autoscaled groups. `machines`: provisions machines for pools; None: no node autoscaling. `keep`: retention of old
+    objects."""
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         AutoscaleController(store, clock, recorder, ask),

@@ -1,11 +1,11 @@
-"""What controllers share that look after whatever is on a few nodes: one look at all of them, now and then."""
+"""PerNodeController: base class of controllers that act on the instances of a few nodes."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from mandor.controllers.base import Controller
 from mandor.controllers.draft import Draft
-from mandor.controllers.residents import Residents
+from mandor.controllers.instance_index import InstanceIndex
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.steps import Steps, in_turns
@@ -18,27 +18,27 @@ from mandor.store.recorder import Recorder
 
 LOOK = "look"
 PACE_SECONDS = 0.5
-"""So long lies between two looks: what many instances do makes one plan."""
+"""Seconds between two plans: changes of many instances lead to one plan."""
 
 
-class Overseer(Controller[str]):
-    """One key for all nodes, because they share budgets. While no node concerns it, it costs nothing."""
+class PerNodeController(Controller[str]):
+    """One key for all nodes, because they share disruption budgets. It costs nothing while no node is affected."""
 
     workers = 1
 
     def __init__(self, store: Store, clock: Clock, recorder: Recorder) -> None:
         self._store, self._clock, self._recorder = store, clock, recorder
         self._nodes: dict[str, Node] = {}
-        self._residents: Residents | None = None
+        self._index: InstanceIndex | None = None
         self._rest_until = 0.0
 
     @abstractmethod
     def concerns(self, node: Node) -> bool:
-        """Whether it has to look at what is there."""
+        """Return whether the controller acts on this node."""
 
     @abstractmethod
-    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Steps[Draft]:
-        """For all nodes that concern it, each in a step of its own."""
+    def plan(self, nodes: Sequence[Node], index: InstanceIndex, now: float) -> Steps[Draft]:
+        """Plan for all affected nodes, one step per node."""
 
     def busy(self) -> bool:
         return bool(self._nodes)
@@ -48,7 +48,7 @@ class Overseer(Controller[str]):
         self._writer = Writer(self._store, mirrors)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
-        if isinstance(changes[0].value, Instance) and self._residents is None:
+        if isinstance(changes[0].value, Instance) and self._index is None:
             return (LOOK,) if self.busy() else ()
         return super().observe_all(changes)
 
@@ -56,8 +56,8 @@ class Overseer(Controller[str]):
         before, after = change.before, change.after
         value = before if after is None else after
         if isinstance(value, Instance):
-            if self._residents is not None:
-                self._residents.see(before, after)
+            if self._index is not None:
+                self._index.see(before, after)
         elif isinstance(value, Node):
             if isinstance(after, Node) and self.concerns(after):
                 self._nodes[value.meta.name] = after
@@ -67,17 +67,17 @@ class Overseer(Controller[str]):
 
     async def reconcile(self, key: str) -> float | None:
         if not self.busy():
-            self._residents = None
+            self._index = None
             return None
         rest = self._rest_until - self._clock.monotonic()
         if rest > 0:
             return rest
         self._rest_until = self._clock.monotonic() + PACE_SECONDS
-        if self._residents is None:
-            self._residents = Residents()
-            await in_turns(self._residents.fill(self._mirrors[Instance.kind]))
+        if self._index is None:
+            self._index = InstanceIndex()
+            await in_turns(self._index.fill(self._mirrors[Instance.kind]))
         nodes = [self._nodes[name] for name in sorted(self._nodes)]
-        draft = await in_turns(self.plan(nodes, self._residents, self._clock.now()))
+        draft = await in_turns(self.plan(nodes, self._index, self._clock.now()))
         conflicts = await self._writer.commit_each(draft.writes) if draft.writes else 0
         for note in draft.notes:
             self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")

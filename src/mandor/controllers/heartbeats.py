@@ -1,18 +1,18 @@
-"""Who is heard, and for how long who has been silent, on the observer's own clock."""
+"""HeartbeatReceiver: collects the heartbeats that API servers received, with times on the observer's clock."""
 
 from collections.abc import Collection, Iterable, Set
 
 from mandor.model.record import Lease
 
 SERVER = "server-"
-"""How the leases of API servers begin."""
+"""Prefix of the names of API servers' leases."""
 
 
-_NOBODY: frozenset[str] = frozenset()
+_NO_KEY: frozenset[str] = frozenset()
 
 
 class Servers:
-    """Which API servers live: those whose leases keep changing."""
+    """API servers that are alive: those whose leases keep changing."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -27,18 +27,18 @@ class Servers:
             self.renewed(server, lease.spec.seconds, now)
 
     def renewed(self, server: str, seconds: float, now: float) -> None:
-        """The server's lease has changed."""
+        """Record that the server's lease has changed."""
         self._until[server] = now + seconds
 
     def alive(self, now: float) -> frozenset[str]:
         return frozenset(server for server, until in self._until.items() if now < until)
 
 
-class Ears(Servers):
-    """Gathers what the servers hear. A server counts while its lease keeps changing.
+class HeartbeatReceiver(Servers):
+    """Combines the heartbeat summaries of all live API servers.
 
-    While nobody listens (no server lives, or the observer itself was paused) no silence counts,
-    and afterwards everyone gets the whole grace again.
+    While no server is live, or this process was paused, the time without heartbeats does not count; afterwards it
+    starts again for all nodes.
     """
 
     def __init__(self, *, gap_seconds: float) -> None:
@@ -47,12 +47,12 @@ class Ears(Servers):
         self._heard_by: dict[str, frozenset[str]] = {}
         self._alive: frozenset[str] = frozenset()
         self._known: Collection[str] = ()
-        """The nodes of the last `listen`."""
+        """Nodes of the last `listen` call."""
         self._silent: dict[str, float] = {}
-        """Of those who were not heard then: when each last was."""
+        """Time of the last heartbeat of nodes without one in the last `listen` call."""
         self._listened_at: float | None = None
         self.heard: Set[str] = frozenset()
-        """As of the last `listen`."""
+        """Nodes with heartbeats in the last `listen` call."""
 
     def hears(self, server: str, nodes: Iterable[str]) -> None:
         self._heard_by[server] = frozenset(nodes)
@@ -61,10 +61,10 @@ class Ears(Servers):
         self._heard_by.pop(server, None)
 
     def listen(self, nodes: Collection[str], now: float) -> None:
-        """Take stock; called every second or so, about all nodes there are."""
+        """Evaluate the heartbeats of all nodes; called about every second."""
         alive = self._alive = self.alive(now)
-        each = [self._heard_by.get(server, _NOBODY) for server in alive]
-        self.heard = each[0] if len(each) == 1 else _NOBODY.union(*each)
+        each = [self._heard_by.get(server, _NO_KEY) for server in alive]
+        self.heard = each[0] if len(each) == 1 else _NO_KEY.union(*each)
         before, known, last = self._silent, self._known, self._listened_at
         self._listened_at, self._known = now, nodes
         self._silent = dict.fromkeys((node for node in nodes if node not in self.heard), now)
@@ -73,7 +73,7 @@ class Ears(Servers):
                 self._silent[node] = before.get(node, last if node in known else now)
 
     def silence(self, node: str) -> float:
-        """Seconds since it was last heard; for a node just met, since then."""
+        """Return the seconds since the last heartbeat; for a new node, since it was first seen."""
         if self._listened_at is None:
             return 0.0
         return self._listened_at - self._silent.get(node, self._listened_at)

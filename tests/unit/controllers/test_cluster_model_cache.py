@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from mandor.controllers.kept_board import KeptBoard
+from mandor.controllers.cluster_model_cache import ClusterModelCache
 from mandor.model.node import Node
 from mandor.placement.cluster_model import STEP
 from mandor.store.base import Change, Put
@@ -13,7 +13,7 @@ from mandor.store.mirror import Mirror
 from tests.scenarios.make import make_node
 
 
-def sizes(kept: KeptBoard, mirror: Mirror) -> list[int]:
+def sizes(kept: ClusterModelCache, mirror: Mirror) -> list[int]:
     """How many nodes the board has at each turn of the others, and in the end."""
     found = [len(kept.board.nodes) if kept.board is not None else 0]
     for _ in kept.catch_up({Node.kind: mirror}):
@@ -29,7 +29,7 @@ async def test_others_have_their_turn_after_every_few_objects_from_the_first_boa
         await mirror.synced()
         revision = await store.commit(*(Put(each) for each in nodes[: 3 * STEP]))
         await mirror.reached(revision)
-        kept = KeptBoard([Node.kind])
+        kept = ClusterModelCache([Node.kind])
         first = sizes(kept, mirror)
         assert first[-1] == 3 * STEP
         assert max(after - before for before, after in pairwise(first)) == STEP

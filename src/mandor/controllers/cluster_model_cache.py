@@ -1,4 +1,4 @@
-"""A board that is kept while somebody needs it, and brought up to date in small steps when it is looked at."""
+"""ClusterModelCache: a cluster model that is kept while a controller needs it, and updated in small steps."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -10,17 +10,17 @@ from mandor.store.base import Change
 from mandor.store.mirror import Mirror
 
 
-class KeptBoard:
-    """What changes is only noted; so whoever looks may try things out on the board, and let others have their turn."""
+class ClusterModelCache:
+    """Only records which objects changed, so that the model may be used for trials until the next `catch_up`."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
-        """`kinds`: in this order; whatever says how much an instance takes before the instances."""
+        """`kinds`: order in which objects are added; kinds that define an instance's size come before instances."""
         self._kinds = kinds
         self.board: ClusterModel | None = None
         self._changed: dict[str, dict[Key, None]] = {}
 
     def see(self, changes: Sequence[Change]) -> None:
-        """Some changes of one kind."""
+        """Record changes of one kind."""
         if self.board is not None:
             noted = self._changed.setdefault(changes[0].key.kind, {})
             for change in changes:
@@ -33,7 +33,7 @@ class KeptBoard:
             yield from dropped.dismantle()
 
     def catch_up(self, mirrors: Mapping[str, Mirror]) -> Steps[None]:
-        """Until `board` shows what there was when this began, or what came after it."""
+        """Update the model to the state at the time of the call, or a later one."""
         if self.board is None:
             self.board = ClusterModel()
             yield from self.board.put_all(list(chain.from_iterable(mirrors[kind].items() for kind in self._kinds)))

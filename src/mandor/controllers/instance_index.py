@@ -1,4 +1,4 @@
-"""Who is on which node and in which group: for those who look at a few nodes now and then, and else cost nothing."""
+"""InstanceIndex: instances by node and by group, kept only while a controller needs it."""
 
 from typing import NamedTuple
 
@@ -25,8 +25,8 @@ def group_of(instance: Instance) -> GroupName:
     return GroupName(instance.meta.namespace, instance.spec.workload, instance.spec.group)
 
 
-class Residents:
-    """Told of every change of an instance; `fill` tells it what there is, while changes come in."""
+class InstanceIndex:
+    """Receives every change of an instance; `fill` adds the existing ones while changes arrive."""
 
     def __init__(self) -> None:
         self._on: Grouped[str, Instance] = Grouped(lambda each: each.node or None)
@@ -36,7 +36,7 @@ class Residents:
     def fill(self, instances: Mirror) -> Steps[None]:
         for piece in pieces(list(instances.items()), FEW):
             for each in piece:
-                now = instances.get(each.key)  # of one that has changed since, only what it is now
+                now = instances.get(each.key)  # it may have changed since the list was copied
                 if now is not None:
                     self.see(None, now)
             yield 2 * WRITTEN * len(piece)
@@ -51,11 +51,11 @@ class Residents:
         self._of.update(old, new)
 
     def on(self, node: str) -> list[Instance]:
-        """In the order of their names."""
+        """Return the instances on a node, ordered by name."""
         return sorted(self._on.of(node), key=lambda each: each.key)
 
     def claims_on(self, node: str) -> list[Instance]:
-        """What only holds room there: nobody moves it."""
+        """Return the claims on a node, which cannot be moved."""
         return self._claims.of(node)
 
     def of(self, group: GroupName) -> list[Instance]:
@@ -67,8 +67,8 @@ def workload_of(instance: Instance, workloads: Mirror) -> Workload | None:
     return found if isinstance(found, Workload) else None
 
 
-def rooted(instance: Instance, volumes: Mirror) -> bool:
-    """Its data is on its node: it is not begun elsewhere without it."""
+def bound_to_node(instance: Instance, volumes: Mirror) -> bool:
+    """Return whether a volume of the instance is on its node, so that it cannot start elsewhere."""
     keys = (Key(Volume.kind, instance.meta.namespace, name) for name in instance.spec.volumes)
     found = (volumes.get(key) for key in keys)
     return any(each is not None and each.node == instance.spec.node for each in found)

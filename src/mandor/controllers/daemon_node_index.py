@@ -1,4 +1,4 @@
-"""Where daemons belong: asked once for all nodes, then kept by what changes about a node."""
+"""DaemonNodeIndex: the nodes that match each group of daemons, updated when a node changes."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -9,9 +9,9 @@ from mandor.model.workload import GroupTemplate, Release
 from mandor.placement.daemon_nodes import DaemonNodes
 from mandor.store.base import Change
 
-SOME = 200
+SOME = 200  # nodes per step
 JUDGED = 50
-"""Looks that judging a node takes."""
+"""Cost of evaluating one node, in steps of `lib.steps`."""
 
 
 class DaemonGroup(NamedTuple):
@@ -20,13 +20,13 @@ class DaemonGroup(NamedTuple):
     group: str
 
 
-class Homes:
-    """A change of a node costs one question for each group of daemons; other workloads cost nothing."""
+class DaemonNodeIndex:
+    """A node change costs one evaluation per group of daemons; other workloads cost nothing."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._sites: dict[DaemonGroup, tuple[str, DaemonNodes]] = {}
-        """With the release that it is about: the one that its instances are to have."""
+        """Matching nodes by group, with the name of the release that they were computed for."""
 
     def site(self, release: Release, group: str) -> DaemonNodes:
         spec = release.spec
@@ -39,7 +39,7 @@ class Homes:
         return made
 
     def still(self) -> Callable[[Release, str], DaemonNodes]:
-        """As `site`; what it has answered once does not change any more."""
+        """Return `site` with cached copies, which do not change during a plan."""
         found: dict[tuple[str, str], DaemonNodes] = {}
 
         def site(release: Release, group: str) -> DaemonNodes:
@@ -51,7 +51,7 @@ class Homes:
         return site
 
     def prepare(self, release: Release) -> Steps[None]:
-        """For all its groups, what `site` would do."""
+        """Compute the matching nodes of all groups of a release in small steps."""
         for group, template in release.spec.groups.items():
             key = DaemonGroup(release.meta.namespace, release.spec.workload, group)
             known = self._sites.get(key)
@@ -66,7 +66,7 @@ class Homes:
                 made.see(node)
                 seen[node.meta.name] = node
             yield JUDGED * len(piece)
-        # What has changed meanwhile.
+        # Nodes that changed meanwhile.
         for name, node in self._nodes.items():
             if seen.get(name) is not node:
                 made.see(node)
@@ -75,7 +75,7 @@ class Homes:
         return made
 
     def see(self, change: Change) -> Iterable[DaemonGroup]:
-        """A node as it was and as it is: to whom it is something else now."""
+        """Take a changed node; return the groups for which it matches differently now."""
         before, after, name = change.before, change.after, change.key.name
         if not isinstance(after, Node):
             self._nodes.pop(name, None)
@@ -86,9 +86,9 @@ class Homes:
         return [key for key, (_, site) in self._sites.items() if site.see(after)]
 
     def forget(self, namespace: str, workload: str) -> None:
-        """It is gone, or no daemon any more."""
+        """Remove a workload that was deleted or is no longer a daemon."""
         for key in [key for key in self._sites if key[:2] == (namespace, workload)]:
-            del self._sites[key]  # few have any: there are as many as groups of daemons
+            del self._sites[key]  # the number of groups of daemons is small
 
 
 def _matters(node: Node) -> tuple[object, ...]:
