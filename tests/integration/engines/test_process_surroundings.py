@@ -62,7 +62,7 @@ async def test_a_script_without_its_interpreter_says_so(bench: Bench, tmp_path: 
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
     unit = await bench.start("", command=(str(script),), level="privileged")
-    assert "interpreter that does not exist" in (await bench.ended(unit)).message
+    assert f"the interpreter of {script} does not exist" in (await bench.ended(unit)).message
 
 
 async def test_a_file_that_is_no_program_says_so(bench: Bench, tmp_path: Path) -> None:
