@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mandor.model.node import Node, NodeStatus, PortRange
 from mandor.model.placement import Apart, Near, Spread, Strength
 from mandor.model.resources import Resources
-from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.identity import NO_IDENTITY, Identity
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import node_facts
 from tests.property.tables import NAMES, key
@@ -104,7 +104,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Node], Placed, PlacementRequest]:
     found = [draw(nodes(name)) for name in NAMES[: draw(st.integers(0, 6))]]
     known = [draw(shapes()) for _ in range(3)]
     placed = [
-        (draw(st.sampled_from(NAMES)), draw(st.sampled_from(known)), draw(identities | st.just(NOBODY)))
+        (draw(st.sampled_from(NAMES)), draw(st.sampled_from(known)), draw(identities | st.just(NO_IDENTITY)))
         for _ in range(draw(st.integers(0, 8)))
     ]
     shape = draw(st.sampled_from(known))
@@ -124,7 +124,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Node], Placed, PlacementRequest]:
 
 def names_whom(rule: Near | Apart | Spread, owner: Identity, other: Identity) -> bool:
     """Does the owner's rule speak of the other?"""
-    if other is NOBODY:
+    if other is NO_IDENTITY:
         return False
     if isinstance(rule, Spread):
         if other.namespace != owner.namespace:

@@ -364,7 +364,7 @@ def plain_pair(
     found: list[Node], placed: list[tuple[str, Shape]], request: PlacementRequest
 ) -> tuple[str, int, tuple[str, ...]] | None:
     """The first form, in their order, that has a place as if it were the only one: with all rules, then with fewer."""
-    for eased, relaxed in ladder(request, disliked=False):
+    for eased, relaxed in ladder(request, avoided=False):
         for shape in (request.shape, *request.shape.alternatives):
             alone = structs.replace(eased, shape=replace(shape, alternatives=()))
             if any(all(plain(alone, node, placed) for _, plain in FILTERS) for node in found):

@@ -147,11 +147,11 @@ def test_the_same_cluster_gives_the_same_placement_whatever_the_order_it_was_tol
 def test_rules_that_are_not_musts_never_leave_anybody_waiting(cluster: Any) -> None:
     found, placed, request = cluster
     mild = [
-        (name, replace(shape, must=(), dedicated=False, known={}, tied={}), identity)
+        (name, replace(shape, must=(), dedicated=False, known={}, affinity_cache={}), identity)
         for name, shape, identity in placed
     ]
-    soft = replace(request.shape, must=(), known={}, tied={}, dedicated=False, pool=None)
-    free = replace(soft, should=(), prefer=(), known={}, tied={})
+    soft = replace(request.shape, must=(), known={}, affinity_cache={}, dedicated=False, pool=None)
+    free = replace(soft, should=(), prefer=(), known={}, affinity_cache={})
     asked = structs.replace(request, shape=soft, dropped=0, lenient=False)
     unbound = structs.replace(request, shape=free, dropped=0, lenient=True)
     snapshot = build(found, mild).snapshot()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from mandor.model.node import Node
 from mandor.model.placement import Apart, Near, Spread
-from mandor.placement.framework.identity import NOBODY
+from mandor.placement.framework.identity import NO_IDENTITY
 from mandor.placement.framework.points import FilterPlugin, ScorePlugin
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import node_facts
@@ -54,7 +54,7 @@ def plain_ties(request: PlacementRequest, node: Node, found: list[Node], placed:
             if not first:
                 return False
     for other, shape, identity in there(found, placed):
-        if identity is NOBODY:
+        if identity is NO_IDENTITY:
             continue
         for rule in every_rule(shape):
             binding = isinstance(rule, Apart) and (
@@ -75,7 +75,7 @@ def plain_tie_score(request: PlacementRequest, node: Node, found: list[Node], pl
         if isinstance(rule, Near | Apart):
             total += (100 if isinstance(rule, Near) else -100) * company(rule, request, node, found, placed)
     for other, shape, identity in there(found, placed):
-        if identity is NOBODY:
+        if identity is NO_IDENTITY:
             continue
         for rule in every_rule(shape):
             if not isinstance(rule, Near | Apart) or not names_whom(rule, identity, request.identity):
@@ -206,7 +206,7 @@ def plain_closeness(request: PlacementRequest, node: Node, found: list[Node], pl
         for rule in every_rule(request.shape):
             if isinstance(rule, Near) and names_whom(rule, request.identity, identity):
                 total += (rule.weight or 1) * shared
-        if identity is NOBODY:
+        if identity is NO_IDENTITY:
             continue
         for rule in every_rule(shape):
             if isinstance(rule, Near) and names_whom(rule, identity, request.identity):

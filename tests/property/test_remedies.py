@@ -93,7 +93,7 @@ def carried_out(table: Table, request: PlacementRequest, remedy: Remedy) -> Plac
                 text = remedy.text.split(f" {unit} instead of")[0].split()[-1]
                 amounts[resource] = dict(Shape.of(make_template(**{resource: text})).wanted)[resource]
         request = structs.replace(
-            request, shape=replace(request.shape, wanted=tuple(amounts.items()), known={}, tied={})
+            request, shape=replace(request.shape, wanted=tuple(amounts.items()), known={}, affinity_cache={})
         )
     return request
 
@@ -139,7 +139,7 @@ def test_one_megabyte_more_than_proposed_does_not_fit(nodes: list[dict[str, Any]
         amounts = dict(changed.shape.wanted)
         amounts[name] += 1 if name == "cpu" else MI
         greedy = structs.replace(
-            changed, shape=replace(changed.shape, wanted=tuple(amounts.items()), known={}, tied={})
+            changed, shape=replace(changed.shape, wanted=tuple(amounts.items()), known={}, affinity_cache={})
         )
         assert decide(PROFILE, greedy, table.snapshot()).node == ""
 

@@ -13,7 +13,7 @@ from mandor.model.meta import Key
 from mandor.model.node import NodePhase, Taint
 from mandor.placement.cycle import decide
 from mandor.placement.explain import node_verdicts, score_table, steps_of
-from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.identity import NO_IDENTITY, Identity
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.profiles import default_profile
 from mandor.placement.remedy import remedies
@@ -70,7 +70,7 @@ class Board:
         fields |= {key: step.fields[key] for key in ("cpu", "memory", "disk") if key in step.fields}
         avoid = frozenset(str(fields.pop("avoid", "")).split(",")) - {""}
         workload = str(fields.pop("workload", ""))
-        identity = Identity("default", workload, "main", fields.pop("labels", {})) if workload else NOBODY
+        identity = Identity("default", workload, "main", fields.pop("labels", {})) if workload else NO_IDENTITY
         if isinstance(fields.get("where"), dict):
             fields["where"] = [fields["where"]]
         shape = Shape.of(make_template(**fields))

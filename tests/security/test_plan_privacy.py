@@ -23,7 +23,7 @@ from mandor.model.phase import Phase
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.reservation import Reservation
 from mandor.model.workload import make_release
-from mandor.placement.framework.points import Question, Reply
+from mandor.placement.framework.points import HttpCall, HttpReply
 from mandor.store.base import Put
 from tests.api.conftest import Api, StartApi
 from tests.scenarios.make import make_class, make_instance, make_node, make_workload
@@ -214,11 +214,11 @@ async def test_a_configuration_needs_a_role_for_the_whole_cluster(tenants: Api) 
 
 
 async def test_extenders_and_their_files_are_refused_in_a_request_even_for_an_admin(start_api: StartApi) -> None:
-    asked: list[Question] = []
+    asked: list[HttpCall] = []
 
-    async def inquire(question: Question) -> Reply:
+    async def inquire(question: HttpCall) -> HttpReply:
         asked.append(question)
-        return Reply(problem="no")
+        return HttpReply(problem="no")
 
     api = await start_api(tokens_required=True, inquire=inquire)
     await put(api, [make_node("n1")])

@@ -24,7 +24,7 @@ from mandor.placement.config import SchedulerConfig, default_config
 from mandor.placement.consult import Consult, consult
 from mandor.placement.forecast import Controls
 from mandor.placement.framework.handle import Detached
-from mandor.placement.framework.points import Question, Reply
+from mandor.placement.framework.points import HttpCall, HttpReply
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
@@ -45,7 +45,7 @@ SECONDS_MOST = 40.0
 CONTENDED_SECONDS_MOST = 10.0
 """Time limit of a forecast while another identity waits for a slot; shorter than the longest wait for a slot."""
 
-Inquire = Callable[[Question], Awaitable[Reply]]
+Inquire = Callable[[HttpCall], Awaitable[HttpReply]]
 
 
 def built_in() -> tuple[SchedulerConfig, Registry]:
@@ -53,8 +53,8 @@ def built_in() -> tuple[SchedulerConfig, Registry]:
     return default_config(registry), registry
 
 
-async def _no_inquiry(question: Question) -> Reply:
-    return Reply(problem=f"this server cannot reach {question.url}")
+async def _no_inquiry(question: HttpCall) -> HttpReply:
+    return HttpReply(problem=f"this server cannot reach {question.url}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +184,9 @@ def _consult(
         return found
 
 
-async def _inquired(inquire: Inquire, question: Question) -> Reply:
+async def _inquired(inquire: Inquire, question: HttpCall) -> HttpReply:
     try:
         async with asyncio.timeout(question.seconds + 1):
             return await inquire(question)
     except TimeoutError:
-        return Reply(problem=f"{question.url} did not answer within {question.seconds:g}s")
+        return HttpReply(problem=f"{question.url} did not answer within {question.seconds:g}s")

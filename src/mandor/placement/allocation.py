@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.identity import NO_IDENTITY, Identity
 from mandor.placement.framework.occupancy import SETTLED, AllocationTerms
 from mandor.placement.framework.ports import HostPort
 from mandor.placement.framework.request import Shape
@@ -15,7 +15,7 @@ class Allocation(Struct, frozen=True, gc=False):
 
     node: str
     shape: Shape
-    identity: Identity = NOBODY
+    identity: Identity = NO_IDENTITY
     terms: AllocationTerms = SETTLED
     ports: tuple[int, ...] = ()
     """The ports of the node that were chosen for it, in the order of the shape."""

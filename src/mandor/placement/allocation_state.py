@@ -9,8 +9,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from mandor.model.meta import Key
-from mandor.placement.framework.identity import NOBODY, Identity
-from mandor.placement.framework.occupancy import SETTLED, Alike, AllocationTerms, Going, Level, PlacedInstance
+from mandor.placement.framework.identity import NO_IDENTITY, Identity
+from mandor.placement.framework.occupancy import (
+    SETTLED,
+    AllocationTerms,
+    GroupAllocations,
+    PlacedInstance,
+    PriorityUsage,
+    StoppingUsage,
+)
 from mandor.placement.framework.read_only import ReadOnly, Writable
 from mandor.placement.framework.request import Shape
 from mandor.placement.framework.topology_counts import TopologyCounts
@@ -56,7 +63,7 @@ class AllocationReader(ReadOnly):
             going = [each for each in going if each[1] in among]
         return [(node, self._lodger(key)) for _, node, key in going[:most]]
 
-    def going(self) -> Going:
+    def going(self) -> StoppingUsage:
         return self._levels.going()
 
     def held(self) -> list[tuple[str, PlacedInstance]]:
@@ -68,15 +75,15 @@ class AllocationReader(ReadOnly):
     def lowest(self) -> int | None:
         return min(self._settled, default=None)
 
-    def levels(self, below: int) -> list[Level]:
+    def levels(self, below: int) -> list[PriorityUsage]:
         return self._levels.below(below)
 
     def allowed(self, identity: Identity) -> int | None:
         return self._allowed.get((identity.namespace, identity.workload, identity.group)) if self._allowed else None
 
-    def tight(self) -> list[Alike]:
+    def tight(self) -> list[GroupAllocations]:
         return [
-            Alike(shape, priority, MappingProxyType(counts))
+            GroupAllocations(shape, priority, MappingProxyType(counts))
             for group in sorted(group for group, count in self._allowed.items() if count <= 0)
             for identity in self._topology.of_group(*group)
             for (shape, priority), counts in self._alike.get(identity, {}).items()
@@ -107,7 +114,7 @@ class AllocationState(Writable, AllocationReader):
         return self._table.trial()
 
     def set_allocation(
-        self, key: Key, node: str, shape: Shape, identity: Identity = NOBODY, terms: AllocationTerms = SETTLED
+        self, key: Key, node: str, shape: Shape, identity: Identity = NO_IDENTITY, terms: AllocationTerms = SETTLED
     ) -> None:
         self._table.set_allocation(key, node, shape, identity, terms)
 

@@ -141,9 +141,9 @@ _OF_ALL_FORMS = frozenset({"tolerate", "must", "pool", "dedicated"})
 def _with_shape(changes: dict[str, Any], request: PlacementRequest) -> PlacementRequest:
     # What a shape has worked out about itself does not hold for another one.
     common = {name: value for name, value in changes.items() if name in _OF_ALL_FORMS}
-    forms = tuple(replace(each, **common, known={}, tied={}) for each in request.shape.alternatives)
+    forms = tuple(replace(each, **common, known={}, affinity_cache={}) for each in request.shape.alternatives)
     return msgspec.structs.replace(
-        request, shape=replace(request.shape, **changes, alternatives=forms, known={}, tied={})
+        request, shape=replace(request.shape, **changes, alternatives=forms, known={}, affinity_cache={})
     )
 
 

@@ -7,7 +7,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node, Occupied
 from mandor.model.placement import Toleration, Where
-from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.identity import NO_IDENTITY, Identity
 from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest, Shape
 from mandor.placement.table import Table
@@ -62,7 +62,7 @@ def set_node(table: Table, node: Node) -> None:
         if node.status.inventory:
             table.drop_allocation(key)
         return
-    table.set_allocation(key, node.meta.name, _occupied(occupied), NOBODY, AllocationTerms(CLAIM_RANK))
+    table.set_allocation(key, node.meta.name, _occupied(occupied), NO_IDENTITY, AllocationTerms(CLAIM_RANK))
 
 
 def remove_node(table: Table, name: str) -> None:

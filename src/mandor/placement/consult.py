@@ -7,7 +7,7 @@ from mandor.placement.cycle import widest
 from mandor.placement.framework.cycle_state import CycleState, key_of_form
 from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.incremental import SteppedPostFilter
-from mandor.placement.framework.points import Agreed, ConsultPlugin, Offer, PostFilterPlugin, Question, Reply
+from mandor.placement.framework.points import Agreed, ConsultPlugin, HttpCall, HttpReply, Offer, PostFilterPlugin
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, blamed, run_filters
@@ -19,12 +19,12 @@ QUESTIONS_MOST = 16
 
 Consult = Callable[[Profile, PlacementRequest, Snapshot], Mapping[str, object]]
 """Asks elsewhere, and waits for the answers; raises `PluginFault`."""
-Talk = Generator[Question, Reply, object]
+Talk = Generator[HttpCall, HttpReply, object]
 
 
 def consult(
     profile: Profile, request: PlacementRequest, nodes: Snapshot, guard: Guard, *, now: float = 0.0
-) -> Generator[Question, Reply, Mapping[str, object]]:
+) -> Generator[HttpCall, HttpReply, Mapping[str, object]]:
     """Yields questions, one after another, and returns the answers by plugin; whoever is asked is asked about the
     nodes that all others let pass, for each form of the instance, and if there is none, about those who would have to
     go. A `PluginFault` when an answer cannot be had and is needed."""
@@ -91,7 +91,7 @@ def _offers(plugin: PostFilterPlugin, dry_run: DryRun, guard: Guard) -> tuple[Of
 
 def _agree(
     profile: Profile, request: PlacementRequest, offers: tuple[Offer, ...], guard: Guard
-) -> Generator[Question, Reply, tuple[Offer, ...]]:
+) -> Generator[HttpCall, HttpReply, tuple[Offer, ...]]:
     """Each who has a say is asked about what those before him agreed to."""
     for plugin in profile.consults:
         if plugin.agrees_to_victims and offers:
@@ -105,12 +105,12 @@ def _agree(
 
 def _answer(
     plugin: ConsultPlugin, talk: Talk, first: tuple[bool, object], guard: Guard
-) -> Generator[Question, Reply, object]:
+) -> Generator[HttpCall, HttpReply, object]:
     over, value = first
     for _ in range(QUESTIONS_MOST):
         if over:
             return value
-        assert isinstance(value, Question)
+        assert isinstance(value, HttpCall)
         reply = yield value
         over, value = _step(plugin, talk, reply, guard)
     if over:
@@ -118,7 +118,7 @@ def _answer(
     raise PluginFault(plugin.name, f"asks more than {QUESTIONS_MOST} questions")
 
 
-def _step(plugin: ConsultPlugin, talk: Talk, reply: Reply | None, guard: Guard) -> tuple[bool, object]:
+def _step(plugin: ConsultPlugin, talk: Talk, reply: HttpReply | None, guard: Guard) -> tuple[bool, object]:
     """(True, what it returns) or (False, its next question)."""
 
     def taken() -> tuple[bool, object]:
@@ -129,7 +129,7 @@ def _step(plugin: ConsultPlugin, talk: Talk, reply: Reply | None, guard: Guard) 
             return True, end.value
         finally:
             guard.end()
-        if not isinstance(question, Question):
+        if not isinstance(question, HttpCall):
             raise TypeError(f"consult asked {question!r}, not a Question")
         return False, question
 

@@ -15,7 +15,7 @@ from mandor.placement.framework.identity import Identity, Selector
 from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.quotas import Quota as Limit
 from mandor.placement.framework.request import CPU, DISK, MEMORY, PlacementRequest, Shape
-from mandor.placement.framework.reservations import Held
+from mandor.placement.framework.reservations import ActiveReservation
 from mandor.placement.gang import membership
 
 _new_tuple = tuple.__new__  # half the time of Key(…), and asked for a lot
@@ -104,7 +104,7 @@ def limit_of(quota: Quota) -> Limit:
     return Limit(quota.meta.name, spec.amounts, spec.priority_class or "")
 
 
-def held_of(value: Reservation) -> Held | None:
+def held_of(value: Reservation) -> ActiveReservation | None:
     """None: it holds nothing now."""
     spec = value.spec
     if value.status.phase != "Active" or not value.status.held:
@@ -113,7 +113,7 @@ def held_of(value: Reservation) -> Held | None:
     amounts = {CPU: each.cpu_milli, MEMORY: each.memory_bytes, DISK: each.disk_bytes, **each.devices}
     labels = frozenset(spec.match.items())
     named = spec.workload or ",".join(f"{key}={text}" for key, text in sorted(labels)) or spec.priority_class or "*"
-    return Held(
+    return ActiveReservation(
         key=str(value.key),
         whom=f"{value.meta.namespace}/{named} ({value.meta.name})",
         until=spec.end,

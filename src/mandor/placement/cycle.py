@@ -15,7 +15,7 @@ from mandor.placement.decision import NOMINATED, NOW, Decision, Moment, broken_o
 from mandor.placement.fast import FAST, FastDecider
 from mandor.placement.framework.cycle_state import CycleState, of_form
 from mandor.placement.framework.dry_run import DryRun, run_post_filters
-from mandor.placement.framework.identity import NOBODY, names_shown
+from mandor.placement.framework.identity import NO_IDENTITY, names_shown
 from mandor.placement.framework.incremental import Reach, reach_of
 from mandor.placement.framework.occupancy import Occupancy, PlacedInstance
 from mandor.placement.framework.points import CAPACITY_EVENTS, ClusterEvent, Nomination, Plugin
@@ -130,7 +130,7 @@ def _decide(cycle: "Cycle", request: PlacementRequest) -> Steps[Decision]:
     """For each step down the ladder, every form of it: another form is better than a rule that is given up."""
     nodes = cycle.nodes
     rungs = list(
-        ladder(request, disliked=nodes.topology.disliked(request.identity), pressed=nodes.pressed(request.avoid))
+        ladder(request, avoided=nodes.topology.avoided(request.identity), pressed=nodes.pressed(request.avoid))
     )
     offers: list[_Offer] = []
     for index, (eased, relaxed) in enumerate(rungs[:1] if cycle.all_rules else rungs):
@@ -272,7 +272,7 @@ class Cycle:
         occupancy = self.nodes._trials
         with occupancy.trial():
             for node, each in occupancy.held() if request.rules.near else ():
-                occupancy.set_allocation(each.key, node, each.shape, NOBODY, each.terms)
+                occupancy.set_allocation(each.key, node, each.shape, NO_IDENTITY, each.terms)
             yield
 
     def _find(self, state: CycleState, request: PlacementRequest) -> str | Verdict:
@@ -405,13 +405,13 @@ def find_plain(
 
 def widest(request: PlacementRequest) -> PlacementRequest:
     """With every rule given up that can be: what fits it is all that can ever fit."""
-    for eased, _ in ladder(request, disliked=True):
+    for eased, _ in ladder(request, avoided=True):
         last = eased
     return last
 
 
 def ladder(
-    request: PlacementRequest, *, disliked: bool, pressed: frozenset[str] = frozenset()
+    request: PlacementRequest, *, avoided: bool, pressed: frozenset[str] = frozenset()
 ) -> Iterator[tuple[PlacementRequest, tuple[str, ...]]]:
     """The ask with all its rules, then ever fewer: our own `avoid` goes first, then the `should` of others who want
     to be apart from it, then the author's last `should`. Whoever failed on a node that is `pressed` was put out there
@@ -422,7 +422,7 @@ def ladder(
         request = request.without_avoid(pressed)
         relaxed += (AVOIDED,)
         yield request, relaxed
-    if disliked:
+    if avoided:
         request = request.without_others_should()
         relaxed += (DISLIKED,)
         yield request, relaxed

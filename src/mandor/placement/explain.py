@@ -76,7 +76,7 @@ def _steps(
     steps: list[Step] = []
     given_up: tuple[str, ...] = ()
     for eased, relaxed in ladder(
-        request, disliked=nodes.topology.disliked(request.identity), pressed=nodes.pressed(request.avoid)
+        request, avoided=nodes.topology.avoided(request.identity), pressed=nodes.pressed(request.avoid)
     ):
         verdict = run_filters(profile, CycleState(of_form(consulted, request.shape.variant)), eased, nodes, watch)
         refusals = tuple(

@@ -95,7 +95,7 @@ def _soft(request: PlacementRequest) -> bool:
 
 def _disliked(request: PlacementRequest, nodes: Snapshot) -> bool:
     """By somebody who is placed, or by its fellows once they are."""
-    fellows = (tie for tie in request.shape.ties(request.identity) if tie.selector.matches(request.identity))
-    return nodes.topology.disliked(request.identity) or any(
+    fellows = (tie for tie in request.shape.affinity_terms(request.identity) if tie.selector.matches(request.identity))
+    return nodes.topology.avoided(request.identity) or any(
         tie.kind == "apart" and tie.strength == "should" for tie in fellows
     )

@@ -17,7 +17,7 @@ from mandor.placement.framework.points import (
 )
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
-from mandor.placement.framework.runtime import Judges, PluginFault
+from mandor.placement.framework.runtime import NodePlugins, PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Watch
 from mandor.placement.resource_formulas import FormulaChoice, ResourceFormulas
@@ -146,7 +146,7 @@ def _no_plugins() -> PluginsByReach:
 
 
 def _sort(
-    judges: Judges, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
+    judges: NodePlugins, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
 ) -> PluginsByReach:
     found = _no_plugins()
     skipped = _sort_pre_filters(found, judges, state, request, nodes, watch)
@@ -178,7 +178,12 @@ def _sort(
 
 
 def _sort_pre_filters(
-    found: PluginsByReach, judges: Judges, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
+    found: PluginsByReach,
+    judges: NodePlugins,
+    state: CycleState,
+    request: PlacementRequest,
+    nodes: Snapshot,
+    watch: Watch,
 ) -> set[Plugin]:
     """The answer: those who have nothing to ask."""
     skipped: set[Plugin] = set()
@@ -202,7 +207,7 @@ def _sort_pre_filters(
 
 
 def _ask_pre_scores(
-    judges: Judges, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
+    judges: NodePlugins, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
 ) -> tuple[set[Plugin], set[Plugin]]:
     """Those who have nothing to say, and those who must be asked in each cycle."""
     everyone = nodes.health.where("everyone", lambda _: True)

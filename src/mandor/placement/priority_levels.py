@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mandor.placement.framework.occupancy import AllocationTerms, Going, Level
+from mandor.placement.framework.occupancy import AllocationTerms, PriorityUsage, StoppingUsage
 from mandor.placement.framework.request import Shape
 from mandor.placement.framework.snapshot import Amounts
 
@@ -37,13 +37,17 @@ class PriorityLevels:
         self._one: dict[Shape, Amounts] = {}
         """What one of a shape takes."""
 
-    def below(self, priority: int) -> list[Level]:
+    def below(self, priority: int) -> list[PriorityUsage]:
         count = self._size()
-        return [Level(each, _shown(taken[:, :count])) for each, taken in sorted(self._taken.items()) if each < priority]
+        return [
+            PriorityUsage(each, _shown(taken[:, :count]))
+            for each, taken in sorted(self._taken.items())
+            if each < priority
+        ]
 
-    def going(self) -> Going:
+    def going(self) -> StoppingUsage:
         count = self._size()
-        return Going(_shown(self._going[:, :count]), _shown(self._latest[:count]))
+        return StoppingUsage(_shown(self._going[:, :count]), _shown(self._latest[:count]))
 
     # What only the table calls.
 

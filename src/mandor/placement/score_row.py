@@ -196,7 +196,7 @@ def _class_of(profile: Profile, request: PlacementRequest) -> Hashable:
 
 
 def _seen(nodes: Snapshot) -> tuple[object, ...]:
-    return nodes._cached.attributes, nodes.topology.ties_version, nodes.anyone_dedicated()
+    return nodes._cached.attributes, nodes.topology.terms_version, nodes.anyone_dedicated()
 
 
 def _make(

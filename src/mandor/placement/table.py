@@ -17,7 +17,7 @@ from mandor.placement.allocation_state import AllocationReader, AllocationState
 from mandor.placement.framework.cached_columns import CachedColumns
 from mandor.placement.framework.capacity_columns import VALUES, CapacityColumns
 from mandor.placement.framework.column import Column, MutableColumn
-from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.identity import NO_IDENTITY, Identity
 from mandor.placement.framework.occupancy import SETTLED, AllocationTerms
 from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.ports import MutablePorts, Ports
@@ -253,7 +253,7 @@ class Table:
         key: Key,
         node: str,
         shape: Shape,
-        identity: Identity = NOBODY,
+        identity: Identity = NO_IDENTITY,
         terms: AllocationTerms = SETTLED,
         ports: tuple[int, ...] = (),
     ) -> None:

@@ -9,14 +9,14 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from mandor.placement.framework.points import Question, Reply, Tls
+from mandor.placement.framework.points import HttpCall, HttpReply, Tls
 
 ANSWER_MOST = 16 * 1024 * 1024
 AT_ONCE = 32
 
 
 class HttpInquiry:
-    """One session for all questions; every failure becomes a `Reply` with a problem, never an exception."""
+    """One session for all questions; every failure becomes a `HttpReply` with a problem, never an exception."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -32,7 +32,7 @@ class HttpInquiry:
         if self._session is not None:
             await self._session.close()
 
-    async def __call__(self, question: Question) -> Reply:
+    async def __call__(self, question: HttpCall) -> HttpReply:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         timeout = aiohttp.ClientTimeout(total=question.seconds)
@@ -51,14 +51,14 @@ class HttpInquiry:
                 ) as response,
             ):
                 if response.status != 200:
-                    return Reply(problem=f"{question.url} answered {response.status}")
+                    return HttpReply(problem=f"{question.url} answered {response.status}")
                 return await _read(question, response)
         except TimeoutError:
-            return Reply(problem=f"{question.url} did not answer within {question.seconds:g}s")
+            return HttpReply(problem=f"{question.url} did not answer within {question.seconds:g}s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Reply(problem=f"{question.url}: {str(error) or type(error).__name__}")
+            return HttpReply(problem=f"{question.url}: {str(error) or type(error).__name__}")
 
-    def _context(self, question: Question) -> ssl.SSLContext:
+    def _context(self, question: HttpCall) -> ssl.SSLContext:
         """Return the TLS context, created again when a file has changed: certificates are renewed while servers run."""
         tls = question.tls
         seen = tuple(Path(file).stat().st_mtime_ns for file in (tls.ca_file, tls.cert_file, tls.key_file) if file)
@@ -73,14 +73,14 @@ class HttpInquiry:
         return made
 
 
-async def _read(question: Question, response: aiohttp.ClientResponse) -> Reply:
+async def _read(question: HttpCall, response: aiohttp.ClientResponse) -> HttpReply:
     body = bytearray()
     async for part in response.content.iter_chunked(65536):
         body += part
         if len(body) > ANSWER_MOST:
-            return Reply(problem=f"{question.url} answered more than {ANSWER_MOST} bytes")
+            return HttpReply(problem=f"{question.url} answered more than {ANSWER_MOST} bytes")
     try:
         answer: Any = msgspec.json.decode(bytes(body))
     except msgspec.DecodeError as error:
-        return Reply(problem=f"{question.url} did not answer in JSON: {error}")
-    return Reply(answer)
+        return HttpReply(problem=f"{question.url} did not answer in JSON: {error}")
+    return HttpReply(answer)

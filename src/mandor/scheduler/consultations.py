@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from mandor.lib.clock import Clock
 from mandor.placement.consult import consult
-from mandor.placement.framework.points import Question, Reply
+from mandor.placement.framework.points import HttpCall, HttpReply
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
@@ -18,13 +18,13 @@ from mandor.scheduler.requeue import Requeue
 from mandor.scheduler.tracing import Tracing, step_of
 from mandor.scheduler.watchdog import Watchdog
 
-Inquire = Callable[[Question], Awaitable[Reply]]
+Inquire = Callable[[HttpCall], Awaitable[HttpReply]]
 """Sends a question to its URL and returns the reply; the deciding code itself opens no connections."""
 
 
-async def refuse_questions(question: Question) -> Reply:
+async def refuse_questions(question: HttpCall) -> HttpReply:
     """Answer every question with a problem: this process has no access to the network."""
-    return Reply(problem=f"{question.url} cannot be reached from here")
+    return HttpReply(problem=f"{question.url} cannot be reached from here")
 
 
 class Consultations:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mandor.model.meta import Key
 from mandor.placement.framework.handle import GangMembers, Waiting
-from mandor.placement.framework.points import Question, Reply
+from mandor.placement.framework.points import HttpCall, HttpReply
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.table import Table
@@ -52,7 +52,7 @@ class ClusterHandle:
     async def bind(self, request: PlacementRequest, node: str) -> None:
         await self._outcomes.bind(request, node)
 
-    async def inquire(self, question: Question) -> Reply:
+    async def inquire(self, question: HttpCall) -> HttpReply:
         return await self._inquire(question)
 
     async def place_volumes(self, request: PlacementRequest, node: str) -> None:

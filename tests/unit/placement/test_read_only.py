@@ -20,7 +20,7 @@ from mandor.placement.framework.ports import HostPort
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.framework.quotas import Quota
 from mandor.placement.framework.request import PlacementRequest, Shape
-from mandor.placement.framework.reservations import Held
+from mandor.placement.framework.reservations import ActiveReservation
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.plugins.default_binder import DefaultBinder
 from mandor.placement.plugins.priority_sort import PrioritySort
@@ -41,7 +41,9 @@ READ = {
     "Quotas": {"of", "used"},
     "ReadOnlyList": {"count", "index"},
     "Reservations": {"not_for"},
-    "TopologyCounts": {"disliked", "domains", "known", "nodes_of", "of_group", "owners", "ties_on", "ties_version"},
+    "TopologyCounts": {
+        "avoided", "domains", "known", "nodes_of", "of_group", "owners", "terms_matching", "terms_version",
+    },
     "Volumes": {"get", "node_of", "size_of", "sizes_on"},
 }  # fmt: skip
 """Every public name of the classes that plugins reach. A new one belongs here only if it changes nothing."""
@@ -53,7 +55,7 @@ def table() -> Table:
         made.set_node(make_node(f"n{index}", cpu=4, labels={"zone": "a"}))
     made.set_allocation(PLACED, "n0", SHAPE, WEB)
     made.set_quota("default", Quota("all", {"cpu": 8000}))
-    made.reservations.set(Held("r", "ops", "later", Selector(None, "db"), "", {"cpu": 1000}, {"n1": 1}))
+    made.reservations.set(ActiveReservation("r", "ops", "later", Selector(None, "db"), "", {"cpu": 1000}, {"n1": 1}))
     return made
 
 

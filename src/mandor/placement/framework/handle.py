@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mandor.model.meta import Key
-from mandor.placement.framework.points import Question, Reply
+from mandor.placement.framework.points import HttpCall, HttpReply
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
@@ -58,7 +58,7 @@ class Handle(Protocol):
     async def bind(self, request: PlacementRequest, node: str) -> None:
         """Write the placement down, together with others; raises when it could not be."""
 
-    async def inquire(self, question: Question) -> Reply:
+    async def inquire(self, question: HttpCall) -> HttpReply:
         """Ask somebody elsewhere, over HTTP; whatever goes wrong is told in the reply."""
 
     async def place_volumes(self, request: PlacementRequest, node: str) -> None:
@@ -91,8 +91,8 @@ class Detached:
     async def bind(self, request: PlacementRequest, node: str) -> None:
         raise RuntimeError("nothing is bound without a cluster")
 
-    async def inquire(self, question: Question) -> Reply:
-        return Reply(problem=f"there is no way to {question.url} without a cluster")
+    async def inquire(self, question: HttpCall) -> HttpReply:
+        return HttpReply(problem=f"there is no way to {question.url} without a cluster")
 
     async def place_volumes(self, request: PlacementRequest, node: str) -> None:
         raise RuntimeError("no volume is placed without a cluster")

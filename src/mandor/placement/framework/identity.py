@@ -50,7 +50,7 @@ class Identity:
         return self.namespace, self.workload
 
 
-NOBODY = Identity("", "", "")
+NO_IDENTITY = Identity("", "", "")
 """Counts for its size alone: no rule speaks of it."""
 
 
@@ -69,7 +69,7 @@ class Selector(NamedTuple):
             and (not self.workload or self.workload == identity.workload)
             and (not self.group or self.group == identity.group)
             and self.labels <= identity.labels
-            and identity is not NOBODY
+            and identity is not NO_IDENTITY
         )
 
     @property
@@ -78,7 +78,7 @@ class Selector(NamedTuple):
         return self.workload or min(self.labels, default="")
 
 
-class Tie(NamedTuple):
+class AffinityTerm(NamedTuple):
     """A `near` or `apart` rule of one identity."""
 
     kind: Literal["near", "apart"]
@@ -101,9 +101,9 @@ def selector_of(rule: Near | Apart | Spread, identity: Identity) -> Selector:
     return Selector(namespaces, rule.workload or "", rule.group or "", frozenset(rule.match.items()))
 
 
-def tie_of(rule: Near | Apart, identity: Identity) -> Tie:
+def affinity_term(rule: Near | Apart, identity: Identity) -> AffinityTerm:
     kind: Literal["near", "apart"] = "near" if isinstance(rule, Near) else "apart"
-    return Tie(kind, rule.strength, rule.weight or 1, selector_of(rule, identity), rule.over)
+    return AffinityTerm(kind, rule.strength, rule.weight or 1, selector_of(rule, identity), rule.over)
 
 
 def names_shown(keys: Iterable[Key], namespace: str) -> str:

@@ -64,7 +64,7 @@ class PlacedInstance(NamedTuple):
         return -self.terms.rank.priority, self.terms.born, self.key
 
 
-class Level(NamedTuple):
+class PriorityUsage(NamedTuple):
     """What the settled lodgers of one priority take, those who are spared left out."""
 
     priority: int
@@ -72,7 +72,7 @@ class Level(NamedTuple):
     """`[resource, node]`; in the last row how many they are."""
 
 
-class Going(NamedTuple):
+class StoppingUsage(NamedTuple):
     """What those take who are about to go."""
 
     taken: NDArray[np.int64]
@@ -81,7 +81,7 @@ class Going(NamedTuple):
     """By node: when the last of them is gone."""
 
 
-class Alike(NamedTuple):
+class GroupAllocations(NamedTuple):
     """Lodgers of one group, of one shape and priority."""
 
     shape: Shape
@@ -102,7 +102,7 @@ class Occupancy(Protocol):
         """Those who are about to go, with their nodes, the soonest first. `by`: who is gone then; `among`: on these
         nodes; `most`: so many of them."""
 
-    def going(self) -> Going:
+    def going(self) -> StoppingUsage:
         """The same in amounts."""
 
     def held(self) -> Sequence[tuple[str, PlacedInstance]]:
@@ -114,13 +114,13 @@ class Occupancy(Protocol):
     def lowest(self) -> int | None:
         """The lowest priority of all who are settled; None: nobody is."""
 
-    def levels(self, below: int) -> Sequence[Level]:
+    def levels(self, below: int) -> Sequence[PriorityUsage]:
         """Of the priorities below, the lowest first."""
 
     def allowed(self, identity: Identity) -> int | None:
         """How many more of its group may be disrupted; None: nobody counts."""
 
-    def tight(self) -> Sequence[Alike]:
+    def tight(self) -> Sequence[GroupAllocations]:
         """The settled lodgers of groups of whom nobody more may be disrupted, those who are spared left out."""
 
 

@@ -307,7 +307,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class HttpCall:
     """Something to be asked elsewhere, over HTTP: JSON in, JSON out."""
 
     url: str
@@ -317,7 +317,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     body: Any = None
     problem: str = ""
     """There is no answer, and why."""
@@ -328,7 +328,9 @@ class ConsultPlugin(Plugin):
     cycle waits. The answer is found in the cycle's state under the plugin's name."""
 
     @abstractmethod
-    def consult(self, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Generator[Question, Reply, object]:
+    def consult(
+        self, request: PlacementRequest, nodes: Snapshot, feasible: Mask
+    ) -> Generator[HttpCall, HttpReply, object]:
         """Yield questions, one after another; what is returned is kept for the cycle. Raise to fail the try."""
 
     @property
@@ -346,7 +348,7 @@ class ConsultPlugin(Plugin):
 
     def consult_victims(
         self, request: PlacementRequest, offers: tuple[Offer, ...]
-    ) -> Generator[Question, Reply, tuple[Offer, ...]]:
+    ) -> Generator[HttpCall, HttpReply, tuple[Offer, ...]]:
         """As `consult`, when nothing fits; the answer is what it agrees to of that, perhaps with others to go."""
         yield from ()
         return offers

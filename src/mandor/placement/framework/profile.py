@@ -46,7 +46,7 @@ class Enabled:
     """Of a plugin from outside: which one it was that decided."""
 
 
-class Part(NamedTuple):
+class PluginSubset(NamedTuple):
     """Some of those who judge nodes."""
 
     pre_filters: tuple[PreFilterPlugin, ...]
@@ -128,8 +128,8 @@ class Profile:
         )
         """A refusal holds for all of its like until the table changes."""
 
-    def _part(self, wanted: Callable[[Plugin], bool]) -> "Part":
-        return Part(
+    def _part(self, wanted: Callable[[Plugin], bool]) -> "PluginSubset":
+        return PluginSubset(
             tuple(each for each in self.pre_filters if wanted(each)),
             tuple(each for each in self.filters if wanted(each)),
             tuple(each for each in self.pre_scores if wanted(each)),

@@ -10,7 +10,14 @@ from mandor.model.meta import Key
 from mandor.model.placement import Apart, Near, PlacementRule, Spread, Toleration, Where
 from mandor.model.volume import GroupVolume
 from mandor.model.workload import AUTO, GroupTemplate
-from mandor.placement.framework.identity import NOBODY, Identity, Selector, Tie, selector_of, tie_of
+from mandor.placement.framework.identity import (
+    NO_IDENTITY,
+    AffinityTerm,
+    Identity,
+    Selector,
+    affinity_term,
+    selector_of,
+)
 from mandor.placement.framework.ports import AnyPort, HostPort
 from mandor.placement.framework.volumes import WantedVolume, wanted_volumes
 
@@ -37,18 +44,18 @@ class Rules:
     """
 
     where: tuple[Where, ...]
-    near: tuple[Tie, ...]
-    apart: tuple[Tie, ...]
+    near: tuple[AffinityTerm, ...]
+    apart: tuple[AffinityTerm, ...]
     spread: tuple[SpreadOver, ...]
-    where_wished: tuple[tuple[Where, int], ...]
+    preferred_where: tuple[tuple[Where, int], ...]
     """With their weights."""
-    ties_wished: tuple[tuple[Tie, int], ...]
+    preferred_terms: tuple[tuple[AffinityTerm, int], ...]
     """With their weights; negative for `apart`."""
-    spread_wished: tuple[SpreadOver, ...]
+    preferred_spread: tuple[SpreadOver, ...]
 
 
 NO_RULES = Rules((), (), (), (), (), (), ())
-GIVEN_UP_WEIGHT = 100
+RELAXED_WEIGHT = 100
 """What a `should` rule that was given up still counts."""
 
 
@@ -97,7 +104,7 @@ class Shape:
     """The pool it names, as a must or not: the scheduler of that pool places it."""
     known: dict[tuple[int, Identity], Rules] = field(default_factory=dict)
     """The rules by what is given up and for whom; an answer that is computed once."""
-    tied: dict[Identity, tuple[Tie, ...]] = field(default_factory=dict)
+    affinity_cache: dict[Identity, tuple[AffinityTerm, ...]] = field(default_factory=dict)
     variant: int = 0
     """The form of the group: 0 is the main one."""
     alternatives: tuple["Shape", ...] = ()
@@ -154,20 +161,22 @@ class Shape:
             return "the main form"
         return f"alternative {self.variant}" + (f" ({' or '.join(self.engines)})" if self.engines else "")
 
-    def ties(self, identity: Identity) -> tuple[Tie, ...]:
+    def affinity_terms(self, identity: Identity) -> tuple[AffinityTerm, ...]:
         """All `near` and `apart` rules, of every strength: what binds others to it."""
         if not (self.must or self.should or self.prefer):
             return ()
-        found = self.tied.get(identity)
+        found = self.affinity_cache.get(identity)
         if found is None:
             rules = (*self.must, *self.should, *self.prefer)
-            found = tuple(tie_of(each, identity) for each in rules if isinstance(each, Near | Apart))
-            _keep(self.tied, identity, found)
+            found = tuple(affinity_term(each, identity) for each in rules if isinstance(each, Near | Apart))
+            _keep(self.affinity_cache, identity, found)
         return found
 
     def takes_room_alone(self, identity: Identity) -> bool:
         """Where one of it goes matters to the next only by the room it takes."""
-        return not (self.host_ports or self.any_ports or self.volumes or self.dedicated or self.ties(identity))
+        return not (
+            self.host_ports or self.any_ports or self.volumes or self.dedicated or self.affinity_terms(identity)
+        )
 
     def rules(self, dropped: int, identity: Identity) -> Rules:
         found = self.known.get((dropped, identity))
@@ -197,19 +206,19 @@ def _rules(
     prefer: tuple[PlacementRule, ...],
     identity: Identity,
 ) -> Rules:
-    wished = [(each, _weight(each)) for each in prefer] + [(each, GIVEN_UP_WEIGHT) for each in given_up]
+    wished = [(each, _weight(each)) for each in prefer] + [(each, RELAXED_WEIGHT) for each in given_up]
     return Rules(
         where=tuple(each for each in hard if isinstance(each, Where)),
-        near=tuple(tie_of(each, identity) for each in hard if isinstance(each, Near)),
-        apart=tuple(tie_of(each, identity) for each in hard if isinstance(each, Apart)),
+        near=tuple(affinity_term(each, identity) for each in hard if isinstance(each, Near)),
+        apart=tuple(affinity_term(each, identity) for each in hard if isinstance(each, Apart)),
         spread=tuple(_spread(each, identity) for each in hard if isinstance(each, Spread)),
-        where_wished=tuple((each, weight) for each, weight in wished if isinstance(each, Where)),
-        ties_wished=tuple(
-            (tie_of(each, identity), weight if isinstance(each, Near) else -weight)
+        preferred_where=tuple((each, weight) for each, weight in wished if isinstance(each, Where)),
+        preferred_terms=tuple(
+            (affinity_term(each, identity), weight if isinstance(each, Near) else -weight)
             for each, weight in wished
             if isinstance(each, Near | Apart)
         ),
-        spread_wished=tuple(_spread(each, identity) for each, _ in wished if isinstance(each, Spread)),
+        preferred_spread=tuple(_spread(each, identity) for each, _ in wished if isinstance(each, Spread)),
     )
 
 
@@ -251,7 +260,7 @@ class PlacementRequest(Struct, frozen=True, gc=False):
     """Nodes where earlier copies failed: elsewhere first."""
     dropped: int = 0
     """So many of the `should` rules are given up, the last declared first."""
-    identity: Identity = NOBODY
+    identity: Identity = NO_IDENTITY
     """What the rules of others see of it."""
     pin: str = ""
     """The only node it may go to."""

@@ -9,7 +9,7 @@ from mandor.placement.framework.read_only import ReadOnly, Writable
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ActiveReservation:
     """One reservation, while it holds."""
 
     key: str
@@ -42,15 +42,15 @@ class Held:
 class Reservations(ReadOnly):
     """The reservations that are active now."""
 
-    _held: dict[str, Held]
+    _held: dict[str, ActiveReservation]
 
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[ActiveReservation]:
         return iter(self._held.values())
 
-    def not_for(self, identity: Identity) -> list[Held]:
+    def not_for(self, identity: Identity) -> list[ActiveReservation]:
         return [each for each in self._held.values() if not each.is_for(identity)]
 
 
@@ -62,7 +62,7 @@ class MutableReservations(Writable, Reservations):
         self._changed = changed
         self._held = {}
 
-    def set(self, held: Held) -> None:
+    def set(self, held: ActiveReservation) -> None:
         self._changed()
         each, places = MappingProxyType(dict(held.each)), MappingProxyType(dict(held.places))
         self._held[held.key] = replace(held, each=each, places=places)

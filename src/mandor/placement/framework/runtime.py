@@ -85,7 +85,7 @@ class Scored(NamedTuple):
     """Brought into 0..100."""
 
 
-class Judges(Protocol):
+class NodePlugins(Protocol):
     """Whoever has a say about nodes: a profile, or some of its plugins."""
 
     @property
@@ -101,7 +101,7 @@ class Judges(Protocol):
 
 
 def run_filters(
-    judges: Judges,
+    judges: NodePlugins,
     state: CycleState,
     request: PlacementRequest,
     nodes: Snapshot,
@@ -151,7 +151,7 @@ def run_filters(
 
 
 def run_scores(
-    judges: Judges,
+    judges: NodePlugins,
     state: CycleState,
     request: PlacementRequest,
     nodes: Snapshot,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mandor.placement.framework.column import Column, Mask
-from mandor.placement.framework.identity import NOBODY, Identity, Selector, Tie
+from mandor.placement.framework.identity import NO_IDENTITY, AffinityTerm, Identity, Selector
 from mandor.placement.framework.read_only import ReadOnly, Writable
 from mandor.placement.framework.request import Shape
 
@@ -90,7 +90,7 @@ class Counter:
 class TopologyCounts(ReadOnly):
     """Number of instances that a rule selects, by node and by domain (zone, rack or another fact)."""
 
-    ties_version: int
+    terms_version: int
     """Number of times that a rule of placed instances came or went."""
     _slots: Mapping[str, int]
     _fact: Fact
@@ -98,33 +98,33 @@ class TopologyCounts(ReadOnly):
     _by_handle: dict[Hashable, set[Identity]]
     _selected: dict[Selector, Counter]
     _selectors: dict[Hashable, dict[Selector, Counter]]
-    _ties: dict[Tie, Counter]
-    _ties_by_handle: dict[Hashable, dict[Tie, Counter]]
+    _terms: dict[AffinityTerm, Counter]
+    _terms_by_handle: dict[Hashable, dict[AffinityTerm, Counter]]
     _dense: dict[int, Counter]
 
     def domains(self, selector: Selector, over: str) -> Domains:
         """Those the selector speaks of, by domain."""
         return self._domains(self._counter(selector), over)
 
-    def ties_on(self, identity: Identity) -> list[Tie]:
+    def terms_matching(self, identity: Identity) -> list[AffinityTerm]:
         """The rules of placed instances that speak of this one."""
-        if not self._ties or identity is NOBODY:
+        if not self._terms or identity is NO_IDENTITY:
             return []
-        found: list[Tie] = []
+        found: list[AffinityTerm] = []
         for handle in identity.handles:
-            found += [tie for tie in self._ties_by_handle.get(handle, ()) if tie.selector.matches(identity)]
+            found += [term for term in self._terms_by_handle.get(handle, ()) if term.selector.matches(identity)]
         return found
 
-    def disliked(self, identity: Identity) -> bool:
+    def avoided(self, identity: Identity) -> bool:
         """Somebody who is placed would rather be apart from it."""
-        return any(tie.kind == "apart" and tie.strength == "should" for tie in self.ties_on(identity))
+        return any(term.kind == "apart" and term.strength == "should" for term in self.terms_matching(identity))
 
-    def owners(self, tie: Tie, over: str = "") -> Domains:
-        """Number of placed instances that have the rule, by domain; the rule is one of `ties_on`.
+    def owners(self, term: AffinityTerm, over: str = "") -> Domains:
+        """Number of placed instances that have the rule, by domain; the rule is one of `terms_matching`.
 
         `over`: other domains than those of the rule.
         """
-        return self._domains(self._ties[tie], over or tie.over)
+        return self._domains(self._terms[term], over or term.over)
 
     def known(self, over: str) -> Mask:
         """The nodes that are in some domain."""
@@ -199,34 +199,34 @@ class MutableTopologyCounts(Writable, TopologyCounts):
 
     def __init__(self, slots: Mapping[str, int], fact: Fact) -> None:
         """`slots` and `fact` are the table's own."""
-        self.ties_version = 0
+        self.terms_version = 0
         self._slots = slots
         self._fact = fact
         self._placed = {}
         self._by_handle = {}
         self._selected = {}
         self._selectors = {}
-        self._ties = {}
-        self._ties_by_handle = {}
+        self._terms = {}
+        self._terms_by_handle = {}
         self._dense = {}
 
     def add(self, node: str, shape: Shape, identity: Identity, sign: int) -> None:
         """One instance more, or less, on a node the table knows."""
-        if identity is NOBODY:
+        if identity is NO_IDENTITY:
             return
         placed = self._counter_of(identity)
         self._change(placed, node, sign)
         if self._selected:
             for counter in self._selecting(identity):
                 self._change(counter, node, sign)
-        for tie in shape.ties(identity):
-            self._change_tie(tie, node, sign)
+        for term in shape.affinity_terms(identity):
+            self._change_term(term, node, sign)
         if not placed.total:
             self._forget(identity)
 
     def add_all(self, nodes: Sequence[str], identity: Identity) -> None:
         """One more on each of these nodes, one after another, of those whom nothing ties to others."""
-        if identity is NOBODY:
+        if identity is NO_IDENTITY:
             return
         for counter in (self._counter_of(identity), *self._selecting(identity)):
             for node in nodes:
@@ -256,21 +256,21 @@ class MutableTopologyCounts(Writable, TopologyCounts):
             counter.domains.clear()
         self._dense.clear()
 
-    def _change_tie(self, tie: Tie, node: str, sign: int) -> None:
-        counter = self._ties.get(tie)
+    def _change_term(self, term: AffinityTerm, node: str, sign: int) -> None:
+        counter = self._terms.get(term)
         if counter is None:
-            counter = self._ties[tie] = Counter()
-            self.ties_version += 1
-            self._ties_by_handle.setdefault(tie.selector.handle, {})[tie] = counter
+            counter = self._terms[term] = Counter()
+            self.terms_version += 1
+            self._terms_by_handle.setdefault(term.selector.handle, {})[term] = counter
         self._change(counter, node, sign)
         if not counter.total:
-            del self._ties[tie]
-            self.ties_version += 1
+            del self._terms[term]
+            self.terms_version += 1
             self._dense.pop(id(counter), None)
-            of_handle = self._ties_by_handle[tie.selector.handle]
-            del of_handle[tie]
+            of_handle = self._terms_by_handle[term.selector.handle]
+            del of_handle[term]
             if not of_handle:
-                del self._ties_by_handle[tie.selector.handle]
+                del self._terms_by_handle[term.selector.handle]
 
     def _change(self, counter: Counter, node: str, sign: int) -> None:
         counter.add(node, sign)

@@ -9,7 +9,7 @@ from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.occupancy import Occupancy, PlacedInstance
 from mandor.placement.framework.points import Offer
 
-NOBODY_GOES = -2_000_000
+NO_VICTIMS = -2_000_000
 """Lower than any priority."""
 _OFFSET = 1_000_001
 """Added to each priority in a sum of them, so that one victim more always costs more."""
@@ -19,7 +19,7 @@ Group = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PreemptionCandidate:
     """A node, and who must leave it."""
 
     slot: int
@@ -32,14 +32,14 @@ class Candidate:
     @property
     def bound(self) -> tuple[int, int]:
         """What counts most: budgets, then the highest priority that has to go."""
-        return self.violations, max([each.terms.rank.priority for each in self.victims], default=NOBODY_GOES)
+        return self.violations, max([each.terms.rank.priority for each in self.victims], default=NO_VICTIMS)
 
     @property
     def cost(self) -> tuple[int, int, int, int, float, int]:
         """The least is best: then the sum of priorities, how many they are, and how long the highest have run."""
         all_terms, count = [each.terms for each in self.victims], len(self.victims)
         priorities = [each.rank.priority for each in all_terms]
-        highest = max(priorities, default=NOBODY_GOES)
+        highest = max(priorities, default=NO_VICTIMS)
         oldest = min([each.born for each in all_terms if each.rank.priority == highest], default=0.0)
         return self.violations, highest, sum(priorities) + count * _OFFSET, count, -oldest, self.luck
 
@@ -109,7 +109,7 @@ class _InNumbers:
         return all(amount <= 0 for amount in self._missing.values())
 
 
-def candidate(dry_run: DryRun, slot: int) -> Candidate | None:
+def candidate(dry_run: DryRun, slot: int) -> PreemptionCandidate | None:
     """None: the ask would not fit there if all went who may."""
     nodes = dry_run.nodes
     if not dry_run.possible[slot]:
@@ -121,10 +121,10 @@ def candidate(dry_run: DryRun, slot: int) -> Candidate | None:
     else:
         with dry_run.trial():
             found = _victims(dry_run, _InTable(dry_run, slot, node), placed_instances)
-    return None if found is None else Candidate(slot, node, tuple(found), _violations(dry_run, found), luck)
+    return None if found is None else PreemptionCandidate(slot, node, tuple(found), _violations(dry_run, found), luck)
 
 
-def agreed(dry_run: DryRun, offer: Offer) -> Candidate | None:
+def agreed(dry_run: DryRun, offer: Offer) -> PreemptionCandidate | None:
     """As somebody else wants it; None: they are not all there any more, or it would not fit."""
     nodes, keys = dry_run.nodes, {each.key for each in offer.victims}
     slot = nodes.slots.get(offer.node)
@@ -136,7 +136,7 @@ def agreed(dry_run: DryRun, offer: Offer) -> Candidate | None:
         dry_run.leave(each for each in placed_instances if goes_anyway(each, dry_run))
         dry_run.leave(victims)
         fits = len(victims) == len(keys) and dry_run.fits(slot)
-    return Candidate(slot, offer.node, victims, offer.violations, int(nodes.order()[slot])) if fits else None
+    return PreemptionCandidate(slot, offer.node, victims, offer.violations, int(nodes.order()[slot])) if fits else None
 
 
 def _victims(dry_run: DryRun, scene: Scene, placed_instances: Sequence[PlacedInstance]) -> list[PlacedInstance] | None:

@@ -17,12 +17,19 @@ from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.incremental import SteppedPostFilter
-from mandor.placement.framework.occupancy import Alike, AllocationTerms, Level, PlacedInstance, Rank
+from mandor.placement.framework.occupancy import AllocationTerms, GroupAllocations, PlacedInstance, PriorityUsage, Rank
 from mandor.placement.framework.points import CAPACITY_EVENTS, Agreed, Nomination, Offer
 from mandor.placement.framework.replayable_steps import ReplayableSteps
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import Amounts
-from mandor.placement.framework.victim_selection import NOBODY_GOES, Candidate, agreed, candidate, goes_anyway, may_go
+from mandor.placement.framework.victim_selection import (
+    NO_VICTIMS,
+    PreemptionCandidate,
+    agreed,
+    candidate,
+    goes_anyway,
+    may_go,
+)
 
 TIES = 10
 """Of nodes that look equal, so many are looked at closely."""
@@ -93,10 +100,10 @@ class DefaultPreemption(SteppedPostFilter):
         share = len(dry_run.nodes) * self._args.min_candidate_nodes_percentage // 100
         return max(share, self._args.min_candidate_nodes_absolute)
 
-    def _candidates(self, dry_run: DryRun, ties: int = TIES) -> Steps[list[Candidate]]:
+    def _candidates(self, dry_run: DryRun, ties: int = TIES) -> Steps[list[PreemptionCandidate]]:
         """The cheapest first."""
         most = self._most(dry_run)
-        found: list[Candidate] = []
+        found: list[PreemptionCandidate] = []
         best: Bound = (_NEVER, _NEVER)
         for seen, (bound, slot) in enumerate(_promising(dry_run)):
             if seen >= most or bound > best or (bound == best and len(found) >= ties):
@@ -108,7 +115,7 @@ class DefaultPreemption(SteppedPostFilter):
             yield _looks(dry_run, slot) + (0 if seen else _look_at_all(dry_run))
         return sorted(found, key=_cost)
 
-    def _ends_well(self, dry_run: DryRun, first: Candidate) -> Steps[bool]:
+    def _ends_well(self, dry_run: DryRun, first: PreemptionCandidate) -> Steps[bool]:
         """Play it through, some of it at a time: what was done before is done again then."""
         scratch = ReplayableSteps()
         steps = self._played(dry_run, first, scratch)
@@ -124,7 +131,7 @@ class DefaultPreemption(SteppedPostFilter):
                     return ended
             yield looks
 
-    def _played(self, dry_run: DryRun, first: Candidate, scratch: ReplayableSteps) -> Steps[bool]:
+    def _played(self, dry_run: DryRun, first: PreemptionCandidate, scratch: ReplayableSteps) -> Steps[bool]:
         """Who has to go finds another place, or takes somebody's, or waits. It must come to an end, and the ask must
         have its place then."""
         _carry_out(dry_run, first, scratch)
@@ -155,7 +162,7 @@ class DefaultPreemption(SteppedPostFilter):
         dry_run.drop(dry_run.request.key)
         return dry_run.of(dry_run.request).fits(first.slot)
 
-    def _best(self, dry_run: DryRun) -> Steps[Candidate | None]:
+    def _best(self, dry_run: DryRun) -> Steps[PreemptionCandidate | None]:
         if not _can(dry_run):
             return None
         found = yield from self._candidates(dry_run, ties=1)
@@ -198,7 +205,7 @@ def _promising(dry_run: DryRun) -> Iterator[tuple[Bound, int]]:
 
 
 def _level_by_level(
-    dry_run: DryRun, anyway: Amounts | None, levels: Sequence[Level], left: Mask
+    dry_run: DryRun, anyway: Amounts | None, levels: Sequence[PriorityUsage], left: Mask
 ) -> Iterator[tuple[int, Mask]]:
     """The lowest priority such that enough is free if all up to it go, and the nodes where that is so; of those that
     are left, which get fewer."""
@@ -206,7 +213,7 @@ def _level_by_level(
     needs = [(nodes.rows[name], need) for name, need in dry_run.needs.items()]
     free = [nodes.free[row] + (0 if anyway is None else anyway[row]) for row, _ in needs]
     gone = np.zeros(len(nodes), dtype=np.int64) if anyway is None else anyway[-1].copy()
-    steps = levels if anyway is None else (Level(NOBODY_GOES, np.zeros_like(anyway)), *levels)
+    steps = levels if anyway is None else (PriorityUsage(NO_VICTIMS, np.zeros_like(anyway)), *levels)
     for value, taken in steps:
         gone += taken[-1]
         found = left & (gone > 0)
@@ -235,7 +242,9 @@ def _taken(dry_run: DryRun) -> Amounts | None:
     return taken
 
 
-def _without(dry_run: DryRun, levels: Sequence[Level], placed_instances: Iterable[Alike]) -> list[Level]:
+def _without(
+    dry_run: DryRun, levels: Sequence[PriorityUsage], placed_instances: Iterable[GroupAllocations]
+) -> list[PriorityUsage]:
     copies = {level.priority: level.taken.copy() for level in levels}
     slots = dry_run.nodes.slots
     for each in placed_instances:
@@ -244,7 +253,7 @@ def _without(dry_run: DryRun, levels: Sequence[Level], placed_instances: Iterabl
         if level is not None and each.priority < dry_run.request.priority:
             at = [slots[node] for node in each.counts]
             _add(copies[level], dry_run, each.shape, at, [-count for count in each.counts.values()])
-    return [Level(priority, taken) for priority, taken in copies.items()]
+    return [PriorityUsage(priority, taken) for priority, taken in copies.items()]
 
 
 def _add(taken: Amounts, dry_run: DryRun, shape: Shape, slots: Sequence[int], counts: Sequence[int]) -> None:
@@ -286,7 +295,7 @@ def _in_turn(rank: NDArray[np.float64]) -> Iterator[int]:
     yield from rest[np.argsort(rank[rest])].tolist()
 
 
-def _carry_out(dry_run: DryRun, chosen: Candidate, scratch: ReplayableSteps) -> None:
+def _carry_out(dry_run: DryRun, chosen: PreemptionCandidate, scratch: ReplayableSteps) -> None:
     placed_instances = dry_run.occupancy.placed_instances(chosen.node)
     gone = [each for each in placed_instances if goes_anyway(each, dry_run)]
     scratch.do(partial(dry_run.leave, [*gone, *chosen.victims]))
@@ -319,5 +328,5 @@ def _alike(one: PlacedInstance, other: PlacedInstance) -> bool:
     return one.shape is other.shape and one.identity == other.identity and one.terms.rank == other.terms.rank
 
 
-def _cost(each: Candidate) -> tuple[int, int, int, int, float, int]:
+def _cost(each: PreemptionCandidate) -> tuple[int, int, int, int, float, int]:
     return each.cost

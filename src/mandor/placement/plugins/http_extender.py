@@ -18,9 +18,9 @@ from mandor.placement.framework.points import (
     BindPlugin,
     ConsultPlugin,
     FilterPlugin,
+    HttpCall,
+    HttpReply,
     Offer,
-    Question,
-    Reply,
     ScorePlugin,
     Tls,
     tally,
@@ -114,7 +114,9 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         self._said: Mapping[str, str] = {}
         """Why it refused nodes in this cycle."""
 
-    def consult(self, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Generator[Question, Reply, object]:
+    def consult(
+        self, request: PlacementRequest, nodes: Snapshot, feasible: Mask
+    ) -> Generator[HttpCall, HttpReply, object]:
         if not self._concerned(request):
             return _Answer()
         slots = [int(slot) for slot in feasible.nonzero()[0]]
@@ -146,7 +148,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
 
     def consult_victims(
         self, request: PlacementRequest, offers: tuple[Offer, ...]
-    ) -> Generator[Question, Reply, tuple[Offer, ...]]:
+    ) -> Generator[HttpCall, HttpReply, tuple[Offer, ...]]:
         if not self._concerned(request):
             return offers
         reply = yield self._asked(self.extender.preempt_verb, {"Pod": _pod(request), **self._victims(offers)})
@@ -192,12 +194,12 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
 
     # The protocol.
 
-    def _asked(self, verb: str, body: Mapping[str, Any]) -> Question:
+    def _asked(self, verb: str, body: Mapping[str, Any]) -> HttpCall:
         url = f"{self.extender.url_prefix.rstrip('/')}/{verb.lstrip('/')}"
         tls = self.extender.tls_config
-        return Question(url, body, float(self.extender.http_timeout), tls.tls if tls is not None else Tls())
+        return HttpCall(url, body, float(self.extender.http_timeout), tls.tls if tls is not None else Tls())
 
-    def _question(self, verb: str, request: PlacementRequest, described: Mapping[str, Any]) -> Question:
+    def _question(self, verb: str, request: PlacementRequest, described: Mapping[str, Any]) -> HttpCall:
         nodes: dict[str, Any] = (
             {"NodeNames": list(described)}
             if self.extender.node_cache_capable
@@ -205,7 +207,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         )
         return self._asked(verb, {"Pod": _pod(request), **nodes})
 
-    def _missing(self, reply: Reply) -> bool:
+    def _missing(self, reply: HttpReply) -> bool:
         """True: there is no answer, and it goes without."""
         if not reply.problem:
             return False

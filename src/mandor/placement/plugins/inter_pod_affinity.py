@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.identity import Selector, Tie
+from mandor.placement.framework.identity import AffinityTerm, Selector
 from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
 from mandor.placement.framework.points import ALL_EVENTS, SCORE_MOST, SKIP, PreFilterPlugin, PreScorePlugin, Skip
-from mandor.placement.framework.request import GIVEN_UP_WEIGHT, PlacementRequest
+from mandor.placement.framework.request import RELAXED_WEIGHT, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.topology_counts import Domains
 
@@ -45,24 +45,24 @@ class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incre
 
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         fits = np.ones(len(nodes), dtype=np.bool_)
-        for tie in request.rules.apart:
-            fits &= _nobody(nodes.topology.domains(tie.selector, tie.over))
+        for term in request.rules.apart:
+            fits &= _nobody(nodes.topology.domains(term.selector, term.over))
         for _, owners in _against(request, nodes):
             fits &= _nobody(owners)
-        for tie in request.rules.near:
-            fits &= _company(tie, request, nodes)
+        for term in request.rules.near:
+            fits &= _company(term, request, nodes)
         return fits
 
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         said = [
-            f"not near {_shown(tie.selector)}"
-            for tie in request.rules.near
-            if not _company(tie, request, nodes)[refused].all()
+            f"not near {_shown(term.selector)}"
+            for term in request.rules.near
+            if not _company(term, request, nodes)[refused].all()
         ]
         said += [
-            f"not apart from {_shown(tie.selector)}"
-            for tie in request.rules.apart
-            if not _nobody(nodes.topology.domains(tie.selector, tie.over))[refused].all()
+            f"not apart from {_shown(term.selector)}"
+            for term in request.rules.apart
+            if not _nobody(nodes.topology.domains(term.selector, term.over))[refused].all()
         ]
         if any(not _nobody(owners)[refused].all() for _, owners in _against(request, nodes)):
             said.append("others there want to be apart from it")
@@ -87,28 +87,28 @@ class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incre
 
     def _pulls(self, request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[int, Domains]]:
         """Who draws it, and who pushes it away, and how much."""
-        for tie, weight in request.rules.ties_wished:
-            yield weight, nodes.topology.domains(tie.selector, tie.over)
-        for tie in nodes.topology.ties_on(request.identity):
-            weight = self._pull(tie, request)
+        for term, weight in request.rules.preferred_terms:
+            yield weight, nodes.topology.domains(term.selector, term.over)
+        for term in nodes.topology.terms_matching(request.identity):
+            weight = self._pull(term, request)
             if weight:
-                yield weight, nodes.topology.owners(tie)
+                yield weight, nodes.topology.owners(term)
 
-    def _pull(self, tie: Tie, request: PlacementRequest) -> int:
+    def _pull(self, term: AffinityTerm, request: PlacementRequest) -> int:
         """What a rule of a placed instance counts for the one that comes."""
-        if tie.strength == "prefer":
-            signed = tie.weight if tie.kind == "near" else -tie.weight
+        if term.strength == "prefer":
+            signed = term.weight if term.kind == "near" else -term.weight
             return 0 if self._args.ignore_preferred_terms_of_existing_pods else signed
-        if tie.kind == "near":
+        if term.kind == "near":
             return self._args.hard_pod_affinity_weight
-        return -GIVEN_UP_WEIGHT if tie.strength == "should" and request.lenient else 0
+        return -RELAXED_WEIGHT if term.strength == "should" and request.lenient else 0
 
 
-def _against(request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[Tie, Domains]]:
+def _against(request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[AffinityTerm, Domains]]:
     """Rules of placed instances that keep it away."""
-    for tie in nodes.topology.ties_on(request.identity):
-        if tie.kind == "apart" and (tie.strength == "must" or (tie.strength == "should" and not request.lenient)):
-            yield tie, nodes.topology.owners(tie)
+    for term in nodes.topology.terms_matching(request.identity):
+        if term.kind == "apart" and (term.strength == "must" or (term.strength == "should" and not request.lenient)):
+            yield term, nodes.topology.owners(term)
 
 
 def _nobody(domains: Domains) -> Mask:
@@ -116,12 +116,12 @@ def _nobody(domains: Domains) -> Mask:
     return empty
 
 
-def _company(tie: Tie, request: PlacementRequest, nodes: Snapshot) -> Mask:
+def _company(term: AffinityTerm, request: PlacementRequest, nodes: Snapshot) -> Mask:
     """Where those it wants to be near are; anywhere for the first of a set that names itself."""
-    domains = nodes.topology.domains(tie.selector, tie.over)
+    domains = nodes.topology.domains(term.selector, term.over)
     there: Mask = domains.at_nodes > 0
-    if tie.selector.matches(request.identity) and not there.any():
-        return nodes.topology.known(tie.over)
+    if term.selector.matches(request.identity) and not there.any():
+        return nodes.topology.known(term.over)
     return there
 
 

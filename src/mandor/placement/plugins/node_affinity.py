@@ -24,7 +24,7 @@ class NodeAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Increment
         return Reach.ATTRIBUTES
 
     def cache_key(self, request: PlacementRequest) -> Hashable:
-        return request.rules.where, request.rules.where_wished
+        return request.rules.where, request.rules.preferred_where
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
         return None if request.rules.where else SKIP
@@ -37,11 +37,11 @@ class NodeAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Increment
         return "; ".join("not " + " or ".join(f"`{text}`" for text in where.texts) for where in broken)
 
     def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return None if request.rules.where_wished else SKIP
+        return None if request.rules.preferred_where else SKIP
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         sums = np.zeros(len(nodes), dtype=np.int64)
-        for where, weight in request.rules.where_wished:
+        for where, weight in request.rules.preferred_where:
             sums += weight * kept(where, nodes)
         return sums
 

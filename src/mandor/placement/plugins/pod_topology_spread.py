@@ -10,7 +10,7 @@ from msgspec import Struct
 from mandor.model.placement import Spread
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.identity import NOBODY, selector_of
+from mandor.placement.framework.identity import NO_IDENTITY, selector_of
 from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
 from mandor.placement.framework.node_rule import keeping
 from mandor.placement.framework.points import (
@@ -135,8 +135,8 @@ class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incr
     def _wished(self, request: PlacementRequest) -> tuple[Sequence[SpreadOver], bool]:
         """The rules that are scored, and whether a node needs all their facts to count."""
         rules = request.rules
-        if rules.spread or rules.spread_wished or not self._defaults or request.identity is NOBODY:
-            return rules.spread_wished, True
+        if rules.spread or rules.preferred_spread or not self._defaults or request.identity is NO_IDENTITY:
+            return rules.preferred_spread, True
         made = [SpreadOver(rule, selector_of(rule, request.identity), counts_itself=True) for rule in self._defaults]
         return made, not self._system
 

@@ -38,12 +38,12 @@ class Proximity(PreScorePlugin, ScorePlugin):
         topology = nodes.topology
         sums = np.zeros(len(nodes), dtype=np.int64)
         for over in self._over:
-            for tie in request.shape.ties(request.identity):
-                if tie.kind == "near":
-                    sums += tie.weight * topology.domains(tie.selector, over).at_nodes
-            for tie in topology.ties_on(request.identity):
-                if tie.kind == "near":
-                    sums += tie.weight * topology.owners(tie, over).at_nodes
+            for term in request.shape.affinity_terms(request.identity):
+                if term.kind == "near":
+                    sums += term.weight * topology.domains(term.selector, over).at_nodes
+            for term in topology.terms_matching(request.identity):
+                if term.kind == "near":
+                    sums += term.weight * topology.owners(term, over).at_nodes
         return sums
 
     def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
@@ -51,6 +51,6 @@ class Proximity(PreScorePlugin, ScorePlugin):
 
 
 def _talks(request: PlacementRequest, nodes: Snapshot) -> bool:
-    return any(tie.kind == "near" for tie in request.shape.ties(request.identity)) or any(
-        tie.kind == "near" for tie in nodes.topology.ties_on(request.identity)
+    return any(term.kind == "near" for term in request.shape.affinity_terms(request.identity)) or any(
+        term.kind == "near" for term in nodes.topology.terms_matching(request.identity)
     )

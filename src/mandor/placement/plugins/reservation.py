@@ -9,7 +9,7 @@ from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
 from mandor.placement.framework.points import CAPACITY_EVENTS, SCORE_MOST, SKIP, PreFilterPlugin, PreScorePlugin, Skip
 from mandor.placement.framework.request import PlacementRequest
-from mandor.placement.framework.reservations import Held
+from mandor.placement.framework.reservations import ActiveReservation
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -64,7 +64,7 @@ class Reservation(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incrementa
         return scores
 
 
-def _held_by_node(reservations: list[Held], nodes: Snapshot) -> Iterator[tuple[int, dict[str, int]]]:
+def _held_by_node(reservations: list[ActiveReservation], nodes: Snapshot) -> Iterator[tuple[int, dict[str, int]]]:
     """What these still hold, by slot."""
     for name in {node for each in reservations for node in each.places}:
         slot = nodes.slots.get(name)
