@@ -38,7 +38,7 @@ class DaemonNodeIndex:
         self._sites[key] = release.meta.name, made
         return made
 
-    def still(self) -> Callable[[Release, str], DaemonNodes]:
+    def snapshot(self) -> Callable[[Release, str], DaemonNodes]:
         """Return `site` with cached copies, which do not change during a plan."""
         found: dict[tuple[str, str], DaemonNodes] = {}
 

@@ -201,7 +201,7 @@ class _Pool:
         for _ in range(min(missing, self.room) if kind is not None else 0):
             assert kind is not None
             self._order(kind, f"the pool needs at least {self.scaling.min} machines", new_id)
-        self.message = self._story()
+        self.message = self._status_message()
 
     @property
     def room(self) -> int:
@@ -217,7 +217,7 @@ class _Pool:
         self.machines.append(machine)
         self.draft.note(self.pool, "MachineOrdered", f"ordered {machine.id} ({kind}): {why}")
 
-    def _story(self) -> str:
+    def _status_message(self) -> str:
         assert self.scaling is not None
         resting = [f"{kind} failed: {each.message}" for kind, each in self.trouble.items() if self.resting(kind)]
         full = self.seen.work_is_pending and len(self.machines) >= self.scaling.max

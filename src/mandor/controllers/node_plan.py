@@ -62,7 +62,7 @@ def permit(
     That is more likely a network failure than as many dead machines, and replacing everything would stop what
     still runs when the machines return. `heard`: number of nodes with heartbeats, by pool.
     """
-    given = _still_given(unheard, before)
+    given = _earlier_permits(unheard, before)
     last = dict(before.last)
     mass: set[str] = set()
     pools: dict[str, list[NodeState]] = {}
@@ -80,7 +80,7 @@ def permit(
     return Permits(given, last, frozenset(mass))
 
 
-def _still_given(unheard: Sequence[NodeState], before: Permits) -> dict[str, float]:
+def _earlier_permits(unheard: Sequence[NodeState], before: Permits) -> dict[str, float]:
     """Return the earlier permits of nodes still without heartbeats. Nodes that are Down already count as permitted."""
     return {
         each.node.meta.name: before.given.get(each.node.meta.name, float("-inf"))

@@ -108,7 +108,7 @@ async def _work(controller: Controller[Any], queue: Queue, measures: Measures, t
 
 
 def _about(key: Hashable) -> dict[str, object]:
-    """What a record about it says, for machines."""
+    """Return the facts of a log record about a key."""
     return {"namespace": key.namespace, key.kind: key.name} if isinstance(key, Key) else {}
 
 

@@ -54,7 +54,7 @@ class Other(NamedTuple):
 
     workload: Workload
     current: bool
-    """Its status describes the current template."""
+    """Whether the status of the workload describes its current template."""
 
 
 def no_dependency(name: str) -> Other | None:

@@ -148,7 +148,7 @@ class WorkloadController(Controller[Name]):
             taken=lambda name: self._taken(key, name),
             bound_to_node=self._bound_to_node,
             ready_seconds=lambda instance: self._ready_seconds(key, instance),
-            site=self._daemon_nodes.still(),
+            site=self._daemon_nodes.snapshot(),
             other=lambda name: self._other(key, name),
         )
         seen = WorkloadInputs(workload, self._releases.of(key), instances)

@@ -45,7 +45,7 @@ class Election:
         address: str = "",
         lease_channel: LeaseChannel | None = None,
     ) -> None:
-        """With a lease channel, a thread renews the lease independently of the event loop; see `LeaseRenewer`."""
+        """`lease_channel`: if given, a `LeaseRenewer` thread renews the lease independently of the event loop."""
         self._store = store
         self._channel = lease_channel
         self._name = name
