@@ -11,8 +11,8 @@ import pytest
 
 from mandor.baremetal import worker
 from mandor.baremetal.request_change import read_request, request_key
-from mandor.lib.backoff import Backoff
 from mandor.lib.clock import SystemClock
+from mandor.lib.delay import Delay
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.record import Event
@@ -33,7 +33,7 @@ AT_ONCE = ServerSettings(task_attempts=1)
 async def schedule_all(store: Store, settings: ServerSettings, crowded: worker.Crowded = worker.never_crowded) -> None:
     clock = SystemClock()
     async with Background() as tasks:
-        pause = Backoff(first_seconds=0.05, most_seconds=0.2)
+        pause = Delay(first_seconds=0.05, most_seconds=0.2)
         tasks.start(Scheduler(store, clock, Recorder(store, "scheduler", clock), pause=pause).run())
         tasks.start(lead(store, clock, settings, None, crowded))
         await tasks.wait()

@@ -137,7 +137,7 @@ async def test_one_that_failed_is_waited_for_and_that_is_said(world: World) -> N
     end_all(world, "migrate", Phase.FAILED)
     await world.apply(make_workload("migrate", type="batch", batch={"retries": 0}))
     await world.apply(web(depends_on={"migrate": "completed"}))
-    await world.until(lambda: waits(world) == "waits for migrate to complete (it has failed)")
+    await world.until(lambda: waits(world) == "waits for migrate to complete (it failed)")
     end_all(world, "migrate")
     await world.apply(make_workload("migrate", type="batch", batch={"retries": 0}, restarted=1))
     await world.until(lambda: len(serving(world)) == 2)

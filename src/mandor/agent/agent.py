@@ -11,6 +11,7 @@ from mandor.agent.cluster_contact import ClusterContact, OwnClusterStore
 from mandor.agent.eviction import PressureEviction
 from mandor.agent.feed import Feed, KindRouter, Reader, Source
 from mandor.agent.fingerprint import boot_id
+from mandor.agent.foreign_ports import PortInUse, no_port_in_use
 from mandor.agent.guard import GuardControl
 from mandor.agent.heartbeat import HeartbeatSender
 from mandor.agent.image import ImageLoader
@@ -21,7 +22,6 @@ from mandor.agent.machine import EngineDisks, Machine, ThisMachine
 from mandor.agent.metrics import node_families, unit_families
 from mandor.agent.node import NodeKeeper
 from mandor.agent.node_instances import NodeInstances
-from mandor.agent.ports import PortInUse, no_port_in_use
 from mandor.agent.pressure import Reading
 from mandor.agent.probes import RunProbe, run_probe
 from mandor.agent.renewal import CertificateKeeper, CredentialKeeper

@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from mandor.agent.feed import Source
 from mandor.agent.fingerprint import capabilities, images, local_address, node_status
+from mandor.agent.foreign_ports import ForeignPorts, PortInUse, no_port_in_use
 from mandor.agent.machine import Machine
 from mandor.agent.order import Order
-from mandor.agent.ports import ForeignPorts, PortInUse, no_port_in_use, unchosen
+from mandor.agent.ports import unchosen
 from mandor.agent.settings import AgentSettings
 from mandor.agent.usage_throttle import UsageThrottle
 from mandor.engines.base import Engine

@@ -7,7 +7,7 @@ import msgspec
 
 from mandor.agent.order import Supervision, TaskMemory
 from mandor.engines.base import Observed
-from mandor.lib.backoff import Backoff
+from mandor.lib.delay import Delay
 from mandor.lib.quantity import Seconds
 
 Role = Literal["main", "init", "sidecar"]
@@ -82,7 +82,7 @@ def after(end: End, role: Role, memory: TaskMemory, supervision: Supervision, ta
 
 
 def _next(end: End, ended: TaskMemory, recent: tuple[float, ...], supervision: Supervision) -> TaskMemory:
-    pause = Backoff(supervision.restart.delay, supervision.restart.max_delay).pause(len(recent) + 1)
+    pause = Delay(supervision.restart.delay, supervision.restart.max_delay).after(len(recent) + 1)
     return msgspec.structs.replace(
         ended,
         attempt=ended.attempt + 1,

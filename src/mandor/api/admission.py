@@ -12,7 +12,8 @@ from mandor.api.secret import sealed
 from mandor.engines.registry import check_options
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid
-from mandor.lib.steps import chosen, in_turns
+from mandor.lib.steps import chosen
+from mandor.lib.turns import in_turns
 from mandor.lib.words import did_you_mean
 from mandor.model.allowance import with_allowed
 from mandor.model.depends import HINT as UNTIE

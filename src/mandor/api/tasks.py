@@ -7,7 +7,8 @@ from mandor.api.caller import Caller
 from mandor.errors import Invalid, TooMany
 from mandor.lib.clock import Clock
 from mandor.lib.ids import random_uuid
-from mandor.lib.steps import chosen, in_turns
+from mandor.lib.steps import chosen
+from mandor.lib.turns import in_turns
 from mandor.lib.words import did_you_mean
 from mandor.model.meta import Meta, Object
 from mandor.model.node import Node

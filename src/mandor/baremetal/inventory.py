@@ -13,7 +13,8 @@ from mandor.errors import Conflict, Invalid, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
-from mandor.lib.steps import FEW, WRITTEN, Steps, in_turns, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.inventory import Inventory, InventorySpec, InventoryStatus
 from mandor.model.meta import Key, Meta

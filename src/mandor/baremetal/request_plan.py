@@ -121,7 +121,7 @@ def _stuck(request: VmRequest, settings: VmRequestSettings, now: float) -> bool:
     idle = now - status.since
     if idle <= settings.stuck_seconds or status.state not in {"Queued", "Processing"}:
         return False
-    return idle > settings.stuck_seconds + settings.pause.pause(max(status.attempts, 1), chance=1.0)
+    return idle > settings.stuck_seconds + settings.pause.after(max(status.attempts, 1)) * (1 + settings.jitter)
 
 
 def address_of(node: Node | None) -> str:

@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from mandor.lib.backoff import Backoff
+from mandor.lib.delay import Delay
 
 
 @dataclass(frozen=True, slots=True)
 class VmRequestSettings:
     attempts: int = 4
     """Attempts before a request fails."""
-    pause: Backoff = field(default_factory=lambda: Backoff(first_seconds=1.0, most_seconds=60.0, jitter=0.3))
+    pause: Delay = field(default_factory=lambda: Delay(first_seconds=1.0, most_seconds=60.0))
     """Pause between two attempts."""
+    jitter: float = 0.3
+    """Share by which a pause is randomly longer or shorter."""
     verdict_seconds: float = 30.0
     """Seconds to wait for the scheduler's decision before an attempt fails."""
     stuck_seconds: float = 60.0

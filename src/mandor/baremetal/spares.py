@@ -19,8 +19,8 @@ from mandor.errors import MandorError, NotFound
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
-from mandor.lib.steps import in_turns
 from mandor.lib.tasks import Background
+from mandor.lib.turns import in_turns
 from mandor.model.meta import Key
 from mandor.model.spare import Spare, SparePhase
 from mandor.store.base import WRITES_MOST, Change, Delete, Store

@@ -10,7 +10,8 @@ from mandor.baremetal.request_plan import plan_sweep
 from mandor.baremetal.settings import VmRequestSettings
 from mandor.errors import Conflict, MandorError, NotFound
 from mandor.lib.clock import Clock
-from mandor.lib.steps import chosen, in_turns
+from mandor.lib.steps import chosen
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.node import Node
 from mandor.model.vm_request import VmRequest

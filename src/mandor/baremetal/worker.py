@@ -11,6 +11,7 @@ from mandor.baremetal.request_change import change_request, read_request, reques
 from mandor.baremetal.request_plan import ClaimResult, address_of, begun, claim_result, placed, refused
 from mandor.baremetal.settings import VmRequestSettings
 from mandor.errors import Conflict, MandorError, NotFound
+from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
 from mandor.model.claim import LABELS
@@ -60,6 +61,8 @@ class Worker:
         """Combines simultaneous commits of several requests."""
         self._clock, self._queue, self._recorder = clock, queue, recorder
         self._settings = settings or VmRequestSettings()
+        delay = self._settings.pause
+        self._pause = Backoff(delay.first_seconds, delay.most_seconds, self._settings.jitter)
         self._claims = Mirror(store, Instance.kind, CLAIMS)
         self._waiting: dict[Key, asyncio.Future[ClaimResult]] = {}
         self._in_hand: set[str] = set()
@@ -115,7 +118,7 @@ class Worker:
             await self._work(delivery)
         except MandorError as error:
             log.warning("VM request %s is retried later: %s", delivery.request, error, extra={"facts": error.facts})
-            await delivery.retry(0, self._settings.pause.pause(1))
+            await delivery.retry(0, self._pause.pause(1))
         finally:
             self._in_hand.discard(delivery.request)
             if len(self._in_hand) <= self._enough:
@@ -183,7 +186,7 @@ class Worker:
             await delivery.done()
         elif after.status.state == "Queued":
             tries = after.status.attempts
-            await delivery.retry(tries, self._settings.pause.pause(tries))
+            await delivery.retry(tries, self._pause.pause(tries))
         else:
             log.warning("VM request %s failed in %d attempts: %s", delivery.request, after.status.attempts, found.why)
             await delivery.fail(found.why)

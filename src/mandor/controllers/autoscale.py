@@ -15,7 +15,8 @@ from mandor.controllers.heartbeats import Servers
 from mandor.controllers.writer import Writer
 from mandor.errors import MandorError, Unavailable
 from mandor.lib.clock import Clock
-from mandor.lib.steps import FEW, WRITTEN, Steps, in_turns, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
+from mandor.lib.turns import in_turns
 from mandor.model.autoscale import Autoscale, AutoscaleStatus, Metric
 from mandor.model.instance import Instance
 from mandor.model.meta import Key

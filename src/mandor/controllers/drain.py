@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from mandor.controllers.draft import Draft
 from mandor.controllers.drain_plan import DrainInputs, Groups, end_drain, must_leave, plan_drain, stay
-from mandor.controllers.instance_index import InstanceIndex, bound_to_node, group_of, workload_of
+from mandor.controllers.group_name import group_of
+from mandor.controllers.instance_index import InstanceIndex, bound_to_node, workload_of
 from mandor.controllers.per_node import PerNodeController
 from mandor.lib.clock import Clock
 from mandor.lib.steps import WRITTEN, Steps

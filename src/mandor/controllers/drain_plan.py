@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.instance_index import GroupName, group_of
+from mandor.controllers.group_name import GroupName, group_of
 from mandor.lib.quantity import Seconds
 from mandor.lib.steps import Steps, at_once, pieces
 from mandor.model.instance import Instance, Move

@@ -11,7 +11,8 @@ from mandor.controllers.garbage_plan import Keep
 from mandor.controllers.heartbeats import SERVER
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
-from mandor.lib.steps import chosen, in_turns
+from mandor.lib.steps import chosen
+from mandor.lib.turns import in_turns
 from mandor.model.decision import DecisionRecord
 from mandor.model.instance import Instance
 from mandor.model.meta import Object

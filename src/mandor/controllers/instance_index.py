@@ -1,28 +1,13 @@
 """InstanceIndex: instances by node and by group, kept only while a controller needs it."""
 
-from typing import NamedTuple
-
 from mandor.controllers.base import Grouped
+from mandor.controllers.group_name import GroupName, group_of
 from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.volume import Volume
 from mandor.model.workload import Workload
 from mandor.store.mirror import Mirror
-
-
-class GroupName(NamedTuple):
-    namespace: str
-    workload: str
-    group: str
-
-    def __str__(self) -> str:
-        named = f"{self.namespace}/{self.workload}"
-        return named if self.group == "main" else f"{named}, group {self.group}"
-
-
-def group_of(instance: Instance) -> GroupName:
-    return GroupName(instance.meta.namespace, instance.spec.workload, instance.spec.group)
 
 
 class InstanceIndex:

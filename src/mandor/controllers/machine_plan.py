@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from mandor.controllers.draft import Draft
 from mandor.controllers.growth_plan import Order
-from mandor.lib.backoff import Backoff
+from mandor.lib.delay import Delay
 from mandor.lib.quantity import Seconds
 from mandor.model.machine import Machine, MachinePhase, NodeAutoscale, OrderFailures, PoolScaling
 from mandor.model.meta import Key
@@ -16,7 +16,7 @@ from mandor.model.pool import NodePool
 from mandor.model.record import Token
 from mandor.store.base import Delete, Write
 
-AFTER_FAILURE = Backoff(first_seconds=60.0, most_seconds=1800.0, jitter=0.0)
+AFTER_FAILURE = Delay(first_seconds=60.0, most_seconds=1800.0)
 SHOWN_MOST = 3  # instances named in a message
 
 
@@ -122,7 +122,7 @@ class _Pool:
 
     def _failed(self, machine: Machine, why: str) -> Machine:
         failures = self.trouble[machine.kind].failures + 1 if machine.kind in self.trouble else 1
-        pause = AFTER_FAILURE.pause(failures)
+        pause = AFTER_FAILURE.after(failures)
         self.trouble[machine.kind] = OrderFailures(failures=failures, until=self.now + pause, message=why[:500])
         again = f"no {machine.kind} is ordered for {Seconds(pause)}"
         self.draft.note(self.pool, "MachineFailed", f"{machine.id} ({machine.kind}): {why}; {again}", warning=True)

@@ -17,7 +17,7 @@ from mandor.controllers.writer import Writer
 from mandor.errors import MandorError
 from mandor.lib.clock import Clock
 from mandor.lib.ids import new_uid
-from mandor.lib.steps import in_turns
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.machine import Machine, NodeAutoscale
 from mandor.model.meta import Key

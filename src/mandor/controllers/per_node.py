@@ -8,7 +8,8 @@ from mandor.controllers.draft import Draft
 from mandor.controllers.instance_index import InstanceIndex
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
-from mandor.lib.steps import Steps, in_turns
+from mandor.lib.steps import Steps
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node

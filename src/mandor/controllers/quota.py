@@ -6,7 +6,8 @@ from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.quota_plan import plan
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
-from mandor.lib.steps import Steps, in_turns, pieces
+from mandor.lib.steps import Steps, pieces
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.quota import Quota

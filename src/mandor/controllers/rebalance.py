@@ -12,7 +12,8 @@ from mandor.controllers.rebalance_plan import RebalanceInputs, cancelled, due, f
 from mandor.controllers.restore import Profiles
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
-from mandor.lib.steps import Steps, in_turns, pieces
+from mandor.lib.steps import Steps, pieces
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node

@@ -7,7 +7,8 @@ from mandor.controllers.base import Controller
 from mandor.controllers.reservation_plan import plan_reservation
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
-from mandor.lib.steps import FEW, WRITTEN, Steps, in_turns, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node

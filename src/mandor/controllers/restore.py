@@ -14,7 +14,7 @@ from mandor.controllers.restore_plan import destination, second_best
 from mandor.controllers.writer import Writer
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
-from mandor.lib.steps import in_turns
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance, Move
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node

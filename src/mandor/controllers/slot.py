@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from mandor.controllers.draft import Draft
-from mandor.lib.backoff import Backoff
+from mandor.lib.delay import Delay
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, daemon_name, instance_name
 from mandor.model.meta import Meta
@@ -365,7 +365,7 @@ def wait_seconds(instance: Instance, group: Group, now: float, earlier: int) -> 
     `since` is from the agent's wall clock; if that runs ahead, the wait is still at most the back-off itself.
     """
     times = group.reschedule
-    pause = REFUSED_SECONDS if refused(instance) else Backoff(times.delay, times.max_delay).pause(earlier + 1)
+    pause = REFUSED_SECONDS if refused(instance) else Delay(times.delay, times.max_delay).after(earlier + 1)
     return min(instance.status.since + pause - now, pause)
 
 

@@ -17,7 +17,8 @@ from mandor.controllers.slot import ClusterView, Other
 from mandor.controllers.workload_plan import WorkloadInputs, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
-from mandor.lib.steps import Steps, chosen, in_turns
+from mandor.lib.steps import Steps, chosen
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase

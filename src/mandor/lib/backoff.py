@@ -3,6 +3,8 @@
 import random
 from dataclasses import dataclass
 
+from mandor.lib.delay import Delay
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -14,8 +16,7 @@ class Backoff:
 
     def pause(self, failures: int, *, chance: float | None = None) -> float:
         """How long to wait after the given number of failures in a row (1 or more)."""
-        exponent = min(max(failures, 1) - 1, 60)
-        plain = min(self.first_seconds * 2.0**exponent, self.most_seconds)
+        plain = Delay(self.first_seconds, self.most_seconds).after(failures)
         if not self.jitter:
             return plain
         roll = random.random() if chance is None else chance

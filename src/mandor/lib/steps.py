@@ -4,7 +4,6 @@ It is counted in *looks*: what it takes to look at one object among many, half a
 not timed: the same work is cut in the same places on every machine, and in a simulation.
 """
 
-import asyncio
 from collections.abc import Callable, Generator, Iterable, Iterator, MutableSet, Sequence
 from heapq import merge
 from typing import Any, TypeVar
@@ -23,20 +22,6 @@ TURN = 6_000
 """After so many looks others have their turn: some milliseconds."""
 WRITTEN = 15
 """Looks that making a new version of an object takes, or judging one by more than a field or two."""
-
-
-async def in_turns(steps: Steps[R]) -> R:
-    """Do it all; others have their turn now and then."""
-    done = 0
-    while True:
-        try:
-            done += next(steps)
-        except StopIteration as end:
-            result: R = end.value
-            return result
-        if done >= TURN:
-            done = 0
-            await asyncio.sleep(0)
 
 
 def at_once(steps: Steps[R]) -> R:

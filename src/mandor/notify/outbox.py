@@ -14,8 +14,9 @@ import msgspec
 from mandor.errors import Conflict, Expired, Invalid, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
-from mandor.lib.steps import chosen, in_turns, ordered
+from mandor.lib.steps import chosen, ordered
 from mandor.lib.tasks import Background
+from mandor.lib.turns import in_turns
 from mandor.model.receiver import LOG_MOST, Delivery, Outcome, Receiver
 from mandor.model.record import Event
 from mandor.notify.message import Message, made_up, message_of, wanted

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from mandor.errors import Invalid
-from mandor.lib.backoff import Backoff
+from mandor.lib.delay import Delay
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, load_all
 from mandor.model.claim import CLAIM_PROFILE
@@ -93,7 +93,7 @@ class ProfileConfig:
 class SchedulerConfig:
     profiles: tuple[ProfileConfig, ...]
     extenders: tuple[Extender, ...] = ()
-    pause: Backoff | None = None
+    pause: Delay | None = None
     """None: as it is without configuration."""
     ignored: tuple[str, ...] = ()
     """Keys that stand there and mean nothing here."""
@@ -211,7 +211,7 @@ class _Reading:
             at = source.lines.get("apiVersion", line)
             self.reader.wrong(at, "apiVersion", f"{version!r} is not known", "write kubescheduler.config.k8s.io/v1")
 
-    def _pause(self, source: Map) -> Backoff | None:
+    def _pause(self, source: Map) -> Delay | None:
         keys = ("podInitialBackoffSeconds", "podMaxBackoffSeconds")
         if not source.keys() & set(keys):
             return None
@@ -225,7 +225,7 @@ class _Reading:
         if not 1 <= first <= most <= 3600:
             at = source.lines.get(keys[0]) or source.lines[keys[1]]
             self.reader.wrong(at, keys[0], f"pauses from {first} to {most} seconds; 1 <= first <= most <= 3600")
-        return Backoff(first_seconds=float(first), most_seconds=float(most))
+        return Delay(first_seconds=float(first), most_seconds=float(most))
 
     def _profiles(self, source: Map) -> tuple[ProfileConfig, ...]:
         found: dict[str, ProfileConfig] = {}

@@ -15,9 +15,9 @@ import uvloop
 
 from mandor.agent.agent import Agent
 from mandor.agent.fingerprint import capacity
+from mandor.agent.foreign_ports import port_in_use
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import SECRET_FILES, Journal
-from mandor.agent.ports import port_in_use
 from mandor.agent.pressure import DEFAULT_THRESHOLDS, Threshold
 from mandor.agent.settings import AgentSettings
 from mandor.agent.shipping.agent_logs import AgentLogHandler

@@ -13,8 +13,8 @@ from mandor.baremetal.sweeper import RequestSweeper
 from mandor.baremetal.targets import make_target, read_targets
 from mandor.baremetal.worker import CLAIMS, Crowded, Worker, never_crowded
 from mandor.errors import Invalid
-from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.delay import Delay
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.node import Node
@@ -26,7 +26,7 @@ from mandor.store.recorder import Recorder
 
 
 def task_settings(settings: ServerSettings) -> VmRequestSettings:
-    pause = Backoff(first_seconds=float(settings.task_pause), most_seconds=60.0, jitter=0.3)
+    pause = Delay(first_seconds=float(settings.task_pause), most_seconds=60.0)
     return VmRequestSettings(attempts=settings.task_attempts, pause=pause)
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from mandor.errors import Conflict, Unavailable
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
-from mandor.lib.steps import Steps, at_once, in_turns, pieces
+from mandor.lib.steps import Steps, at_once, pieces
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase

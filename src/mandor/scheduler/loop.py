@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 
-from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.delay import Delay
 from mandor.lib.metrics import Family
-from mandor.lib.steps import in_turns
 from mandor.lib.tasks import Background
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
@@ -98,7 +98,7 @@ class Scheduler:
         *,
         profiles: Profiles | Callable[[Handle], Profiles] | None = None,
         seed: str = "",
-        pause: Backoff = PAUSE,
+        pause: Delay = PAUSE,
         inquire: Inquire = refuse_questions,
         watchdog: Watchdog | None = None,
         pools: Pools = None,
@@ -224,7 +224,7 @@ class Scheduler:
         """Return the metric families of the scheduler."""
         return self._metrics.families(self._queue, self.watchdog, len(self.view.table))
 
-    def use(self, profiles: Profiles, pause: Backoff | None = None) -> None:
+    def use(self, profiles: Profiles, pause: Delay | None = None) -> None:
         """Use other profiles from the next cycle on; attempts that have a node keep the plugins that decided them."""
         self._in_use.replace(profiles)
         self._deciding.forget()

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from typing import Any, Protocol, TypeVar
 
-from mandor.lib.backoff import Backoff
+from mandor.lib.delay import Delay
 from mandor.lib.line import Line
 from mandor.lib.steps import WRITTEN, Steps, pieces
 from mandor.model.meta import Key
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 FLUSH_SECONDS = 300.0
 """Seconds after which an unschedulable attempt is retried without an event."""
-PAUSE = Backoff(first_seconds=1.0, most_seconds=10.0)
+PAUSE = Delay(first_seconds=1.0, most_seconds=10.0)
 
 
 WOKEN = 100
@@ -73,7 +73,7 @@ class SchedulingQueue:
         self,
         sort: QueueSortPlugin,
         *,
-        pause: Backoff = PAUSE,
+        pause: Delay = PAUSE,
         flush_seconds: float = FLUSH_SECONDS,
         gates: Gates = lambda request: (),
         outright: Outright = lambda request: (),
@@ -399,7 +399,7 @@ class SchedulingQueue:
                     return True
         return not asked
 
-    def use(self, sort: QueueSortPlugin, *, now: float, pause: Backoff | None = None) -> None:
+    def use(self, sort: QueueSortPlugin, *, now: float, pause: Delay | None = None) -> None:
         """Use other plugins: sort the active attempts again and retry all that wait.
 
         `pause`: the new back-off, which also applies to current pauses.
@@ -460,7 +460,7 @@ class SchedulingQueue:
             self._pause_attempt(attempt)
 
     def _paused_until(self, attempt: Attempt) -> float:
-        return attempt.failed_at + self._pause.pause(attempt.failures)
+        return attempt.failed_at + self._pause.after(attempt.failures)
 
     def _admit(self, attempt: Attempt) -> None:
         """Activate an attempt unless a PreEnqueue plugin keeps it out."""

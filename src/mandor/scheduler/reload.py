@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mandor.errors import Invalid
-from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.delay import Delay
 from mandor.lib.owned_file import read_owned
 from mandor.placement.config import SchedulerConfig, default_config, read_config, without
 from mandor.placement.framework.handle import Handle
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
 """Seconds between two checks of the files."""
 
-Use = Callable[[dict[str, Profile], Backoff], None]
+Use = Callable[[dict[str, Profile], Delay], None]
 """Called with new profiles, and the pause between the tries of one instance."""
 FileStamps = tuple[tuple[str, int, int, int], ...]
 
@@ -106,7 +106,7 @@ class Configured:
         self._factory: ProfileFactory | None = None
         self.config: SchedulerConfig | None = None
 
-    def pause(self) -> Backoff:
+    def pause(self) -> Delay:
         """Return the configured pause between the tries of one instance."""
         return self._source.read()[0].pause or PAUSE
 

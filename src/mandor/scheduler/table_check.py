@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from mandor.lib.clock import Clock
-from mandor.lib.steps import FEW, WRITTEN, Steps, in_turns, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
+from mandor.lib.turns import in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node

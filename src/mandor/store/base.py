@@ -7,7 +7,6 @@
   changes it raises `Expired`; the watcher lists again and continues from there.
 """
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -138,8 +137,8 @@ class Store(ABC):
     async def get(self, key: Key) -> Object | None: ...
 
     async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
-        """Return the result of `get` for each key, with a single request where the store supports that."""
-        return await asyncio.gather(*map(self.get, keys))
+        """Return the result of `get` for each key, with fewer requests where the store supports that."""
+        return [await self.get(key) for key in keys]
 
     @abstractmethod
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:

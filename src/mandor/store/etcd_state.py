@@ -12,7 +12,8 @@ from msgspec.structs import force_setattr
 
 from mandor.errors import Invalid, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
-from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, emptied, in_turns, ordered
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, emptied, ordered
+from mandor.lib.turns import in_turns
 from mandor.model.codec import KINDS, decode
 from mandor.model.meta import Key, Object
 from mandor.store.base import LARGE_BYTES, Change

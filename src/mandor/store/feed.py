@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 
-from mandor.lib.steps import chosen, in_turns
+from mandor.lib.steps import chosen
+from mandor.lib.turns import in_turns
 from mandor.model.meta import Object
 from mandor.store.base import ALL, Change, Filter, Listing
 from mandor.store.idle_timers import IdleTimer

@@ -18,8 +18,8 @@ from mandor.baremetal.queue import VmRequestQueue
 from mandor.baremetal.rabbitmq import DEAD, RabbitQueue
 from mandor.baremetal.settings import VmRequestSettings
 from mandor.baremetal.worker import Worker
-from mandor.lib.backoff import Backoff
 from mandor.lib.clock import SystemClock
+from mandor.lib.delay import Delay
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
@@ -96,7 +96,7 @@ async def start(stack: AsyncExitStack, store: Store, url: str, *, workers: int =
     await stack.enter_async_context(tasks)
     background = await stack.enter_async_context(Background())
     recorder = Recorder(store, "tasks", clock)
-    settings = VmRequestSettings(pause=Backoff(first_seconds=0.1, most_seconds=0.5, jitter=0.3))
+    settings = VmRequestSettings(pause=Delay(first_seconds=0.1, most_seconds=0.5))
     background.start(Scheduler(store, clock, Recorder(store, "scheduler", clock)).run())
     background.start(feeder.run())
     for queue in queues[1:]:

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from mandor.agent.foreign_ports import port_in_use
 from mandor.agent.launch import make_launch
 from mandor.agent.order import Order
-from mandor.agent.ports import port_in_use, ports_of, publishes
+from mandor.agent.ports import ports_of, publishes
 from mandor.engines.base import Launch, Unit
 from mandor.errors import PortTaken
 from mandor.model.codec import from_plain

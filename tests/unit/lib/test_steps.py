@@ -7,7 +7,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mandor.lib.steps import PIECE, TURN, Steps, at_once, chosen, in_turns, ordered, pieces
+from mandor.lib.steps import PIECE, TURN, Steps, at_once, chosen, ordered, pieces
+from mandor.lib.turns import in_turns
 
 
 def work(looks: list[int]) -> Steps[str]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mandor.errors import Invalid
-from mandor.lib.backoff import Backoff
+from mandor.lib.delay import Delay
 from mandor.model.meta import Key
 from mandor.placement.built_in import DEFAULTS
 from mandor.placement.config import SchedulerConfig, default_config, read_config
@@ -147,7 +147,7 @@ profiles:
 def test_a_file_of_kubernetes_loads_as_it_is() -> None:
     config = read(KUBERNETES)
     assert config.ignored == ("clientConnection", "leaderElection", "parallelism", "percentageOfNodesToScore")
-    assert config.pause == Backoff(first_seconds=2, most_seconds=20)
+    assert config.pause == Delay(first_seconds=2, most_seconds=20)
     made = make(KUBERNETES)
     assert list(made) == ["default", "no-scoring-scheduler", "baremetal"]
     assert made["no-scoring-scheduler"].scores == ()

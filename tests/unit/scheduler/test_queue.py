@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mandor.lib.backoff import Backoff
+from mandor.lib.delay import Delay
 from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -112,7 +112,7 @@ def test_a_failure_pauses_for_a_second_and_then_twice_as_long_up_to_ten() -> Non
 def test_another_pause_holds_for_those_who_pause_already() -> None:
     queue = make_queue("a", "b")
     queue.back_off(pop(queue), now=0)
-    queue.use(PrioritySort(), now=0, pause=Backoff(first_seconds=5, most_seconds=60))
+    queue.use(PrioritySort(), now=0, pause=Delay(first_seconds=5, most_seconds=60))
     queue.back_off(pop(queue), now=0)
     queue.flush(now=4.9)
     assert queue.pop() is None

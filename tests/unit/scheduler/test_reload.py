@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mandor.errors import Invalid
-from mandor.lib.backoff import Backoff
 from mandor.lib.clock import ManualClock, settle
+from mandor.lib.delay import Delay
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.profile import Profile
 from mandor.scheduler.queue import PAUSE
@@ -31,7 +31,7 @@ class Desk:
     def check(self) -> bool:
         return self.configured.check(self.use)
 
-    def use(self, profiles: dict[str, Profile], pause: Backoff) -> None:
+    def use(self, profiles: dict[str, Profile], pause: Delay) -> None:
         self.used.append(profiles)
         self.pause = pause
 
@@ -58,7 +58,7 @@ def test_a_changed_file_applies_without_a_restart(desk: Desk) -> None:
 def test_changed_pauses_apply_without_a_restart(desk: Desk) -> None:
     desk.file.write_text("podInitialBackoffSeconds: 3\npodMaxBackoffSeconds: 7\n")
     assert desk.check()
-    assert desk.pause == Backoff(3, 7)
+    assert desk.pause == Delay(3, 7)
     desk.file.write_text("profiles: []\n")
     assert desk.check()
     assert desk.pause == PAUSE

@@ -15,7 +15,8 @@ from mandor.api.routes.objects import TRIES, author_of, key_of
 from mandor.api.routes.queries import NameQuery
 from mandor.api.writing import commit_as
 from mandor.errors import Conflict, Invalid
-from mandor.lib.steps import Steps, chosen, in_turns
+from mandor.lib.steps import Steps, chosen
+from mandor.lib.turns import in_turns
 from mandor.model.meta import InvalidField, Object
 from mandor.model.rollout import Rollout
 from mandor.model.workload import Release, Workload
