@@ -22,7 +22,9 @@ CYCLES = {
     frozenset({"mandor.cli.top.app", "mandor.cli.top.list_page", "mandor.cli.top.page", "mandor.cli.top.text_page"}),
     frozenset({"mandor.model.live_file", "mandor.model.task"}),
     frozenset(f"mandor.model.{name}" for name in ("batch", "daemon", "depends", "secret_change", "workload")),
-    frozenset(f"mandor.placement.framework.{name}" for name in ("dry_run", "points", "profile", "runtime")),
+    frozenset(
+        f"mandor.placement.framework.{name}" for name in ("dry_run", "incremental", "points", "profile", "runtime")
+    ),
     frozenset({"mandor.placement.allocation_state", "mandor.placement.table"}),
     frozenset({"mandor.telemetry.span", "mandor.telemetry.tracer"}),
 }
