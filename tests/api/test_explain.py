@@ -99,10 +99,10 @@ async def test_a_placed_instance_is_told_how_the_nodes_compare(dev: Api) -> None
     await fill(dev)
     found = await ask(dev, "instances/web-0")
     assert found["node"] == "n1"
-    assert found["summary"] == "it is on n1, the only node that fits"
+    assert found["summary"] == "placed on n1, the only node that fits"
     assert [each["node"] for each in found["scores"]] == ["n1"]
     assert found["scores"][0]["total"] == sum(part["weight"] * part["score"] for part in found["scores"][0]["parts"])
-    assert found["since"] == ["the decision itself is not kept: the scores are those of now, without this instance"]
+    assert found["since"] == ["the decision is not stored; the scores are as of now, without this instance"]
 
 
 async def test_what_has_changed_since_the_decision_is_told(dev: Api) -> None:
@@ -115,9 +115,9 @@ async def test_what_has_changed_since_the_decision_is_told(dev: Api) -> None:
     await put(dev, DecisionRecord(meta=Meta(name="web-0", namespace="default"), spec=spec))
     found = await ask(dev, "instances/web-0")
     assert found["decision"]["node"] == "n1"
-    assert any(each.startswith("n1 had 3 points when it was chosen") for each in found["since"])
+    assert any(each.startswith("n1 scored 3 points when it was chosen") for each in found["since"])
     assert "n9 is gone" in found["since"]
-    assert "n1, n2 have come" in found["since"]
+    assert "n1, n2 were added" in found["since"]
 
 
 async def test_a_node_that_would_not_take_it_now_is_said_to(dev: Api) -> None:
@@ -126,7 +126,7 @@ async def test_a_node_that_would_not_take_it_now_is_said_to(dev: Api) -> None:
     assert node is not None
     await put(dev, node.changed(spec=msgspec.structs.replace(node.spec, cordoned=True)))
     found = await ask(dev, "instances/web-0")
-    assert found["summary"] == "it is on n1, where it would not be placed now: NodeUnschedulable (cordoned)"
+    assert found["summary"] == "placed on n1, but would not be placed there now: NodeUnschedulable (cordoned)"
 
 
 async def test_a_workload_is_explained_by_one_of_each_kind(dev: Api) -> None:
@@ -140,7 +140,7 @@ async def test_a_workload_is_explained_by_one_of_each_kind(dev: Api) -> None:
 async def test_a_workload_without_instances_says_so(dev: Api) -> None:
     await put(dev, make_workload("idle", replicas=0, version=0))
     found = await ask(dev, "workloads/idle")
-    assert found["summary"] == "no instance needs a node: its replicas are 0"
+    assert found["summary"] == "no instance needs a node: replicas is 0"
 
 
 async def test_there_is_nothing_to_explain_about_an_instance_that_is_over(dev: Api) -> None:
@@ -161,7 +161,7 @@ async def test_an_unknown_name_is_not_found(dev: Api) -> None:
 async def test_a_profile_that_does_not_exist_is_the_reason(dev: Api) -> None:
     await fill(dev, profile="gpu")
     found = await ask(dev, "instances/web-1")
-    assert found["summary"] == "there is no profile gpu; there are: baremetal, default"
+    assert found["summary"] == "there is no profile gpu; the profiles are baremetal, default"
 
 
 async def test_a_viewer_may_ask_within_his_namespace_and_others_are_not_named_to_him(api: Api) -> None:
@@ -311,7 +311,7 @@ async def test_which_form_was_chosen_is_told_and_why_those_before_had_no_place(d
         ("alternative 1 (process)", 1),
     ]
     assert "EngineFit" in found["forms"][0]["message"]
-    assert found["summary"] == "it is on n1, the only node that fits"
+    assert found["summary"] == "placed on n1, the only node that fits"
 
     waits = await ask(dev, "instances/web-1")
     assert "the main form: 0/1 nodes fit: 1 EngineFit" in waits["summary"]

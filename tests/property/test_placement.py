@@ -14,7 +14,7 @@ from msgspec import structs
 from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.model.placement import Strength, Toleration, Where
 from mandor.model.workload import GroupTemplate
-from mandor.placement.cycle import decide, find_node, ladder
+from mandor.placement.cycle import decide, find_node, relaxation_steps
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import FilterPlugin, ScorePlugin
 from mandor.placement.framework.request import PlacementRequest, Shape
@@ -364,9 +364,9 @@ def plain_pair(
     found: list[Node], placed: list[tuple[str, Shape]], request: PlacementRequest
 ) -> tuple[str, int, tuple[str, ...]] | None:
     """The first form, in their order, that has a place as if it were the only one: with all rules, then with fewer."""
-    for eased, relaxed in ladder(request, avoided=False):
+    for relaxed_request, relaxed in relaxation_steps(request, avoided=False):
         for shape in (request.shape, *request.shape.alternatives):
-            alone = structs.replace(eased, shape=replace(shape, alternatives=()))
+            alone = structs.replace(relaxed_request, shape=replace(shape, alternatives=()))
             if any(all(plain(alone, node, placed) for _, plain in FILTERS) for node in found):
                 node = find_node(PROFILE, CycleState(), alone, build(found, placed).snapshot(), Unwatched())
                 assert isinstance(node, str)

@@ -13,7 +13,7 @@ from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatu
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.cycle import decide
 from mandor.placement.decision import Decision
-from mandor.placement.forecast import ask_nobody, kept_out
+from mandor.placement.forecast import gate_reason, refuse_consultation
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
@@ -157,7 +157,7 @@ class Growth:
         """Return whether the instance is in the queue; a machine does not help one that a gate or quota holds back."""
         profile = self.profiles.get(request.profile)
         try:
-            return profile is not None and kept_out(profile, request) is None and not self.board.held(request.key)
+            return profile is not None and gate_reason(profile, request) is None and not self.board.held(request.key)
         except PluginFault:
             return False
 
@@ -231,7 +231,7 @@ def place(board: ClusterModel, profiles: Mapping[str, Profile], request: Placeme
         return ()
     try:
         if request.member is not None:
-            together = decide_gang(board, profile, request, ask_nobody, Unwatched())
+            together = decide_gang(board, profile, request, refuse_consultation, Unwatched())
             decisions = together.placed if together is not None else (_alone(board, profile, request),)
         else:
             decisions = (_alone(board, profile, request),)

@@ -1,4 +1,4 @@
-"""Changes that might let an instance run: of what it asks for, of a node, of what stands in its way."""
+"""Candidate changes that may let a pending instance run: to its request, to nodes, or to other instances."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from mandor.placement.table import Table
 MIB = 1024**2
 NEW_NODE = "new-node"
 EACH_MOST = 16
-"""So many changes of one kind are tried."""
+"""Changes of one kind that are tried."""
 
 
 def _same(request: PlacementRequest) -> PlacementRequest:
@@ -35,14 +35,14 @@ def _same(request: PlacementRequest) -> PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One change, and what it costs whoever makes it; the numbers only put changes in an order."""
+    """A change and its cost; costs only order the changes."""
 
     kind: str
     text: str
     cost: float
     request: Callable[[PlacementRequest], PlacementRequest] = _same
     nodes: tuple[Node, ...] = ()
-    """As they would be."""
+    """Nodes as they would be after the change."""
     ends: tuple[Key, ...] = ()
     """Instances that would be gone."""
 
@@ -50,13 +50,13 @@ class Candidate:
 def candidates(
     profile: Profile, request: PlacementRequest, table: Table, stopping: tuple[Key, ...]
 ) -> Iterator[Candidate]:
-    """`stopping`: instances that are told to stop and still take their room."""
+    """Yield changes. `stopping`: instances that are stopping and still hold their resources."""
     if stopping:
-        which = f"{len(stopping)} instances that stop now"
+        which = f"{len(stopping)} stopping instances"
         if len(stopping) == 1:
             which = names_shown(stopping, request.key.namespace)
         yield Candidate(
-            "wait", f"wait until {which} has ended" if len(stopping) == 1 else f"wait for {which}", 0, ends=stopping
+            "wait", f"wait until {which} has stopped" if len(stopping) == 1 else f"wait for {which}", 0, ends=stopping
         )
     yield from _of_nodes(table.snapshot())
     yield from _of_rules(request.shape, table.snapshot())
@@ -65,7 +65,7 @@ def candidates(
     yield from _more_nodes(table.snapshot())
 
 
-# Nodes as they could be.
+# Changes of nodes.
 
 
 def _of_nodes(nodes: Snapshot) -> Iterator[Candidate]:
@@ -76,11 +76,11 @@ def _of_nodes(nodes: Snapshot) -> Iterator[Candidate]:
     for node in silent[:EACH_MOST]:
         phase = node.status.phase.value
         back = node.changed(status=msgspec.structs.replace(node.status, phase=NodePhase.READY))
-        yield Candidate("return", f"bring {node.meta.name} back, which is {phase}", 35, nodes=(back,))
+        yield Candidate("return", f"bring back {node.meta.name}, which is {phase}", 35, nodes=(back,))
 
 
 def _more_nodes(nodes: Snapshot) -> Iterator[Candidate]:
-    """One more of each kind there is."""
+    """Yield one more node of each existing kind."""
     seen: set[object] = set()
     for node in nodes.nodes:
         kind = (node.spec.pool, str(node.allocatable), node.spec.taints, tuple(sorted(node.status.engines)))
@@ -95,7 +95,7 @@ def _more_nodes(nodes: Snapshot) -> Iterator[Candidate]:
         yield Candidate("node", f"add a node like {node.meta.name}", 60, nodes=(twin,))
 
 
-# Rules it could do without.
+# Changes of rules.
 
 
 def _of_rules(shape: Shape, nodes: Snapshot) -> Iterator[Candidate]:
@@ -105,24 +105,26 @@ def _of_rules(shape: Shape, nodes: Snapshot) -> Iterator[Candidate]:
         yield _reshaped("tolerate", f"tolerate the taint {shown}", 20, tolerate=tolerate)
     for place, rule in enumerate(shape.must[:EACH_MOST]):
         rest = shape.must[:place] + shape.must[place + 1 :]
-        yield _reshaped("rule", f"give up the rule `{' or '.join(rule.texts)}`, or make it `should`", 20, must=rest)
+        yield _reshaped("rule", f"drop the rule `{' or '.join(rule.texts)}`, or make it `should`", 20, must=rest)
     if shape.pool is not None:
         pools = sorted({node.spec.pool for node in nodes.nodes} - {shape.pool})
         for pool in pools[:EACH_MOST]:
             yield _reshaped("pool", f"use the pool {pool} instead of {shape.pool}", 25, pool=pool)
     if shape.engines:
-        yield _reshaped("engine", f"leave `engine` open instead of {' or '.join(shape.engines)}", 25, engines=())
+        yield _reshaped(
+            "engine", f"leave out `engine` instead of requiring {' or '.join(shape.engines)}", 25, engines=()
+        )
     if shape.host_ports:
         ports = ", ".join(str(each.port) for each in shape.host_ports)
-        yield _reshaped("port", f"do without the host port {ports}", 30, host_ports=())
+        yield _reshaped("port", f"drop the host port {ports}", 30, host_ports=())
         if not shape.any_ports:
             names = "`host: auto`" if len(shape.host_ports) == 1 else "`host: auto` for each"
             chosen = tuple(AnyPort(str(each.port), each.protocol) for each in shape.host_ports)
-            yield _reshaped("port", f"take any port of the node ({names})", 25, host_ports=(), any_ports=chosen)
+            yield _reshaped("port", f"use any port of the node ({names})", 25, host_ports=(), any_ports=chosen)
     if shape.any_ports:
-        yield _reshaped("port", "do without the ports that are chosen (`host: auto`)", 30, any_ports=())
+        yield _reshaped("port", "drop the automatic host ports (`host: auto`)", 30, any_ports=())
     if shape.dedicated:
-        yield _reshaped("dedicated", "let it share its node (`dedicated: false`)", 25, dedicated=False)
+        yield _reshaped("dedicated", "share the node with others (`dedicated: false`)", 25, dedicated=False)
 
 
 def _taints(shape: Shape, nodes: Snapshot) -> list[Taint]:
@@ -135,11 +137,11 @@ def _reshaped(kind: str, text: str, cost: float, **changes: Any) -> Candidate:
 
 
 _OF_ALL_FORMS = frozenset({"tolerate", "must", "pool", "dedicated"})
-"""What a group says once, for its alternatives, too."""
+"""Fields of a shape that a group shares with its alternatives."""
 
 
 def _with_shape(changes: dict[str, Any], request: PlacementRequest) -> PlacementRequest:
-    # What a shape has worked out about itself does not hold for another one.
+    # Cached values of a shape do not hold for a changed one.
     common = {name: value for name, value in changes.items() if name in _OF_ALL_FORMS}
     forms = tuple(replace(each, **common, known={}, affinity_cache={}) for each in request.shape.alternatives)
     return msgspec.structs.replace(
@@ -147,11 +149,11 @@ def _with_shape(changes: dict[str, Any], request: PlacementRequest) -> Placement
     )
 
 
-# Asking for less.
+# Smaller requests.
 
 
 def _less(profile: Profile, request: PlacementRequest, nodes: Snapshot) -> Iterator[Candidate]:
-    """The least on any node that has nothing else against it: of one resource, and of all together."""
+    """Yield the smallest reductions that fit on a node without other refusals."""
     wanted = dict(request.shape.wanted)
     if not wanted:
         return
@@ -167,7 +169,7 @@ def _less(profile: Profile, request: PlacementRequest, nodes: Snapshot) -> Itera
 
 
 def _rest(resource: str, amount: int, nodes: Snapshot, slot: int) -> int:
-    """What the node has left of it, at most what is wanted, in round numbers."""
+    """Return the free amount of a resource, at most the requested one, rounded down."""
     row = nodes.rows.get(resource)
     free = 0 if row is None else int(nodes.free[row, slot])
     if free >= amount:
@@ -186,7 +188,7 @@ def _asking(request: PlacementRequest, wanted: dict[str, int], less: dict[str, i
         min(request.shape.counted[0], amounts.get(CPU, 2**62)),
         min(request.shape.counted[1], amounts.get(MEMORY, 2**62)),
     )
-    return _reshaped("less", f"ask for {' and '.join(words)}", cost, wanted=tuple(amounts.items()), counted=counted)
+    return _reshaped("less", f"request {' and '.join(words)}", cost, wanted=tuple(amounts.items()), counted=counted)
 
 
 def shown(resource: str, amount: int) -> str:
@@ -198,16 +200,16 @@ def shown(resource: str, amount: int) -> str:
 def _open_without(
     profile: Profile, request: PlacementRequest, nodes: Snapshot, **changes: Any
 ) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """The nodes that have nothing else against it."""
-    eased = widest(_with_shape(changes, request))
-    return run_filters(profile, CycleState(), eased, nodes).feasible
+    """Return the nodes that fit a changed request with all soft rules given up."""
+    relaxed_request = widest(_with_shape(changes, request))
+    return run_filters(profile, CycleState(), relaxed_request, nodes).feasible
 
 
-# Ending others.
+# Stopping other instances.
 
 
 def _ends(profile: Profile, request: PlacementRequest, table: Table) -> Iterator[Candidate]:
-    """One instance whose room is enough, the least important first, then the smallest."""
+    """Yield single instances whose resources are enough, the least important first, then the smallest."""
     nodes = table.snapshot()
     wanted = dict(request.shape.wanted)
     open_to_it = _open_without(profile, request, nodes, wanted=(), host_ports=(), any_ports=())
@@ -225,4 +227,4 @@ def _ends(profile: Profile, request: PlacementRequest, table: Table) -> Iterator
             size = taken.get(MEMORY, 0) + taken.get(CPU, 0) * MIB
             found.append((allocation.terms.rank.priority, size, key, allocation.node))
     for _, _, key, node in sorted(found)[:EACH_MOST]:
-        yield Candidate("end", f"end {key.name} on {node}", 45, ends=(key,))
+        yield Candidate("end", f"stop {key.name} on {node}", 45, ends=(key,))

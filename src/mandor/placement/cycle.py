@@ -1,4 +1,4 @@
-"""One decision: the node for an instance, or the reason why there is none."""
+"""One decision: finds the node for an instance, or the reason why there is none."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -27,7 +27,7 @@ from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 
 AVOIDED = "avoid nodes where it failed"
 DISLIKED = "others want to be apart from it"
-"""What can be given up besides its own `should` rules, as `relaxed` tells it."""
+"""Rules that can be given up besides the author's `should` rules, as shown in `relaxed`."""
 
 
 GOING_MOST = 512
@@ -85,7 +85,7 @@ def begin(
     """
     watch = watch or Unwatched()
     try:
-        if fast is not None and len(nodes) <= fast.few_nodes:
+        if fast is not None and fast.few_nodes and len(nodes) <= fast.few_nodes:
             fast = None
         if fast is not None:
             made = fast.decide(profile, request, nodes, watch, nominated=nominated, consulted=consulted)
@@ -127,15 +127,17 @@ def _in_steps(cycle: "Cycle", request: PlacementRequest) -> Steps[Decision]:
 
 
 def _decide(cycle: "Cycle", request: PlacementRequest) -> Steps[Decision]:
-    """For each step down the ladder, every form of it: another form is better than a rule that is given up."""
+    """Try every form in each relaxation step: an alternative form is better than giving up a rule."""
     nodes = cycle.nodes
-    rungs = list(
-        ladder(request, avoided=nodes.topology.avoided(request.identity), pressed=nodes.pressed(request.avoid))
+    steps_down = list(
+        relaxation_steps(
+            request, avoided=nodes.topology.avoided(request.identity), pressed=nodes.pressed(request.avoid)
+        )
     )
     offers: list[_Offer] = []
-    for index, (eased, relaxed) in enumerate(rungs[:1] if cycle.all_rules else rungs):
+    for index, (relaxed_request, relaxed) in enumerate(steps_down[:1] if cycle.all_rules else steps_down):
         tried: list[_Offer] = []
-        for form in eased.forms:
+        for form in relaxed_request.forms:
             state = cycle.state_of(form)
             found = yield from cycle.find(state, form)
             if isinstance(found.node, str):
@@ -149,7 +151,7 @@ def _decide(cycle: "Cycle", request: PlacementRequest) -> Steps[Decision]:
                     displaces=found.displaces,
                 )
             tried.append(_Offer(form, state, relaxed, found.node))
-            waits = yield from cycle.wait(form, _instead(form, request, rungs[index + 1 :]))
+            waits = yield from cycle.wait(form, _instead(form, request, steps_down[index + 1 :]))
             if waits is not None:
                 return waits
         offers += tried
@@ -163,7 +165,7 @@ def _decide(cycle: "Cycle", request: PlacementRequest) -> Steps[Decision]:
         waits = yield from cycle.make_room(tried, offers)
         if waits is not None:
             return waits
-    # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
+    # The reason to wait is what the last step lacked, with every soft rule given up.
     refused = _refused(tried)
     worthwhile = retry_on(refused)
     return Decision(
@@ -179,7 +181,7 @@ def _decide(cycle: "Cycle", request: PlacementRequest) -> Steps[Decision]:
 def _instead(
     form: PlacementRequest, request: PlacementRequest, left: Sequence[tuple[PlacementRequest, tuple[str, ...]]]
 ) -> str:
-    """What comes next, and is worth waiting before; empty: nothing is. `left`: the steps that are left."""
+    """Return what the next step would give up; empty: nothing worth waiting for. `left`: the remaining steps."""
     if form.shape.variant < len(request.shape.alternatives):
         return f"run as {request.shape.form(form.shape.variant + 1).form_name}"
     given_up = left[0][1][-1] if left else AVOIDED
@@ -187,17 +189,17 @@ def _instead(
 
 
 class _Offer(NamedTuple):
-    """An ask in one form, without the rules that are given up at this step."""
+    """A request in one form, without the rules that are given up in this step."""
 
     request: PlacementRequest
     state: CycleState
     relaxed: tuple[str, ...]
     verdict: Verdict
-    """Who refused which node."""
+    """The plugin that refused each node."""
 
 
 def _refused(tried: Sequence[_Offer]) -> tuple[Plugin, ...]:
-    """Who said no to any form."""
+    """Return the plugins that refused any form."""
     return tuple({id(plugin): plugin for each in tried for plugin, _ in each.verdict.refusals}.values())
 
 
@@ -207,7 +209,7 @@ def _by_node(tried: Sequence[_Offer], nodes: Snapshot) -> bool:
 
 
 def _explained(tried: Sequence[_Offer], nodes: Snapshot, rules: PlacementRequest | None = None) -> str:
-    """Why there is no place for these forms; `rules`: with the rules that this one has."""
+    """Explain why these forms do not fit. `rules`: a request whose rules are used instead of theirs."""
     said = []
     for each in tried:
         request = each.request if rules is None else structs.replace(rules, shape=each.request.shape)
@@ -218,15 +220,17 @@ def _explained(tried: Sequence[_Offer], nodes: Snapshot, rules: PlacementRequest
 
 
 class Found(NamedTuple):
+    """The result of a search for a node."""
+
     node: str | Verdict
-    """The node, or who refused which."""
+    """The node, or the verdict that no node fits."""
     displaces: bool = False
-    """In place of others of lower priority for whom room is held there."""
+    """The node's room is held for pending instances of lower priority."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What the steps of one decision have in common."""
+    """The inputs of one decision, shared by its steps."""
 
     profile: Profile
     nodes: Snapshot
@@ -242,33 +246,33 @@ class Cycle:
 
     @contextmanager
     def unheld(self, request: PlacementRequest) -> Iterator[None]:
-        """The room that is held for it is free for it."""
+        """Free the room that is held for the request itself, within this context."""
         occupancy = self.nodes._trials
         with occupancy.trial():
             occupancy.drop_allocation(request.key)
             yield
 
     def find(self, state: CycleState, request: PlacementRequest) -> Steps[Found]:
-        """The best node beside the room that is held for others; if there is none, in the place of those of lower
-        priority among them."""
+        """Find the best node outside the room that is held for other pending instances; if none fits, use the room held
+        for those of lower priority."""
         occupancy = self.nodes._trials
         lowest = occupancy.lowest_held()
         if lowest is None:
             return Found(self._find(state, request))
-        with self._far_from_held(request):
+        with self._without_nearness_to_held(request):
             found = self._find(state, request)
         if isinstance(found, str) or lowest >= request.priority:
             return Found(found)
-        yield 0  # There may be many for whom room is held.
-        with self._far_from_held(request):
+        yield 0  # Room may be held for many.
+        with self._without_nearness_to_held(request):
             for _, each in occupancy.held():
                 if each.priority < request.priority:
                     occupancy.drop_allocation(each.key)
             return Found(self._find(state, request), displaces=True)
 
     @contextmanager
-    def _far_from_held(self, request: PlacementRequest) -> Iterator[None]:
-        """Nobody is near to those who are not there yet, and may never be."""
+    def _without_nearness_to_held(self, request: PlacementRequest) -> Iterator[None]:
+        """Hide the identity of pending instances from `near` rules: they may never be placed."""
         occupancy = self.nodes._trials
         with occupancy.trial():
             for node, each in occupancy.held() if request.rules.near else ():
@@ -282,14 +286,14 @@ class Cycle:
         return found
 
     def wait(self, request: PlacementRequest, instead: str) -> Steps[Decision | None]:
-        """There will be room soon, so that no rule need be given up, and no other form taken."""
+        """Nominate a node where stopping instances will free room, rather than give up a rule or take another form."""
         occupancy, moment = self.nodes._trials, self.moment
         if moment.patience <= 0 or not instead:
             return None
         going = going_soon(occupancy, moment)
         if not going:
             return None
-        yield 0  # It takes longer than most decisions to have all of them go.
+        yield 0  # Removing all of them takes longer than most decisions.
         with occupancy.trial():
             for _, placed_instance in going:
                 occupancy.drop_allocation(placed_instance.key)
@@ -310,9 +314,9 @@ class Cycle:
         )
 
     def make_room(self, tried: Sequence[_Offer], offers: Sequence[_Offer]) -> Steps[Decision | None]:
-        """Whoever makes room makes it with as many rules kept as can be; and for nobody for whom it is being made.
+        """Run the PostFilter plugins for each step, those with more rules first; keep a current nomination.
 
-        `tried`: the last step, which says why there is no place.
+        `tried`: the last step, which explains why no node fits.
         """
         if not self.profile.post_filters:
             return None
@@ -359,7 +363,7 @@ class Cycle:
 
 
 def going_soon(occupancy: Occupancy, moment: Moment) -> list[tuple[str, PlacedInstance]]:
-    """Those who are gone while one may still wait, by node; the soonest first, and not more than matter."""
+    """Return the instances that will have stopped within the patience, with their nodes, the soonest first."""
     return list(occupancy.stopping(by=moment.now + moment.patience, most=GOING_MOST))
 
 
@@ -404,18 +408,20 @@ def find_plain(
 
 
 def widest(request: PlacementRequest) -> PlacementRequest:
-    """With every rule given up that can be: what fits it is all that can ever fit."""
-    for eased, _ in ladder(request, avoided=True):
-        last = eased
+    """Return the request with every soft rule given up: it fits wherever any step fits."""
+    for relaxed_request, _ in relaxation_steps(request, avoided=True):
+        last = relaxed_request
     return last
 
 
-def ladder(
+def relaxation_steps(
     request: PlacementRequest, *, avoided: bool, pressed: frozenset[str] = frozenset()
 ) -> Iterator[tuple[PlacementRequest, tuple[str, ...]]]:
-    """The ask with all its rules, then ever fewer: our own `avoid` goes first, then the `should` of others who want
-    to be apart from it, then the author's last `should`. Whoever failed on a node that is `pressed` was put out there
-    or soon would be: that one it avoids for as long as that lasts."""
+    """Yield the request with all its rules, then with one rule less at a time, each with the rules given up.
+
+    First goes the avoidance of nodes where the instance failed, then `apart` rules of other instances (`avoided`),
+    then the author's `should` rules from the last to the first. `pressed`: nodes under pressure, which stay avoided.
+    """
     relaxed: tuple[str, ...] = ()
     yield request, relaxed
     if request.avoid - pressed:

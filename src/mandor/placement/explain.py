@@ -1,4 +1,4 @@
-"""Why an instance has no node, or why it has the one it has: the same questions to the same plugins, told in full."""
+"""Details of a decision: refusals by plugin, relaxation steps, verdicts per node and scores."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from mandor.model.decision import NodeScore, Part
-from mandor.placement.cycle import ladder
+from mandor.placement.cycle import relaxation_steps
 from mandor.placement.decision import Decision
 from mandor.placement.framework.cycle_state import CycleState, of_form
 from mandor.placement.framework.profile import Profile
@@ -17,11 +17,11 @@ from mandor.placement.framework.tie_break import bits_of
 from mandor.placement.framework.watch import Unwatched, Watch
 
 BEST = 5
-"""So many nodes are shown with their scores."""
+"""Nodes shown with their scores."""
 
 
 class Refusal(Struct, frozen=True, omit_defaults=True):
-    """A plugin that said no, and to how many nodes it was the first to."""
+    """A plugin and the number of nodes that it was the first to refuse."""
 
     plugin: str
     nodes: int
@@ -29,16 +29,16 @@ class Refusal(Struct, frozen=True, omit_defaults=True):
 
 
 class Step(Struct, frozen=True, omit_defaults=True):
-    """One try: how many nodes fit with what was given up so far."""
+    """A relaxation step and the number of nodes that fit."""
 
     fits: int
     gives_up: str = ""
-    """What is given up beside what the steps before gave up; empty: nothing yet."""
+    """The rule that this step gives up; empty in the first step."""
     refusals: tuple[Refusal, ...] = ()
 
 
 class FormStep(Struct, frozen=True, omit_defaults=True):
-    """One form of a group that has `alternatives`: how many nodes fit it, and who said no to the others."""
+    """One form of a group with `alternatives`: the number of nodes that fit, and the refusals of the others."""
 
     form: str
     fits: int
@@ -46,12 +46,12 @@ class FormStep(Struct, frozen=True, omit_defaults=True):
 
 
 class NodeVerdict(Struct, frozen=True, omit_defaults=True):
-    """What was said of one node."""
+    """The verdict on one node."""
 
     node: str
     fits: bool
     plugin: str = ""
-    """Who said no first."""
+    """The first plugin that refused the node."""
     why: str = ""
 
 
@@ -62,7 +62,7 @@ def steps_of(
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
 ) -> tuple[list[Step], Verdict, PlacementRequest]:
-    """Each try of a cycle, from all rules to the fewest, until something fits; and what the last one found."""
+    """Return the relaxation steps until a node fits, with the verdict and the request of the last one."""
     watch = watch or Unwatched()
     try:
         return _steps(profile, request, nodes, consulted, watch)
@@ -75,19 +75,21 @@ def _steps(
 ) -> tuple[list[Step], Verdict, PlacementRequest]:
     steps: list[Step] = []
     given_up: tuple[str, ...] = ()
-    for eased, relaxed in ladder(
+    for relaxed_request, relaxed in relaxation_steps(
         request, avoided=nodes.topology.avoided(request.identity), pressed=nodes.pressed(request.avoid)
     ):
-        verdict = run_filters(profile, CycleState(of_form(consulted, request.shape.variant)), eased, nodes, watch)
+        verdict = run_filters(
+            profile, CycleState(of_form(consulted, request.shape.variant)), relaxed_request, nodes, watch
+        )
         refusals = tuple(
-            Refusal(plugin.name, int(refused.sum()), why_of(plugin, eased, nodes, refused))
+            Refusal(plugin.name, int(refused.sum()), why_of(plugin, relaxed_request, nodes, refused))
             for plugin, refused in verdict.refusals
         )
         steps.append(Step(int(verdict.feasible.sum()), "".join(relaxed[len(given_up) :]), refusals))
         given_up = relaxed
         if verdict.feasible.any():
             break
-    return steps, verdict, eased
+    return steps, verdict, relaxed_request
 
 
 def forms_of(
@@ -98,22 +100,24 @@ def forms_of(
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
 ) -> list[FormStep]:
-    """Each form of it, with the rules of `rules`; nothing for one that has only one."""
+    """Return the result for each form of a request, with the rules of `rules`; empty without alternatives."""
     watch = watch or Unwatched()
     found = []
     for form in request.forms if request.shape.alternatives else ():
         shape = form.shape
-        eased = structs.replace(rules, shape=shape)
+        relaxed_request = structs.replace(rules, shape=shape)
         try:
-            verdict = run_filters(profile, CycleState(of_form(consulted, shape.variant)), eased, nodes, watch)
-            found.append(FormStep(shape.form_name, int(verdict.feasible.sum()), verdict.explain(eased, nodes)))
+            verdict = run_filters(profile, CycleState(of_form(consulted, shape.variant)), relaxed_request, nodes, watch)
+            found.append(
+                FormStep(shape.form_name, int(verdict.feasible.sum()), verdict.explain(relaxed_request, nodes))
+            )
         finally:
             watch.end()
     return found
 
 
 def node_verdicts(verdict: Verdict, request: PlacementRequest, nodes: Snapshot, most: int) -> list[NodeVerdict]:
-    """Node by node, by name; those who refused it say why for each by itself."""
+    """Return the verdict on each node, ordered by name, with the refusing plugin's reason."""
     said: dict[int, tuple[str, str]] = {}
     for plugin, refused in verdict.refusals:
         for slot in refused.nonzero()[0]:
@@ -134,9 +138,9 @@ def score_table(
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
 ) -> list[NodeScore]:
-    """The best nodes that fit, the best first, and those named in `also` after them; as things stand.
+    """Return the scores of the best nodes that fit, the best first, and of the nodes in `also`.
 
-    What is given up to place it must be given up in `request`.
+    Rules that were given up must be given up in `request`.
     """
     watch = watch or Unwatched()
     state = CycleState(of_form(consulted, request.shape.variant))
@@ -149,7 +153,7 @@ def score_table(
         totals = run_scores(profile, state, request, nodes, verdict.feasible, among, watch, parts)
     finally:
         watch.end()
-    # Of equals, whom the lot favours comes first: as they would be chosen.
+    # Nodes with equal scores are in the order in which they would be chosen.
     ranks = (totals << bits_of(len(nodes))) + profile.tie_breaks(request, nodes, among)
     order = ranks.argsort()[::-1]
     named = np.isin(among[order], [nodes.slots[name] for name in also if name in nodes.slots])
@@ -172,7 +176,7 @@ def best_nodes(
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
 ) -> list[NodeScore]:
-    """Of a decision that has just been made, before it is counted: the chosen node first, then the best others."""
+    """Return the scores behind a decision that is not counted yet: the chosen node first, then the best others."""
     if decision.request is None:
         return []
     found = score_table(profile, decision.request, nodes, also=(decision.node,), consulted=consulted, watch=watch)

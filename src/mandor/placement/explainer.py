@@ -1,4 +1,4 @@
-"""Answers to "why": about a pending instance, a placed one, and a whole workload."""
+"""Explains why an instance is pending, why it is on its node, and the state of a whole workload."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ from mandor.placement.cycle import widest
 from mandor.placement.daemon_nodes import DaemonNodes
 from mandor.placement.decision import Decision
 from mandor.placement.explain import FormStep, NodeVerdict, Step, forms_of, node_verdicts, score_table, steps_of
-from mandor.placement.forecast import decided, kept_out
+from mandor.placement.forecast import decided, gate_reason
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
@@ -25,13 +25,13 @@ from mandor.placement.gang_outcome import GangOutcome, decide_gang
 from mandor.placement.remedy import Remedy, remedies
 
 NODES_MOST = 1000
-"""So many nodes are told about one by one."""
+"""Nodes with a verdict of their own in an explanation."""
 EACH_MOST = 8
-"""So many instances of a workload are explained, one of each kind."""
+"""Instances of a workload that are explained, one for all equal ones."""
 
 
 class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why an instance has no node, or the one it has."""
+    """Why an instance has no node, or has the one it has."""
 
     instance: str
     namespace: str
@@ -43,51 +43,51 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     node: str = ""
     ports: dict[str, int] = {}
-    """The node's ports that were chosen for it."""
+    """Chosen ports of the node, by name."""
     said: str = ""
-    """What the scheduler last said about it."""
+    """The scheduler's last message about the instance."""
     steps: tuple[Step, ...] = ()
-    """The tries of a cycle: with all rules, then with ever fewer of the soft ones."""
+    """The relaxation steps: with all rules, then with one soft rule less at a time."""
     form: str = ""
-    """The form it has, or would have, where its group has `alternatives`."""
+    """The current or the next form of the instance, in a group with `alternatives`."""
     forms: tuple[FormStep, ...] = ()
-    """Of a group with `alternatives`: each form, in the order in which they are tried."""
+    """The forms of a group with `alternatives`, in the order in which they are tried."""
     nodes: tuple[NodeVerdict, ...] = ()
-    """Node by node, where that was asked for."""
+    """Verdicts per node, if requested."""
     remedies: tuple[Remedy, ...] = ()
-    """Changes that would let it run, the smallest first; each was tried."""
+    """Changes that would let the instance run, the smallest first; each was tried on the model."""
     nominated: str = ""
-    """Where room is being made for it, or would be."""
+    """The node where room is held for the instance, or would be."""
     victims: tuple[str, ...] = ()
-    """Those who would have to go for that."""
+    """Instances that would be preempted for that."""
     relaxed: tuple[str, ...] = ()
-    """The soft rules that are given up."""
+    """Soft rules that are given up."""
     chosen_now: str = ""
-    """Where it would go if it were decided now, without it on the board."""
+    """The node that a decision would choose now, without the instance itself."""
     scores: tuple[NodeScore, ...] = ()
-    """The best nodes as things stand now, and its own."""
+    """Scores of the best nodes and of the instance's own node, as of now."""
     versions: tuple[str, ...] = ()
     decision: DecisionSpec | None = None
-    """What was decided, if that is still kept."""
+    """The stored decision, if there is one."""
     since: tuple[str, ...] = ()
-    """What is different from when it was decided."""
+    """Changes since the decision."""
 
 
 class WorkloadExplanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the instances of a workload are, and an explanation of each kind of them."""
+    """The nodes of a workload's instances, and an explanation of each kind of them."""
 
     workload: str
     namespace: str
     summary: str
     pending: int = 0
     nodes: dict[str, int] = {}
-    """How many are on each node."""
+    """Number of instances by node."""
     instances: tuple[Explanation, ...] = ()
-    """One for all of its like; the pending first."""
+    """One explanation for all equal instances, the pending ones first."""
 
 
 class Explainer:
-    """Answers from one board, which is as before after each answer."""
+    """Explains instances on a cluster model, which is unchanged after each call."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Explainer:
         watch: Watch,
         sees: Callable[[str], bool] = lambda namespace: True,
     ) -> None:
-        """`sees`: whether the asker sees a namespace; what is in others is not named."""
+        """`sees` returns whether the user may see a namespace; instances in others are not named."""
         self._board = board
         self._profiles = profiles
         self._consult = consult
@@ -128,16 +128,16 @@ class Explainer:
         )
 
     def _summary(self, workload: Workload, placed: int, waiting: int, nodes: int) -> str:
-        elsewhere = self._elsewhere(workload) if workload.spec.type == "daemon" else ""
+        elsewhere = self._refused_nodes(workload) if workload.spec.type == "daemon" else ""
         if not placed and not waiting:
             wanted = sum(group.count for group in workload.spec.groups.values())
-            return elsewhere or "no instance needs a node" + (": its replicas are 0" if not wanted else "")
+            return elsewhere or "no instance needs a node" + (": replicas is 0" if not wanted else "")
         said = f"{placed} placed on {nodes} node{'' if nodes == 1 else 's'}"
         said += f", {waiting} pending" if waiting else ""
         return f"{said}; {elsewhere}" if elsewhere else said
 
-    def _elsewhere(self, workload: Workload) -> str:
-        """Of daemons: which nodes are none of theirs, and why."""
+    def _refused_nodes(self, workload: Workload) -> str:
+        """Explain which nodes a daemon does not run on."""
         groups, nodes = workload.spec.groups, self._board.nodes.values()
         found = {name: DaemonNodes.of(group, nodes).refusal for name, group in groups.items()}
         return "; ".join(f"{name}: {why}" if len(groups) > 1 else why for name, why in found.items() if why)
@@ -147,36 +147,40 @@ class Explainer:
         if stands is PlacementState.NEITHER:
             raise Invalid(
                 f"{instance.meta.name} needs no node: it is {instance.phase.value.lower()}"
-                + (", and told to stop" if instance.spec.stop is not None and not instance.phase.over else ""),
-                hint=f"`mandor describe instance {instance.meta.name}` tells how it ended",
+                + (" and stopping" if instance.spec.stop is not None and not instance.phase.over else ""),
+                hint=f"`mandor describe instance {instance.meta.name}` shows its last state",
             )
         if kept is not None and kept.uid != instance.meta.uid:
             kept = None
         request = self._board.request(instance)
         if request is None:
-            return _told(instance, kept, summary="its release or its workload is gone, so nobody knows what it needs")
+            return _explanation(
+                instance, kept, summary="its release or its workload was deleted, so its requirements are unknown"
+            )
         profile = self._profiles.get(request.profile)
         if profile is None:
             names = ", ".join(sorted(self._profiles))
-            return _told(instance, kept, request, summary=f"there is no profile {request.profile}; there are: {names}")
+            return _explanation(
+                instance, kept, request, summary=f"there is no profile {request.profile}; the profiles are {names}"
+            )
         try:
             if stands is PlacementState.PLACED:
                 return self._placed(instance, request, profile, kept, nodes=nodes)
             return self._waiting(instance, request, profile, kept, nodes=nodes)
         except PluginFault as fault:
-            return _told(instance, kept, request, summary=str(fault))
+            return _explanation(instance, kept, request, summary=str(fault))
 
-    # One that waits.
+    # Pending instances.
 
     def _waiting(
         self, instance: Instance, request: PlacementRequest, profile: Profile, kept: DecisionSpec | None, *, nodes: bool
     ) -> Explanation:
         together = None
-        if kept_out(profile, request) is None:
+        if gate_reason(profile, request) is None:
             together = decide_gang(self._board, profile, request, self._consult, self._watch)
         with self._board.table.trial():
             held = self._board.held(instance.key)
-            if held:  # it is not in its own way
+            if held:  # its own nomination does not count against it
                 self._board.table.drop_allocation(instance.key)
             return self._refused(instance, request, profile, kept, held, together, nodes=nodes)
 
@@ -191,11 +195,11 @@ class Explainer:
         *,
         nodes: bool,
     ) -> Explanation:
-        """`together`: what becomes of its gang, if that is decided as a whole."""
+        """`together`: the decision about its gang, if the gang is decided as a whole."""
         table = self._board.table
         consulted = self._consult(profile, request, table.snapshot()) if profile.consults else None
         steps, verdict, eased = steps_of(profile, request, table.snapshot(), consulted, self._watch)
-        # At once: a verdict is a window on the table, which is changed below.
+        # Now, because a verdict refers to the table, which is changed below.
         each_node = node_verdicts(verdict, eased, table.snapshot(), NODES_MOST) if nodes else []
         if together is None:
             decision = decided(profile, request, table.snapshot(), self._consult, self._watch, held=held)
@@ -205,7 +209,7 @@ class Explainer:
         forms = self._forms(profile, request, decision.request or widest(request), consulted)
         helped = decision.node or decision.fault or decision.nominated
         told = [] if helped else self._remedies(profile, request)
-        return _told(
+        return _explanation(
             instance,
             kept,
             request,
@@ -246,7 +250,7 @@ class Explainer:
             watch=self._watch,
         )
 
-    # One that has a node.
+    # Placed instances.
 
     def _placed(
         self, instance: Instance, request: PlacementRequest, profile: Profile, kept: DecisionSpec | None, *, nodes: bool
@@ -266,7 +270,7 @@ class Explainer:
             everyone = node_verdicts(verdict, last, snapshot, len(snapshot))
         own = next((each for each in everyone if each.node == node), None)
         relaxed = kept.relaxed if kept is not None else decision.relaxed
-        return _told(
+        return _explanation(
             instance,
             kept,
             request,
@@ -286,31 +290,31 @@ class Explainer:
         self, node: str, decision: Decision, scores: Sequence[NodeScore], kept: DecisionSpec | None, profile: Profile
     ) -> list[str]:
         if kept is None:
-            return ["the decision itself is not kept: the scores are those of now, without this instance"]
+            return ["the decision is not stored; the scores are as of now, without this instance"]
         said = []
         now = {each.node: each.total for each in scores}
         then = {each.node: each.total for each in kept.best}
         if node in now and node in then and now[node] != then[node]:
-            said.append(f"{node} had {then[node]} points when it was chosen, and has {now[node]} now")
+            said.append(f"{node} scored {then[node]} points when it was chosen and scores {now[node]} now")
         gone = [each for each in then if each not in self._board.nodes]
         if gone:
-            said.append(f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone")
+            said.append(f"{', '.join(gone)} {'was' if len(gone) == 1 else 'were'} removed")
         come = [each.meta.name for each in self._board.nodes.values() if each.meta.created_at > kept.at]
         if come:
             named = ", ".join(sorted(come)[:3]) + (f" and {len(come) - 3} more" if len(come) > 3 else "")
-            said.append(f"{named} {'has' if len(come) == 1 else 'have'} come")
+            said.append(f"{named} {'was' if len(come) == 1 else 'were'} added")
         if kept.profile != profile.name:
-            said.append(f"the profile was {kept.profile}, and is {profile.name} now")
+            said.append(f"the profile was {kept.profile} and is {profile.name} now")
         if kept.versions != profile.versions:
-            said.append(f"the plugins were {', '.join(kept.versions) or 'others'}")
+            said.append(f"the plugins were {', '.join(kept.versions) or 'different'}")
         if kept.form and decision.node and decision.request is not None and not decision.request.shape.variant:
-            said.append(f"the main form would have a place on {decision.node} now")
+            said.append(f"the main form would fit on {decision.node} now")
         if kept.relaxed and not decision.relaxed and decision.node:
             said.append(f"{' and '.join(f'`{rule}`' for rule in kept.relaxed)} could be kept now")
         return said
 
 
-def _told(
+def _explanation(
     instance: Instance,
     kept: DecisionSpec | None,
     request: PlacementRequest | None = None,
@@ -336,40 +340,40 @@ def _told(
 
 
 def _form_name(request: PlacementRequest, variant: int) -> str:
-    """Empty where there is only one."""
+    """Return the name of a form; empty in a group without alternatives."""
     return request.shape.form(variant).form_name if request.shape.alternatives else ""
 
 
 def _waiting_summary(instance: Instance, decision: Decision, profile: Profile) -> str:
     if not decision.node:
         return decision.message
-    said = f"it fits on {decision.node} now; the scheduler has not come to it yet, or pauses after an earlier try"
+    said = f"fits on {decision.node} now, and has not been tried again yet"
     if instance.status.message:
-        said += f" that found: {instance.status.message}"
+        said += f"; the last try found: {instance.status.message}"
     if profile.permits:
-        said += f"; or it is held back by {' or '.join(each.name for each in profile.permits)}"
+        said += f"; it may also wait for a permit of {' or '.join(each.name for each in profile.permits)}"
     return said
 
 
-_BETWEEN_EQUALS: dict[Ties, str] = {
-    "spread": "a hash of the names decides between equals",
-    "first": "of equals the first by name is taken",
+_TIE_BREAKS: dict[Ties, str] = {
+    "spread": "a hash of the names breaks the tie",
+    "first": "the first by name is chosen",
 }
 
 
 def _placed_summary(node: str, ties: Ties, scores: Sequence[NodeScore], own: NodeVerdict | None) -> str:
     if own is None:
-        return f"it is on {node}, a node that is not known any more"
+        return f"placed on {node}, which is not in the cluster any more"
     if not own.fits:
         why = f" ({own.why})" if own.why else ""
-        return f"it is on {node}, where it would not be placed now: {own.plugin}{why}"
+        return f"placed on {node}, but would not be placed there now: {own.plugin}{why}"
     totals = {each.node: each.total for each in scores}
     others = [each for each in scores if each.node != node]
     if not others:
-        return f"it is on {node}, the only node that fits"
+        return f"placed on {node}, the only node that fits"
     best = others[0]
     if totals[node] > best.total:
-        return f"it is on {node}, the best of those that fit, {totals[node] - best.total} points before {best.node}"
+        return f"placed on {node}, which has the highest score, {totals[node] - best.total} points ahead of {best.node}"
     if totals[node] == best.total:
-        return f"it is on {node}; {best.node} has as many points, and {_BETWEEN_EQUALS[ties]}"
-    return f"it is on {node}; {best.node} would be better by {best.total - totals[node]} points as things stand now"
+        return f"placed on {node}; {best.node} has the same score, and {_TIE_BREAKS[ties]}"
+    return f"placed on {node}; {best.node} would score {best.total - totals[node]} points more now"

@@ -53,8 +53,10 @@ class FastDecider:
         if nominated or nodes.occupancy.lowest_held() is not None:
             return None
         state = CycleState(consulted)
-        node = self.find(profile, state, request, nodes, watch)
-        return None if node is None else Decision(request.key, node, request=request, state=state)
+        best = best_slot(profile, state, request, nodes, watch)
+        if best < 0:
+            return None
+        return Decision(request.key, nodes.nodes[best].meta.name, request=request, state=state)
 
     def refusal(self, request: PlacementRequest, version: int) -> Decision | None:
         """Return the cached refusal of a replica. `version`: the current one of the table."""
@@ -118,4 +120,4 @@ class FastDecider:
 
 
 FAST = FastDecider()
-"""Without cached refusals."""
+"""A shared decider that caches no refusals."""

@@ -1,6 +1,6 @@
-"""A forecast: what would happen on a board if something changed; the same plans and decisions, and nothing is written.
+"""A forecast: the effect of a change on a cluster model, by the same plans and decisions; nothing is written.
 
-Programs that are told to stop are taken to end at once, and programs that get a node to run.
+Instances that are stopped are assumed to end immediately, and instances that get a node to run.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
@@ -34,11 +34,11 @@ from mandor.placement.gang_outcome import GangOutcome, decide_gang
 from mandor.placement.reserved_room import reservable_nodes, status_at
 
 REPLANS_MOST = 2_000_000
-"""So many instances are looked at in all plans of workloads together: a long roll-out is not rehearsed to its end."""
+"""Instances read by all plans of one forecast; a long roll-out is not simulated to its end."""
 
 
 class Controls(Protocol):
-    """What the controller of a workload would write next: objects to put, keys to delete."""
+    """Returns what the workload controller would write next: objects to put, keys to delete."""
 
     def __call__(
         self,
@@ -53,52 +53,56 @@ class Controls(Protocol):
     ) -> Sequence[Object | Key]: ...
 
 
-def ask_nobody(profile: Profile, request: PlacementRequest, nodes: Snapshot) -> Mapping[str, object]:
+def refuse_consultation(profile: Profile, request: PlacementRequest, nodes: Snapshot) -> Mapping[str, object]:
     names = ", ".join(each.name for each in profile.consults)
-    raise PluginFault(names, "cannot be asked in a forecast")
+    raise PluginFault(names, "cannot be consulted in a forecast")
 
 
 class Placed(NamedTuple):
+    """An instance that would get a node."""
+
     node: str
     relaxed: tuple[str, ...] = ()
     before: str = ""
-    """The node it leaves."""
+    """The node that it would leave."""
     form: str = ""
-    """The form it would have; empty: the main one."""
+    """The form it would have; empty: the main form."""
 
 
 class Left(NamedTuple):
-    """It would wait."""
+    """An instance that would wait."""
 
     message: str
     before: str = ""
 
 
 class Ended(NamedTuple):
+    """An instance that would stop."""
+
     node: str
     reason: str
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What would become of the instances that the change concerns."""
+    """The effect of a change on instances."""
 
     placed: dict[Key, Placed] = field(default_factory=dict)
     left: dict[Key, Left] = field(default_factory=dict)
     ended: dict[Key, Ended] = field(default_factory=dict)
-    """And not replaced by one of the same name."""
+    """Instances that stop and are not replaced under the same name."""
     still_left: dict[Key, Left] = field(default_factory=dict)
-    """Those who wait already, whom the change does not concern."""
+    """Instances that are pending already and not affected by the change."""
     victims: dict[Key, Key] = field(default_factory=dict)
-    """Those who have to make room, and for whom; what becomes of their successors is told like of all others."""
+    """Preempted instances, with the instance that takes their place; their replacements are in the other fields."""
     held: dict[Key, Reservation] = field(default_factory=dict)
-    """The reservations that somebody applies, and what they would hold."""
+    """Applied reservations, with what they would hold."""
     complete: bool = True
-    """False: it was broken off, because it takes too long to rehearse in full."""
+    """False: the forecast was stopped because it takes too long."""
 
 
 class Forecast:
-    """Change things, then `run`, once."""
+    """Collects changes, then computes their effect with one call of `run`."""
 
     def __init__(
         self,
@@ -107,11 +111,11 @@ class Forecast:
         controls: Controls,
         *,
         now: float,
-        consult: Consult = ask_nobody,
+        consult: Consult = refuse_consultation,
         enough: Callable[[], bool] = lambda: False,
         watch: Watch | None = None,
     ) -> None:
-        """`enough`: asked now and then whether to break off."""
+        """`enough` is called now and then; True stops the forecast."""
         self.board = board
         self._profiles = profiles
         self._controls = controls
@@ -131,10 +135,10 @@ class Forecast:
         self._sites: dict[tuple[Key, str], DaemonNodes] = {}
         self._serial = 0
 
-    # What changes.
+    # Changes.
 
     def put(self, value: Object) -> None:
-        """Somebody applies this."""
+        """Apply an object."""
         if isinstance(value, Reservation):
             self._hold(value)
             return
@@ -142,7 +146,7 @@ class Forecast:
         if isinstance(value, Workload):
             self._touched[value.key] = None
         if isinstance(value, Workload | PriorityClass):
-            self._ask_again()
+            self._update_requests()
 
     def _hold(self, value: Reservation) -> None:
         rooms = at_once(reservable_nodes(value, self.board))
@@ -160,14 +164,14 @@ class Forecast:
             self._touched[key] = None
 
     def drain(self, name: str) -> None:
-        """Nothing new goes there, and everything that is there goes elsewhere."""
+        """Drain a node."""
         node = self.board.nodes[name]
         self.board.put(node.changed(spec=msgspec.structs.replace(node.spec, drain=Drain())))
         for each in self._on(name):
             self._end(each.stopping("drained", at=self._now))
 
     def lose(self, name: str) -> None:
-        """It falls silent for good."""
+        """Lose a node permanently."""
         node = self.board.nodes[name]
         self.board.put(node.changed(status=msgspec.structs.replace(node.status, phase=NodePhase.DOWN)))
         for each in self._on(name):
@@ -180,14 +184,14 @@ class Forecast:
         found = (each for each in self.board.instances.values() if each.spec.node == node)
         return [each for each in found if placement_state(each) is PlacementState.PLACED]
 
-    def _ask_again(self) -> None:
-        """Those who wait may have another priority, profile or gate now."""
+    def _update_requests(self) -> None:
+        """Update the requests of pending instances: priority, profile or gates may have changed."""
         for key, waiting in self._waiting.items():
             request = self.board.request(self.board.instances[key])
             if request is not None and request != waiting.request:
                 self._waiting[key] = Waiting(request, waiting.queued_at)
 
-    # What follows.
+    # Effects.
 
     def run(self) -> Outcome:
         for each in list(self.board.instances.values()):
@@ -202,10 +206,10 @@ class Forecast:
                     self._outcome.complete = False
             if not self._outcome.complete or not self._schedule() or not self._touched:
                 break
-        return self._told()
+        return self._result()
 
     def _reconcile(self, key: Key) -> bool:
-        """False: that is enough."""
+        """Run the controller of a workload; return False if the forecast is to stop."""
         board = self.board
         instances = board.of(key)
         self._replans += len(instances) + 1
@@ -230,7 +234,7 @@ class Forecast:
         return True
 
     def _site(self, release: Release, group: str) -> DaemonNodes:
-        """No node changes while it runs."""
+        """Return the daemon nodes of a group; cached, as nodes do not change while the forecast runs."""
         key = (release.key, group)
         if key not in self._sites:
             self._sites[key] = DaemonNodes.of(release.spec.groups[group], self.board.nodes.values())
@@ -255,7 +259,7 @@ class Forecast:
         self._touched[workload_key(made)] = None
 
     def _end(self, instance: Instance) -> None:
-        """It is told to stop, and stops."""
+        """Stop an instance, which ends immediately."""
         node, reason = instance.spec.node, instance.spec.stop.reason if instance.spec.stop is not None else ""
         self._left_node[instance.key] = node
         self._outcome.ended[instance.key] = Ended(node, reason)
@@ -271,10 +275,10 @@ class Forecast:
             self._touched[workload_key(gone)] = None
         self.board.remove(key)
 
-    # Who goes where.
+    # Placement.
 
     def _schedule(self) -> bool:
-        """Everybody who waits, in the queue's order. False: that is enough."""
+        """Decide all pending instances in queue order; return False if the forecast is to stop."""
         told: set[Key] = set()
         for number, waiting in enumerate(self._queue()):
             if number % 64 == 63 and self._enough():
@@ -293,14 +297,14 @@ class Forecast:
         return True
 
     def _gang_decided(self, request: PlacementRequest, told: set[Key]) -> bool:
-        """All of its gang at once, with the first of it. False: it is decided by itself."""
+        """Decide the gang of a request as a whole; return False if the instance is decided alone."""
         profile = self._profiles.get(request.profile)
         if request.key in told:
             return True
         if profile is None or request.member is None:
             return False
         try:
-            if kept_out(profile, request) is not None:
+            if gate_reason(profile, request) is not None:
                 return False
             found = self._together(profile, request)
             if found is not None and found.victims:
@@ -324,7 +328,7 @@ class Forecast:
         return decide_gang(self.board, profile, request, self._consult, self._watch, moment)
 
     def _make_room(self, decision: Decision) -> None:
-        """Those who have to go are gone at once, and their room is held."""
+        """Stop the victims of a nomination and hold their room."""
         shape = decision.request.shape if decision.request is not None else None
         self.board.hold(self.board.instances[decision.key], decision.nominated, shape)
         for key in decision.victims:
@@ -373,15 +377,15 @@ class Forecast:
         self._outcome.placed[key] = Placed(decision.node, decision.relaxed, self._left_node.get(key, ""), form)
         self._touched[workload_key(instance)] = None
 
-    def _told(self) -> Outcome:
+    def _result(self) -> Outcome:
         outcome = self._outcome
         for key in self._waiting:
             left = Left(self._refused.get(key, ""), self._left_node.get(key, ""))
             (outcome.left if key in self._new or key not in self._known else outcome.still_left)[key] = left
         for key, node in self._left_node.items():
             instance = self.board.instances.get(key)
-            if instance is not None and instance.phase is Phase.LOST:  # Nobody replaces it.
-                outcome.left[key] = Left(f"lost with {node}, and not begun anew elsewhere", node)
+            if instance is not None and instance.phase is Phase.LOST:  # It is not replaced.
+                outcome.left[key] = Left(f"lost with {node} and not replaced", node)
         for key in [key for key in outcome.placed if key not in self.board.instances]:
             del outcome.placed[key]
         return outcome
@@ -396,9 +400,9 @@ def decided(
     moment: Moment = NOW,
     held: str = "",
 ) -> Decision:
-    """As the scheduler would: kept out of the queue, asked about elsewhere, decided."""
+    """Decide as the scheduler would: PreEnqueue, consultation, decision."""
     try:
-        why = kept_out(profile, request)
+        why = gate_reason(profile, request)
         if why is not None:
             return Decision(request.key, message=why)
         consulted = consult(profile, request, nodes) if profile.consults else None
@@ -407,8 +411,8 @@ def decided(
     return decide(profile, request, nodes, nominated=held, consulted=consulted, watch=watch, moment=moment)
 
 
-def kept_out(profile: Profile, request: PlacementRequest) -> str | None:
-    """Why it may not be queued yet."""
+def gate_reason(profile: Profile, request: PlacementRequest) -> str | None:
+    """Return why a PreEnqueue plugin keeps the request out of the queue; None: it does not."""
     for plugin in profile.pre_enqueues:
         with blamed(plugin):
             why = plugin.pre_enqueue(request)

@@ -1,4 +1,4 @@
-"""A gang: instances that are placed together or not at all, tried out on the table before any of it counts."""
+"""Decisions about gangs: instances that are placed together or not at all, tried on the table before they count."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,52 +19,52 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.victim_selection import by_budget, kept_budgets
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 from mandor.placement.gang_stage import Stage, StageKind, stages
-from mandor.placement.gang_stage_trial import NOBODY, GangContext, Guard, StageTrial, T
+from mandor.placement.gang_stage_trial import NO_KEY, GangContext, Guard, StageTrial, T
 from mandor.placement.table import Table
 
-_BEGINNINGS_MOST = 4
-"""So often the table may have changed under it; then it is decided in one go."""
+_STARTS_MOST = 4
+"""Starts of one decision, each after a change of the table; the last one runs in one turn."""
 _BUDGETED_MOST = 24
-"""Where a budget would be broken, ways to keep all are looked for among so many whom budgets protect,"""
+"""Protected instances up to which the decision searches for victims that keep every disruption budget."""
 _CHOICES_MOST = 512
-"""and so many members are decided for that in all."""
+"""Members decided in that search."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangDecision:
-    """Nodes for enough of the members, or for none of them."""
+    """The nodes of enough members, or of none."""
 
     placed: tuple[Decision, ...] = ()
-    """In the order in which they were decided."""
+    """Placed members in the order of their decisions."""
     fitted: int = 0
-    """So many found a node on the scratch table, whether it was enough or not."""
+    """The number of members that fit, whether it was enough or not."""
     refused: Decision | None = None
-    """The first that found none when all soft rules were given up: why the others do not get theirs."""
+    """The first member that did not fit with all soft rules given up, which explains why no member is placed."""
     nominated: tuple[Decision, ...] = ()
-    """Nobody is placed, but there will be room for these on the nodes they name; with those who must go for it."""
+    """Members for which room is held, with their victims; no member is placed then."""
     how: str = ""
-    """How that comes, for people."""
+    """Explanation of the nominations, for users."""
     fault: str = ""
     message: str = ""
-    """What went wrong, if a plugin did."""
+    """The error of a plugin that failed."""
 
 
 def refusal(decision: GangDecision, needed: int, bound: int) -> str:
-    """Why nobody of the gang gets a node."""
+    """Explain why no member gets a node."""
     worst = decision.refused
-    assert worst is not None, "each that did not fit was refused by somebody"
+    assert worst is not None, "a plugin refused each member that did not fit"
     have = f"{bound} have a node, {decision.fitted} more would fit" if bound else ""
     would = have or f"{decision.fitted} would fit"
     return f"the gang needs {needed}: {would}; {worst.key.name} does not: {worst.message}"
 
 
 def nomination(decision: GangDecision, needed: int, bound: int) -> str:
-    """Why it has no nodes yet, and where it will."""
+    """Explain why the gang has no nodes yet, and where it will have them."""
     return f"{refusal(decision, needed, bound)}; {decision.how}" if decision.refused is not None else decision.how
 
 
 def membership(instance: Instance, workload: Workload) -> GangMembership | None:
-    """The gang an instance belongs to; None: it is placed by itself."""
+    """Return the gang of an instance; None: it is in no gang."""
     group = workload.spec.groups.get(instance.spec.group)
     if group is None or group.gang is None:
         return None
@@ -77,10 +77,10 @@ def unguarded(work: Callable[[], T]) -> T:
 
 
 class GangTrial:
-    """Decides the members together: as things stand, with ever fewer rules, and by having others make room.
+    """Decides members together: as the cluster is, with fewer rules, and by preemption.
 
-    Between two steps the table is as it was; whoever looks at it then does not see the trial. When it has changed
-    meanwhile, the trial begins anew: what comes out is what one step for all of them would have given.
+    Between two steps the table is unchanged for others. When it has changed meanwhile, the trial starts again, so the
+    result is the one of a single step.
     """
 
     def __init__(
@@ -95,20 +95,20 @@ class GangTrial:
         guard: Guard = unguarded,  # type: ignore[type-arg]
         moment: Moment = NOW,
     ) -> None:
-        """`least`: so many of these have to fit. `guard` calls what calls plugins."""
+        """`least`: number of members that have to fit. `guard` runs code that calls plugins."""
         self._profile = profile
-        # By name, whatever their order in the queue was: equal members give equal outcomes.
+        # Ordered by name, not by the queue: equal members give equal results.
         self._asks = tuple(
             sorted(requests, key=lambda request: (request.key.namespace, len(request.key.name), request.key.name))
         )
         self._table = table
         self._context = GangContext(profile, table, least, consulted or {}, watch or Unwatched(), guard, moment, {})
         self._version = table.version
-        self._beginnings = 0
+        self._starts = 0
         self._begin()
 
     def _begin(self) -> None:
-        self._beginnings += 1
+        self._starts += 1
         allocations = ((request.key, self._table.allocation(request.key)) for request in self._asks)
         held = {
             key: allocation.node for key, allocation in allocations if allocation is not None and allocation.terms.held
@@ -116,61 +116,61 @@ class GangTrial:
         self._context = replace(self._context, held=held)
         moment, nodes = self._context.moment, self._table.snapshot()
         self._stages = deque(stages(self._profile, self._asks, nodes, moment, held))
-        self._as_it_stands: dict[int, StageTrial] = {}
-        """By the id of their relaxation."""
+        self._found_trials: dict[int, StageTrial] = {}
+        """Finished FIND trials by the id of their relaxation step."""
         self._found: GangDecision | None = None
-        """Something that is enough, but breaks a budget."""
+        """A result that violates a disruption budget."""
         self._start_stage()
 
     def _start_stage(self) -> None:
         stage = self._stages[0]
-        start = self._as_it_stands.get(id(stage.relaxation)) if stage.kind is StageKind.ROOM else None
+        start = self._found_trials.get(id(stage.relaxation)) if stage.kind is StageKind.PREEMPT else None
         self._trial = StageTrial(self._context, stage, start)
 
     @property
     def holds(self) -> bool:
-        """The table is as it was at the last step; if not, the next begins anew."""
+        """Return whether the table is unchanged since the last step; if not, the next step starts again."""
         return self._table.version == self._version
 
     @property
     def hurried(self) -> bool:
-        """The table has changed so often that it was decided in one go."""
-        return self._beginnings >= _BEGINNINGS_MOST
+        """Return whether the table changed so often that the decision was made in one step."""
+        return self._starts >= _STARTS_MOST
 
     def step(self, most: int) -> GangDecision | None:
-        """Decide so many; None: it is not decided yet."""
+        """Decide up to `most` members; None: not all are decided yet."""
         if self._table.version != self._version:
             self._version = self._table.version
             self._begin()
         if not self.hurried:
-            return self._walk(most)
+            return self._run(most)
         found = None
         while found is None:
-            found = self._walk(len(self._asks))
+            found = self._run(len(self._asks))
         return found
 
-    def _walk(self, most: int) -> GangDecision | None:
+    def _run(self, most: int) -> GangDecision | None:
         watch = self._context.watch
         try:
             over = self._trial.step(most)
         except PluginFault as fault:
             return GangDecision(fault=fault.plugin, message=str(fault))
         except Overrun:
-            return GangDecision(fault=watch.current, message=broken_off(NOBODY, watch.current).message)
+            return GangDecision(fault=watch.current, message=broken_off(NO_KEY, watch.current).message)
         finally:
             watch.end()
-        return self._stage_is_over() if over else None
+        return self._end_stage() if over else None
 
-    def _stage_is_over(self) -> GangDecision | None:
+    def _end_stage(self) -> GangDecision | None:
         trial, stage = self._trial, self._stages.popleft()
         if stage.kind is StageKind.FIND:
             self._last = trial
-            self._as_it_stands[id(stage.relaxation)] = trial
+            self._found_trials[id(stage.relaxation)] = trial
             if trial.enough:
                 return GangDecision(tuple(trial.placed), len(trial.placed), trial.refused)
-        elif trial.enough and (stage.kind is not StageKind.STILL or trial.going):
+        elif trial.enough and (stage.kind is not StageKind.HELD or trial.going):
             found = self._nominated(trial)
-            if not self._broken(trial):
+            if not self._violations(trial):
                 return found
             if self._found is None:
                 self._found = found
@@ -198,12 +198,12 @@ class GangTrial:
 
     # Budgets.
 
-    def _broken(self, trial: StageTrial) -> int:
+    def _violations(self, trial: StageTrial) -> int:
         victims = [each.placed_instance for each in trial.victims.values()]
         return len(by_budget(self._table.lodgings, victims)[0])
 
     def _choices(self, stage: Stage) -> Iterator[Stage]:
-        """Ways in which no budget is broken; too many of them are not tried."""
+        """Yield stages with protected instances chosen so that no disruption budget is violated, up to a limit."""
         occupancy, priority = self._table.lodgings, max(request.priority for request in self._asks)
         budgeted = [
             PlacedInstance(key, allocation.shape, allocation.identity, allocation.terms)
@@ -217,7 +217,7 @@ class GangTrial:
             return
         most = _CHOICES_MOST // self._context.least
         for stay in islice(kept_budgets(occupancy, sorted(budgeted, key=lambda each: each.importance)), most):
-            yield Stage(StageKind.ROOM, stage.relaxation, frozenset(each.key for each in stay))
+            yield Stage(StageKind.PREEMPT, stage.relaxation, frozenset(each.key for each in stay))
 
 
 def _how(trial: StageTrial, victims: Mapping[str, Sequence[Key]]) -> str:

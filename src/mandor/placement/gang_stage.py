@@ -1,4 +1,4 @@
-"""The stages of a gang's decision: with which rules, and when who else is gone, its members are tried out."""
+"""The stages of a gang's decision: the rules, and the other instances that are assumed to be gone."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,60 +13,65 @@ from mandor.placement.framework.snapshot import Snapshot
 
 
 class StageKind(Enum):
+    """What a stage assumes about other instances."""
+
     FIND = auto()
-    """As things stand."""
+    """The cluster is as it is."""
     WAIT = auto()
-    """When those who are about to go are gone, so that no rule need be given up."""
-    STILL = auto()
-    """When those are gone who had to go for it, where room is held for it."""
-    ROOM = auto()
-    """When others make room."""
+    """Stopping instances are gone; waiting for them avoids giving up a rule."""
+    HELD = auto()
+    """Instances that were preempted for the gang are gone, where room is held for it."""
+    PREEMPT = auto()
+    """Instances of lower priority can be preempted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelaxationStep:
+    """The requests of all members with some soft rules given up."""
+
     requests: tuple[PlacementRequest, ...]
-    """Of all members, with what is left of their rules."""
     relaxed: tuple[str, ...] = ()
-    """What was given up."""
+    """The rules given up."""
     next_up: str = ""
-    """What the next relaxation gives up; empty: this is the last, or that is nothing to wait for."""
+    """The rules that the next step gives up; empty: this is the last step, or the rule is not worth waiting for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
+    """A relaxation step under one assumption about other instances."""
+
     kind: StageKind
     relaxation: RelaxationStep
     spared: frozenset[Key] = frozenset()
-    """They stay, whatever comes: one of several ways to keep all budgets."""
+    """Instances that may not be preempted: one of several ways to keep all disruption budgets."""
 
 
 def stages(
     profile: Profile, requests: tuple[PlacementRequest, ...], nodes: Snapshot, moment: Moment, held: Mapping[Key, str]
 ) -> Iterator[Stage]:
-    """As for one instance, but each is for all members at once."""
-    rungs = list(_rungs(requests, nodes))
+    """Yield the stages in the order in which they are tried, as for one instance."""
+    steps = list(_relaxation_steps(requests, nodes))
     waits = moment.patience > 0 and bool(going_soon(nodes.occupancy, moment))
-    kinds = ([StageKind.STILL] if held else []) + [StageKind.ROOM] if profile.post_filters else []
+    kinds = ([StageKind.HELD] if held else []) + [StageKind.PREEMPT] if profile.post_filters else []
     first = any(request.shape.preempt_first for request in requests)
-    for relaxation in rungs:
+    for relaxation in steps:
         yield Stage(StageKind.FIND, relaxation)
         if waits and relaxation.next_up:
             yield Stage(StageKind.WAIT, relaxation)
         if first:
             yield from (Stage(kind, relaxation) for kind in kinds)
     if not first:
-        yield from (Stage(kind, relaxation) for kind in kinds for relaxation in rungs)
+        yield from (Stage(kind, relaxation) for kind in kinds for relaxation in steps)
 
 
-def _rungs(requests: tuple[PlacementRequest, ...], nodes: Snapshot) -> Iterator[RelaxationStep]:
-    ladder = list(_ladder(requests, nodes))
-    for (eased, relaxed), (_, then) in zip(ladder, [*ladder[1:], ladder[-1]], strict=True):
+def _relaxation_steps(requests: tuple[PlacementRequest, ...], nodes: Snapshot) -> Iterator[RelaxationStep]:
+    found = list(_relaxations(requests, nodes))
+    for (relaxed_requests, relaxed), (_, then) in zip(found, [*found[1:], found[-1]], strict=True):
         given_up = ", ".join(then[len(relaxed) :])
-        yield RelaxationStep(eased, relaxed, "" if given_up == AVOIDED else given_up)
+        yield RelaxationStep(relaxed_requests, relaxed, "" if given_up == AVOIDED else given_up)
 
 
-def _ladder(
+def _relaxations(
     requests: tuple[PlacementRequest, ...], nodes: Snapshot
 ) -> Iterator[tuple[tuple[PlacementRequest, ...], tuple[str, ...]]]:
     relaxed: tuple[str, ...] = ()
@@ -76,7 +81,7 @@ def _ladder(
         relaxed += (AVOIDED,)
         yield requests, relaxed
     if any(
-        _disliked(request, nodes)
+        _kept_apart(request, nodes)
         for request in {(request.shape, request.identity): request for request in requests}.values()
     ):
         requests = tuple(request.without_others_should() for request in requests)
@@ -93,8 +98,8 @@ def _soft(request: PlacementRequest) -> bool:
     return request.dropped < len(request.shape.should)
 
 
-def _disliked(request: PlacementRequest, nodes: Snapshot) -> bool:
-    """By somebody who is placed, or by its fellows once they are."""
+def _kept_apart(request: PlacementRequest, nodes: Snapshot) -> bool:
+    """Return whether an `apart` rule of a placed instance or of another member concerns this one."""
     fellows = (tie for tie in request.shape.affinity_terms(request.identity) if tie.selector.matches(request.identity))
     return nodes.topology.avoided(request.identity) or any(
         tie.kind == "apart" and tie.strength == "should" for tie in fellows

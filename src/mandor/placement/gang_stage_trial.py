@@ -1,4 +1,4 @@
-"""One stage of a gang's decision: its members one after another, each with those before it counted."""
+"""The trial of one stage of a gang's decision: members are decided in order, each with those before it counted."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -30,55 +30,57 @@ from mandor.placement.table import Table
 T = TypeVar("T")
 Guard = Callable[[Callable[[], T]], T]
 
-NOBODY = Key("", "", "")
-ROOM_MADE = 16
-"""One for whom others have to make room takes as long as so many who find it."""
+NO_KEY = Key("", "", "")
+PREEMPTION_COST = 16
+"""Cost of a preemption, in ordinary decisions."""
 VICTIMS_MOST = 512
-"""So many may have to go for one gang,"""
+"""Instances that may be preempted for one gang."""
 VICTIMS_OF_NODE_MOST = 64
-"""and so many of them on one node: these are told in one commit."""
+"""Instances that may be preempted on one node: they are written in one commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangContext:
-    """What all stages have in common."""
+    """The inputs of a gang's decision, shared by its stages."""
 
     profile: Profile
     table: Table
     least: int
-    """So many have to fit."""
+    """The number of members that have to fit."""
     consulted: Mapping[Key, Mapping[str, object]]
     watch: Watch
     guard: Guard  # type: ignore[type-arg]
     moment: Moment
     held: Mapping[Key, str]
-    """Where room is held for members: it is not in their own way."""
+    """Nodes where room is held for members, which may use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
+    """An instance to be preempted."""
+
     node: str
     placed_instance: PlacedInstance
 
 
 class StageTrial:
-    """Between two steps the table is as it was."""
+    """Decides members step by step; between two steps the table is unchanged."""
 
     def __init__(self, context: GangContext, stage: Stage, start: "StageTrial | None" = None) -> None:
-        """`start`: those who fit as things stand are taken over from it."""
+        """`start`: a finished FIND trial of the same step, whose placed members are kept."""
         self.stage = stage
         self.placed: list[Decision] = list(start.placed) if start is not None else []
         self.refused: Decision | None = None
-        """The first that found nothing."""
+        """The first member that did not fit."""
         self.victims: dict[Key, Victim] = {}
         self.going: dict[str, list[Key]] = {}
-        """Those who are waited for, by node."""
+        """Stopping instances that the stage waits for, by node."""
         self._context = context
         self._table = context.table
         there = {each.key for each in self.placed}
         self._todo = deque(request for request in stage.relaxation.requests if request.key not in there)
-        self._alike: dict[PlacementRequest, None] = {}
-        """Those of whose like one was refused, since the last that was placed."""
+        self._refused_classes: dict[PlacementRequest, None] = {}
+        """Requests refused since the last placed member, which hold for all members of a class."""
         self._scratch = ReplayableSteps(start.scratch.steps if start is not None else ())
         self._prepared = False
 
@@ -97,7 +99,7 @@ class StageTrial:
         return not self._todo or self.enough or len(self.placed) + len(self._todo) < self._context.least
 
     def step(self, most: int) -> bool:
-        """Decide so many, or fewer where others have to make room; True: that was all."""
+        """Decide up to `most` members, fewer with preemptions; return whether the stage is over."""
         with self._table.trial():
             for key in self._context.held:
                 self._table.drop_allocation(key)
@@ -107,24 +109,24 @@ class StageTrial:
             while most > 0 and not self._over:
                 most -= self._decide(self._todo.popleft())
             if self._over and self.enough and self.victims and not self._agreed:
-                self._take_back()
+                self._spare_victims()
         return self._over
 
     @property
     def _agreed(self) -> bool:
-        """Somebody elsewhere has a say in who goes: it stays as he wants it."""
+        """Return whether a plugin agreed to the victims with a service outside; the choice is final then."""
         return any(each.agrees_to_victims for each in self._context.profile.consults)
 
     def _prepare(self) -> None:
-        """Who is gone at this stage, and who stays."""
+        """Remove the instances that the stage assumes to be gone, and protect the spared ones."""
         self._prepared = True
         occupancy = self._table.lodgings
         if self.stage.kind is StageKind.WAIT:
-            self._go(going_soon(occupancy, self._context.moment))
-        elif self.stage.kind is StageKind.STILL:
+            self._remove(going_soon(occupancy, self._context.moment))
+        elif self.stage.kind is StageKind.HELD:
             late = self._context.moment.now - OVERDUE_SECONDS
             where = set(self._context.held.values())
-            self._go(each for each in occupancy.stopping(among=where) if (each[1].terms.until or 0.0) >= late)
+            self._remove(each for each in occupancy.stopping(among=where) if (each[1].terms.until or 0.0) >= late)
         for key in sorted(self.stage.spared):
             allocation = self._table.allocations[key]
             terms = structs.replace(allocation.terms, rank=replace(allocation.terms.rank, spared=True))
@@ -132,36 +134,36 @@ class StageTrial:
                 partial(self._table.set_allocation, key, allocation.node, allocation.shape, allocation.identity, terms)
             )
 
-    def _go(self, placed_instances: Iterable[tuple[str, PlacedInstance]]) -> None:
+    def _remove(self, placed_instances: Iterable[tuple[str, PlacedInstance]]) -> None:
         for node, each in placed_instances:
             self.going.setdefault(node, []).append(each.key)
             self._scratch.do(partial(self._table.drop_allocation, each.key))
 
     def _decide(self, request: PlacementRequest) -> int:
-        """As many as it counts for."""
+        """Decide one member; return its cost in ordinary decisions."""
         context, kind = self._context, self.stage.kind
         held = context.held.get(request.key, "")
-        alike = structs.replace(request, key=NOBODY)
-        if alike in self._alike or (kind is StageKind.STILL and not held):
+        alike = structs.replace(request, key=NO_KEY)
+        if alike in self._refused_classes or (kind is StageKind.HELD and not held):
             return 1
         consulted, nodes = context.consulted.get(request.key), self._table.snapshot()
         cycle = Cycle(context.profile, nodes, context.watch, consulted, held, context.moment)
         state = cycle.state_of(request)
         node, displaces = context.guard(lambda: at_once(cycle.find(state, request)))
         if isinstance(node, str):
-            if kind is not StageKind.STILL or node == held:
+            if kind is not StageKind.HELD or node == held:
                 self._place(request, node, state, displaces=displaces)
             return 1
-        if kind is StageKind.ROOM and self._make_room(request, state, nodes):
-            return ROOM_MADE
+        if kind is StageKind.PREEMPT and self._preempt(request, state, nodes):
+            return PREEMPTION_COST
         if context.profile.by_class and not request.shape.volumes:
-            self._alike[alike] = None
+            self._refused_classes[alike] = None
         if self.refused is None:
             self.refused = context.guard(lambda: _refusal(node, request, nodes))
-        return ROOM_MADE if kind is StageKind.ROOM else 1
+        return PREEMPTION_COST if kind is StageKind.PREEMPT else 1
 
     def _place(self, request: PlacementRequest, node: str, state: CycleState, *, displaces: bool = False) -> None:
-        self._alike.clear()
+        self._refused_classes.clear()
         for where, each in self._table.lodgings.held() if displaces else ():
             if where == node and each.priority < request.priority:
                 self._scratch.do(partial(self._table.drop_allocation, each.key))
@@ -175,9 +177,9 @@ class StageTrial:
         terms = AllocationTerms(Rank(request.priority, request.preempts, profile=request.profile))
         self._table.set_allocation(request.key, node, request.shape, request.identity, terms)
 
-    # Others have to go.
+    # Preemption.
 
-    def _make_room(self, request: PlacementRequest, state: CycleState, nodes: Snapshot) -> bool:
+    def _preempt(self, request: PlacementRequest, state: CycleState, nodes: Snapshot) -> bool:
         context = self._context
         dry_run = DryRun(
             context.profile,
@@ -192,7 +194,7 @@ class StageTrial:
         made: Nomination | None = context.guard(
             lambda: at_once(run_post_filters(context.profile, state, dry_run, context.watch))
         )
-        if made is None or not self._bearable(made):
+        if made is None or not self._within_limits(made):
             return False
         placed_instances = self._table.lodgings.placed_instances(made.node)
         victims = [each for each in placed_instances if each.key in made.victims]
@@ -207,13 +209,16 @@ class StageTrial:
         self._place(request, made.node, state)
         return True
 
-    def _bearable(self, made: Nomination) -> bool:
+    def _within_limits(self, made: Nomination) -> bool:
         here = sum(each.node == made.node for each in self.victims.values()) + len(made.victims)
         return here <= VICTIMS_OF_NODE_MOST and len(self.victims) + len(made.victims) <= VICTIMS_MOST
 
-    def _take_back(self) -> None:
-        """Members came one by one: for the last of them somebody had to go, perhaps, who leaves room for others, too.
-        Who can stay if members move stays: first those whom a budget protects, then the most important."""
+    def _spare_victims(self) -> None:
+        """Keep victims that need not go after all, once the members are moved.
+
+        Members were decided one by one, so a later victim may have made an earlier one needless. Instances protected
+        by a disruption budget come first, then the most important.
+        """
         occupancy = self._table.lodgings
         victims = sorted((each.placed_instance for each in self.victims.values()), key=lambda each: each.importance)
         for each in victims:
@@ -224,7 +229,7 @@ class StageTrial:
                 del self.victims[each.key]
 
     def _fit_beside(self, victim: Victim) -> bool:
-        """All members, if it stays: those on its node as they are, or elsewhere."""
+        """Return whether all members fit while a victim stays; members on its node may move."""
         placed_instance, moved = victim.placed_instance, {}
         with self._table.trial() as trial:
             self._table.set_allocation(

@@ -1,4 +1,4 @@
-"""Who may be moved for a better place, as nothing is wrong with the one it has."""
+"""Rules for voluntary moves: which instances may be moved to a better node."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,27 @@ from mandor.model.phase import Phase
 from mandor.model.workload import Group, Workload
 from mandor.placement.cycle import AVOIDED, DISLIKED
 
-NOT_ITS_OWN = frozenset({AVOIDED, DISLIKED})
-"""What may have been given up besides the rules of its author: no reason to move."""
+IMPLICIT_RULES = frozenset({AVOIDED, DISLIKED})
+"""Rules that are not the author's; giving them up is no reason to move."""
 
 
 def relaxed(instance: Instance) -> tuple[str, ...]:
-    """The author's rules that were given up for its place."""
+    """Return the author's rules that were given up for the instance's node."""
     given_up = instance.spec.relaxed
-    return tuple(rule for rule in given_up if rule not in NOT_ITS_OWN) if given_up else ()
+    return tuple(rule for rule in given_up if rule not in IMPLICIT_RULES) if given_up else ()
 
 
 def stops_first(group: Group) -> bool:
-    """Nobody can take an instance's place on another node before it has ended: its author wants it so, a gang is placed
-    as a whole, and data of its own goes with a name."""
+    """Return whether an instance has to stop before its replacement starts on another node.
+
+    That holds for stop-first groups, for gangs, which are placed as a whole, and for volumes per instance.
+    """
     own = any(volume.per_instance for volume in group.volumes.values())
     return group.update.order == "stop-first" or group.gang is not None or own
 
 
 def whole(members: Sequence[Instance]) -> Steps[Counter[str]]:
-    """How many there are of each group of a workload, if all serve and none is on the move; else nobody."""
+    """Return the number of instances by group if all of a workload serve and none is moving; else empty."""
     found = Counter[str]()
     for piece in pieces(members, FEW):
         if not all(map(_settled, piece)):
@@ -38,9 +40,12 @@ def whole(members: Sequence[Instance]) -> Steps[Counter[str]]:
 
 
 def may_move(instance: Instance, workload: Workload | None, members: Mapping[str, int]) -> bool:
-    """Its service is whole, nobody of it is on the move, and nobody has said that it stays. `members`: see `whole`."""
+    """Return whether an instance may be moved: its service is complete and not moving, and moves are not disabled.
+
+    `members`: the result of `whole`.
+    """
     if workload is None or workload.spec.type != "service" or workload.spec.gates or instance.spec.volumes:
-        return False  # what it keeps on its node does not move
+        return False  # local volumes do not move
     group = workload.spec.groups.get(instance.spec.group)
     if group is None or not group.restore or stops_first(group):
         return False

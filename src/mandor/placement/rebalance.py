@@ -1,8 +1,8 @@
-"""Rebalancing: the few moves that gain most, by the scores of the profiles themselves; no scores of its own.
+"""Rebalancing: finds the moves that gain most by the scores of the scheduler profiles.
 
-How well an instance stands is the score that its profile gives the node it is on, as if it were to be placed now; an
-instance that had to do without one of its rules stands at 0. A move gains what the instance itself gains, and what
-those gain or lose by it who stay on the two nodes.
+The value of an instance's node is the score that its profile gives it now, as for a new placement; the value is 0 if a
+rule of the instance was given up. The gain of a move is the gain of the instance, plus the gains and losses of the
+instances that stay on the two nodes.
 """
 
 from collections import Counter
@@ -27,18 +27,18 @@ from mandor.placement.framework.watch import Watch
 from mandor.placement.movable import may_move, relaxed, whole
 
 LOOKED_AT_MOST = 5000
-"""So many places are looked at, of which each has instances that are all alike."""
+"""Groups of equal instances on a node that are examined."""
 NEIGHBOURS_MOST = 50
-"""So many kinds of neighbours are asked on a node."""
+"""Kinds of neighbours on a node whose gain is computed."""
 TOLD_MOST = 3
-"""So many plugins are named that make the gain."""
+"""Plugins named in the reason of a move."""
 
-_Alike = tuple[Key, str, str, int, str]
-"""Workload, group, release, form and node: whoever has the same would gain the same."""
+_Place = tuple[Key, str, str, int, str]
+"""Workload, group, release, form and node; equal instances would gain the same."""
 
 
-class _Chance(NamedTuple):
-    """The best that one can do."""
+class _Move(NamedTuple):
+    """The best move of an instance."""
 
     key: Key
     to: str
@@ -47,84 +47,86 @@ class _Chance(NamedTuple):
 
 
 class MoveSearch:
-    """Finds moves on a board of its own, which is changed by what is found."""
+    """Finds moves on its own cluster model, to which found moves are applied."""
 
     def __init__(
         self, board: ClusterModel, profiles: Mapping[str, Profile], spec: RebalanceSpec, *, now: float, watch: Watch
     ) -> None:
         self._board, self._profiles, self._spec, self._now, self._watch = board, profiles, spec, now, watch
         self.found: list[PlannedMove] = []
-        """The one that gains most first; each is worth its while after those before it."""
+        """Found moves, the largest gain first; each is computed after those before it."""
         self.resting = 0
-        """So many may not move again yet."""
+        """Number of instances that were moved too recently."""
         self.staying = 0
-        """So many do not move at all, or not now: see `may_move`."""
+        """Number of instances that may not move (`may_move`)."""
 
     def steps(self) -> Steps[None]:
-        """The whole search; between two steps others may have their turn, and whoever has had enough may stop."""
+        """Run the search in steps; it can be stopped between two of them."""
         places = yield from self._places()
-        best: list[tuple[int, int, _Chance, list[Key]]] = []
+        best: list[tuple[int, int, _Move, list[Key]]] = []
         for number, keys in enumerate(places):
-            chance = self._look(keys[0])
-            if chance is not None:
-                best.append((-chance.own, number, chance, keys))
+            move = self._look(keys[0])
+            if move is not None:
+                best.append((-move.own, number, move, keys))
             yield TURN
         heapify(best)
         while best and len(self.found) < self._spec.moves:
             _, number, _, keys = heappop(best)
-            chance = self._look(keys[0])  # what was found since may have changed it
-            if chance is not None and best and chance.own < -best[0][0]:
-                heappush(best, (-chance.own, number, chance, keys))
-            elif chance is not None and self._take(chance) and keys[1:]:
-                heappush(best, (-chance.own, number, chance, keys[1:]))
+            move = self._look(keys[0])  # moves found since may have changed it
+            if move is not None and best and move.own < -best[0][0]:
+                heappush(best, (-move.own, number, move, keys))
+            elif move is not None and self._take(move) and keys[1:]:
+                heappush(best, (-move.own, number, move, keys[1:]))
             yield TURN
 
     def _places(self) -> Steps[list[list[Key]]]:
-        """Who may move, by place."""
+        """Return the keys of movable instances, grouped by equal instances on a node."""
         placed = yield from chosen(
             list(self._board.instances.values()),
             lambda piece: [each for each in piece if placement_state(each) is PlacementState.PLACED],
             each=2,
         )
         members = yield from self._members()
-        places: dict[_Alike, list[Key]] = {}
+        places: dict[_Place, list[Key]] = {}
         for piece in pieces((yield from ordered(placed, key=lambda each: each.key)), FEW):
             for instance in piece:
-                self._file(instance, members, places)
+                self._classify(instance, members, places)
             yield WRITTEN * len(piece)
         found = list(islice(places.values(), LOOKED_AT_MOST))
         yield from emptied(places)
         return found
 
     def _members(self) -> Steps[dict[Key, Counter[str]]]:
-        """By workload: see `whole`."""
+        """Return the result of `whole` by workload."""
         found: dict[Key, Counter[str]] = {}
         for key in self._board.workloads:
             found[key] = yield from whole((yield from self._board.of_in_steps(key)))
         return found
 
-    def _file(self, instance: Instance, members: Mapping[Key, Counter[str]], places: dict[_Alike, list[Key]]) -> None:
+    def _classify(
+        self, instance: Instance, members: Mapping[Key, Counter[str]], places: dict[_Place, list[Key]]
+    ) -> None:
         spec, key = instance.spec, workload_key(instance)
         if not may_move(instance, self._board.workloads.get(key), members.get(key, {})):
             self.staying += 1
         elif spec.pin and instance.meta.created_at + self._spec.rest > self._now:
-            self.resting += 1  # it was sent there not long ago
+            self.resting += 1  # moved recently
         else:
             alike = key, spec.group, spec.release, spec.variant, spec.node
             places.setdefault(alike, []).append(instance.key)
 
     def _ask(self, key: Key) -> tuple[Profile, PlacementRequest] | None:
-        """As it would be placed now, in the form it has."""
+        """Return the request of an instance in its current form; None: it cannot be decided here."""
         instance = self._board.instances[key]
         request = self._board.request(instance)
         profile = self._profiles.get(request.profile) if request is not None else None
         if request is None or profile is None or profile.consults:
-            return None  # others cannot be asked about what is only tried
+            return None  # no consultation in a search
         forms = request.forms
         return profile, replace(forms[min(instance.spec.variant, len(forms) - 1)], pin="", avoid=frozenset())
 
-    def _look(self, key: Key) -> _Chance | None:
-        """Where it would stand best, beside itself: it ends only when the other one serves."""
+    def _look(self, key: Key) -> _Move | None:
+        """Return the best move of an instance; it stays on its node until the new one serves."""
         asked, table = self._ask(key), self._board.table
         allocation = table.allocation(key)
         if asked is None or allocation is None:
@@ -133,31 +135,31 @@ class MoveSearch:
         beside = run_filters(profile, CycleState(), request, table.snapshot(), self._watch).feasible
         with table.trial():
             table.drop_allocation(key)
-            view = self._view(profile, request)
-        here = view.totals.get(allocation.node)
+            scores = self._scores(profile, request)
+        here = scores.totals.get(allocation.node)
         if here is None and not relaxed(self._board.instances[key]):
-            return None  # it would not be let in where it is, and nobody has said that it has to go
+            return None  # its node would refuse it now, but it does not have to leave
         slots = table.snapshot().slots
-        there = [node for node in view.totals if node != allocation.node and beside[slots[node]]]
+        there = [node for node in scores.totals if node != allocation.node and beside[slots[node]]]
         if not there:
             return None
-        to = max(there, key=lambda node: (view.totals[node], node))
-        own = view.totals[to] - (here or 0)
+        to = max(there, key=lambda node: (scores.totals[node], node))
+        own = scores.totals[to] - (here or 0)
         if own < self._spec.min_gain:
             return None
-        return _Chance(key, to, own, view.why(allocation.node, to) if here is not None else "all its rules are kept")
+        return _Move(key, to, own, scores.why(allocation.node, to) if here is not None else "all its rules are kept")
 
-    def _take(self, chance: _Chance) -> bool:
-        """If the two nodes gain as a whole."""
-        table, instance = self._board.table, self._board.instances[chance.key]
-        allocation = table.allocation(chance.key)
+    def _take(self, move: _Move) -> bool:
+        """Apply a move if the two nodes gain in total; return whether it was applied."""
+        table, instance = self._board.table, self._board.instances[move.key]
+        allocation = table.allocation(move.key)
         assert allocation is not None
         source = allocation.node
-        beside = [*self._neighbours(source, chance.key), *self._neighbours(chance.to, chance.key)]
-        before = sum(self._stands(key) * many for key, many in beside)
+        beside = [*self._neighbours(source, move.key), *self._neighbours(move.to, move.key)]
+        before = sum(self._value(key) * many for key, many in beside)
         with table.trial() as trial:
-            table.set_allocation(chance.key, chance.to, allocation.shape, allocation.identity, allocation.terms)
-            gain = chance.own + sum(self._stands(key) * many for key, many in beside) - before
+            table.set_allocation(move.key, move.to, allocation.shape, allocation.identity, allocation.terms)
+            gain = move.own + sum(self._value(key) * many for key, many in beside) - before
             if gain >= self._spec.min_gain:
                 trial.keep()
         if gain < self._spec.min_gain:
@@ -169,16 +171,16 @@ class MoveSearch:
                 uid=instance.meta.uid,
                 workload=instance.spec.workload,
                 source=source,
-                to=chance.to,
+                to=move.to,
                 gain=gain,
-                own=chance.own,
-                because=chance.because,
+                own=move.own,
+                because=move.because,
             )
         )
         return True
 
     def _neighbours(self, node: str, but: Key) -> list[tuple[Key, int]]:
-        """One of each kind on the node, and how many there are of it."""
+        """Return one instance of each kind on a node, with the number of equal ones."""
         kinds: dict[object, list[Key]] = {}
         for key in sorted(self._board.table.keys_on(node)):
             instance = self._board.instances.get(key)
@@ -187,17 +189,17 @@ class MoveSearch:
                 kinds.setdefault((workload_key(instance), spec.group, spec.release, spec.variant), []).append(key)
         return [(keys[0], len(keys)) for keys in list(kinds.values())[:NEIGHBOURS_MOST]]
 
-    def _stands(self, key: Key) -> int:
-        """How well, where it is."""
+    def _value(self, key: Key) -> int:
+        """Return the score of an instance's current node."""
         asked, table = self._ask(key), self._board.table
         allocation = table.allocation(key)
         if asked is None or allocation is None:
             return 0
         with table.trial():
             table.drop_allocation(key)
-            return self._view(*asked).totals.get(allocation.node, 0)
+            return self._scores(*asked).totals.get(allocation.node, 0)
 
-    def _view(self, profile: Profile, request: PlacementRequest) -> "_View":
+    def _scores(self, profile: Profile, request: PlacementRequest) -> "_NodeScores":
         nodes, state = self._board.table.snapshot(), CycleState()
         parts: list[Scored] = []
         try:
@@ -207,18 +209,18 @@ class MoveSearch:
         finally:
             self._watch.end()
         names = [nodes.nodes[int(slot)].meta.name for slot in among]
-        return _View(dict(zip(names, totals.tolist(), strict=True)), names, parts)
+        return _NodeScores(dict(zip(names, totals.tolist(), strict=True)), names, parts)
 
 
-class _View(NamedTuple):
-    """How one would stand on each node that takes it."""
+class _NodeScores(NamedTuple):
+    """The scores of an instance on each node that fits."""
 
     totals: dict[str, int]
     names: Sequence[str]
     parts: Sequence[Scored]
 
     def why(self, source: str, to: str) -> str:
-        """`NodeResourcesFit +48, ImageLocality -5`"""
+        """Return the gain by plugin, as in `NodeResourcesFit +48, ImageLocality -5`."""
         here, there = self.names.index(source), self.names.index(to)
         gains = {each.plugin.name: each.weight * int(each.scores[there] - each.scores[here]) for each in self.parts}
         most = sorted((name for name in gains if gains[name]), key=lambda name: -abs(gains[name]))

@@ -44,7 +44,7 @@ def test_a_pending_instance_is_explained_with_the_smallest_change(filled: LiveAp
 
 def test_a_placed_instance_and_a_workload_are_explained(filled: LiveApi, mandor: Mandor) -> None:
     told = mandor("explain", "web-0")
-    assert told.out.startswith("web-0 (Running): it is on n1, the only node that fits")
+    assert told.out.startswith("web-0 (Running): placed on n1, the only node that fits")
     assert "NodeResourcesFit" in told.out
     told = mandor("explain", "web")
     assert told.out.startswith("workload web: 1 placed on 1 node, 1 pending\n  1 on n1\n")
