@@ -92,7 +92,7 @@ async def test_room_that_is_about_to_be_free_is_the_smallest_change(dev: Api) ->
     await put(dev, running.stopping("deleted by user"))
     found = await ask(dev, "instances/web-1")
     assert found["remedies"][0]["kind"] == "wait"
-    assert found["remedies"][0]["text"] == "wait until web-0 has ended"
+    assert found["remedies"][0]["text"] == "wait until web-0 has stopped"
 
 
 async def test_a_placed_instance_is_told_how_the_nodes_compare(dev: Api) -> None:
@@ -116,7 +116,7 @@ async def test_what_has_changed_since_the_decision_is_told(dev: Api) -> None:
     found = await ask(dev, "instances/web-0")
     assert found["decision"]["node"] == "n1"
     assert any(each.startswith("n1 scored 3 points when it was chosen") for each in found["since"])
-    assert "n9 is gone" in found["since"]
+    assert "n9 was removed" in found["since"]
     assert "n1, n2 were added" in found["since"]
 
 
@@ -249,7 +249,7 @@ async def test_odd_sizes_are_told_in_round_numbers(dev: Api) -> None:
     )
     found = await ask(dev, "instances/web-0")
     assert found["summary"] == "0/1 nodes fit: 1 NodeResourcesFit (short of 1Gi memory)"
-    assert found["remedies"][0]["text"] == "ask for 3Gi memory instead of 4Gi (1Gi less)"
+    assert found["remedies"][0]["text"] == "request 3Gi memory instead of 4Gi (1Gi less)"
     assert 3 * GI + 12345 > 3 * 1024 * MI
 
 
@@ -317,6 +317,6 @@ async def test_which_form_was_chosen_is_told_and_why_those_before_had_no_place(d
     assert "the main form: 0/1 nodes fit: 1 EngineFit" in waits["summary"]
     assert "alternative 1 (process): 0/1 nodes fit: 1 NodeResourcesFit" in waits["summary"]
     texts = [each["text"] for each in waits["remedies"]]
-    assert "ask for 1 cpu instead of 3 (2 less) in alternative 1 (process)" in texts
-    assert "end web-0 on n1" in texts
+    assert "request 1 cpu instead of 3 (2 less) in alternative 1 (process)" in texts
+    assert "stop web-0 on n1" in texts
     assert len((await ask(dev, "workloads/web"))["instances"]) == 2

@@ -136,7 +136,7 @@ async def test_what_the_only_node_takes_with_it_is_told(dev: Api) -> None:
     found = await plan(dev, query="?without=n1")
     assert found["fits"] is False
     assert [(each["instance"], each["before"]) for each in found["pending"]] == [("web-0", "n1")]
-    assert found["pending"][0]["message"] == "lost with n1, and not begun anew elsewhere"
+    assert found["pending"][0]["message"] == "lost with n1 and not replaced"
 
 
 async def test_a_drain_and_an_apply_are_planned_together(dev: Api) -> None:

@@ -37,7 +37,7 @@ def test_a_pending_instance_is_explained_with_the_smallest_change(filled: LiveAp
     text = "0/2 nodes fit: 1 NodeUnschedulable (1 cordoned), 1 NodeResourcesFit (short of 2Gi memory)"
     assert told.out.splitlines()[0] == f"web-1 (Pending): {text}"
     assert "smallest change that would let it run: uncordon n2 → n2" in told.out
-    assert "or: ask for 1Gi memory instead of 3Gi (2Gi less) → n1" in told.out
+    assert "or: request 1Gi memory instead of 3Gi (2Gi less) → n1" in told.out
     assert "FITS" not in told.out
     assert "n2    no    NodeUnschedulable  cordoned" in mandor("explain", "instance", "web-1", "--nodes").out
 
