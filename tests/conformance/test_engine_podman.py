@@ -112,7 +112,7 @@ class TestRootlessPodmanEngine(PodmanSuite):
 
     @pytest.fixture
     def volume(self, tmp_path: Path) -> Path:
-        """One that the user of this podman may write to."""
+        """A folder that the user of this podman can write."""
         folder = (tmp_path / "volume").resolve()
         folder.mkdir()
         (folder / "seen").write_text("kept\n")

@@ -35,7 +35,8 @@ class TestProcessEngineWithoutCgroupsAndMounts(EngineSuite):
 
     @pytest.fixture(autouse=True)
     def folders_can_be_passed(self, tmp_path: Path) -> None:
-        """Without a view, a link leads through the folders above a volume: as the agent makes them, not as pytest."""
+        """Folders above the volume with the modes of the agent instead of those of pytest: without a view, a link leads
+        through them."""
         for folder in (tmp_path, *tmp_path.parents[:3]):
             if "pytest" in str(folder):
                 folder.chmod(0o711)

@@ -1,4 +1,4 @@
-"""A process engine of each test's own, and a few ways to look at what it runs."""
+"""A process engine for each test, with helpers that inspect its units."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_SECONDS = 60.0
 
 
 class Bench:
-    """An engine and what a test does with it."""
+    """An engine with the operations that tests use."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory
@@ -63,7 +63,7 @@ class Bench:
         return self.directory / "units" / str(unit)
 
     async def again(self) -> ProcessEngine:
-        """As after a restart of the agent: another engine object over the same folder."""
+        """Replace the engine object by another one over the same folder, as after a restart of the agent."""
         await self.engine.close()
         self.engine = ProcessEngine(self.directory, **self.settings)
         return self.engine
@@ -78,7 +78,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.fixture(params=[True, False], ids=["with cgroups", "without"])
 async def each_bench(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    """The same with cgroups and without."""
+    """Each test runs with cgroups and without."""
     bench = Bench(tmp_path / "engine", limits=request.param)
     yield bench
     await clear(bench)
@@ -108,7 +108,7 @@ async def until(condition: Callable[[], bool], complaint: Callable[[], str]) -> 
 
 
 def lives(pid: int) -> bool:
-    """Whether there is such a process, and it is not only waiting to be buried."""
+    """Return whether a process runs and is not a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b") ")[2].split()[0] not in {b"Z", b"X"}
@@ -117,7 +117,7 @@ def lives(pid: int) -> bool:
 
 
 def find_pid(unit: Unit, inner: int) -> int:
-    """The number on this machine of a process of the unit that has the number `inner` in its own namespace."""
+    """Return the process id on the node of the process with the id `inner` in the namespace of the unit."""
     mark = f"MANDOR_UNIT={unit}".encode()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:

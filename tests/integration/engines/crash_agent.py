@@ -1,4 +1,4 @@
-"""A small agent for the crash test: gives orders at random to a process engine until it is killed.
+"""A small agent for the crash test: calls verbs of a process engine at random until it is killed.
 
 Started once; for each line on standard input (a seed) it forks one agent and prints its number, then, when that is
 dead, `dead`. What must outlive an agent is in a file, as in a real one's journal: which units it has decided to remove.
@@ -16,11 +16,11 @@ from mandor.engines.base import Launch, Mount, Unit
 from mandor.engines.process import ProcessEngine
 
 AT_ONCE = 24
-"""Each agent knows so many, and most of them were known to those before it."""
+"""Number of units of each agent; most of them were used by earlier agents."""
 
 
 def make_units(prefix: str) -> list[Unit]:
-    """The same for the same prefix."""
+    """Return the units of a prefix."""
     return [Unit(f"{prefix}{number:04x}", "main", attempt) for number in range(100) for attempt in range(2)]
 
 
@@ -29,7 +29,7 @@ async def give_orders(directory: Path, ledger: Path, journal: Path, units: list[
     engine = ProcessEngine(directory)
     first = seed * 3 % (len(units) - AT_ONCE)
     known = units[first : first + AT_ONCE]
-    # One that listens and one that does not; each says that it begins.
+    # One handles the stop signal, one ignores it; each prints when it starts.
     mounts = (Mount(path="/mnt", source=str(ledger.parent.resolve())),)
     scripts = [
         f"echo $MANDOR_UNIT >> /mnt/{ledger.name}; {rest}"

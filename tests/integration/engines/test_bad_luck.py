@@ -1,4 +1,4 @@
-"""Bad luck that comes to every engine alike, with real daemons: full disks, machines that restart, crowds."""
+"""Faults with real daemons: full disks, reboots, many starts at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LISTS: dict[str, list[tuple[str, ...]]] = {
         ("storage", "volume", "list", "default", "--format", "csv"),
     ],
 }
-"""What of its things an engine lists: no more after a test than before it."""
+"""Kinds of objects of each engine; a test leaves none of them."""
 
 
 def unit(attempt: int = 0) -> Unit:
@@ -55,19 +55,19 @@ def unit(attempt: int = 0) -> Unit:
 
 
 def launch(name: str) -> Launch:
-    """Prints `begun`, and ends well when it is asked to."""
+    """A launch that prints `begun` and ends with 0 on the stop signal."""
     image = {"incus": IMAGE, "process": None}.get(name, NAME)
     script = "trap 'exit 0' TERM; echo begun; sleep 3600 & wait"
     return Launch(name="web-0", image=image, command=("sh", "-c", script))
 
 
 def things(name: str, daemon: Daemon | None) -> list[int]:
-    """How many of each kind there are."""
+    """Return the number of objects of each kind."""
     return [] if daemon is None else [len(daemon.cli(*words).splitlines()) for words in LISTS[name]]
 
 
 async def no_more_than(before: list[int], name: str, daemon: Daemon | None) -> None:
-    """Some take things away a little later."""
+    """Wait until removed objects are gone: some engines delete later."""
 
     async def as_few() -> bool:
         return all(now <= then for now, then in zip(things(name, daemon), before, strict=True))
@@ -82,7 +82,7 @@ async def until(test: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def answers(engine: Engine) -> bool:
-    """It may be up, and not ready yet."""
+    """Wait until the daemon is ready."""
     try:
         await engine.list()
     except Unavailable:
@@ -100,7 +100,7 @@ async def all_run(engine: Engine, units: list[Unit]) -> None:
 
 @asynccontextmanager
 async def cleared(engine: Engine, units: list[Unit]) -> AsyncIterator[Engine]:
-    """In the end nothing of it is left."""
+    """Check that nothing is left after the test."""
     async with engine:
         yield engine
         await asyncio.gather(*(engine.remove(each.unit) for each in await engine.list()))
@@ -113,7 +113,7 @@ async def cleared(engine: Engine, units: list[Unit]) -> AsyncIterator[Engine]:
 
 
 @pytest.mark.parametrize("name", ["podman", "containerd", "incus"])
-async def test_a_full_disk_is_told_and_tried_again(name: str, new_daemon: NewDaemon, tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_a_retry_succeeds(name: str, new_daemon: NewDaemon, tmp_path: Path) -> None:
     daemon = new_daemon(name, small=True)
     before, one = things(name, daemon), unit()
     async with cleared(ENGINES[name](daemon, tmp_path / "engine"), [one]) as engine:
@@ -132,7 +132,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-async def test_a_full_disk_is_told_and_tried_again_by_the_process_engine(disk: Path) -> None:
+async def test_the_process_engine_reports_a_full_disk_and_a_retry_succeeds(disk: Path) -> None:
     one = unit()
     async with cleared(ProcessEngine(disk / "engine"), [one]) as engine:
         assert await engine.list() == []
@@ -148,7 +148,7 @@ async def test_a_full_disk_is_told_and_tried_again_by_the_process_engine(disk: P
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "containerd", "incus"])
-async def test_after_a_restart_of_the_machine_the_work_begins_anew_and_nothing_is_left(
+async def test_after_a_reboot_units_start_again_and_nothing_is_left(
     name: str, new_daemon: NewDaemon, tmp_path: Path
 ) -> None:
     daemon = new_daemon(name)
@@ -176,10 +176,10 @@ async def test_after_a_restart_of_the_machine_the_work_begins_anew_and_nothing_i
 @pytest.mark.req("S0-15")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "count"), [("process", 100), ("containerd", 50), ("podman", 20), ("incus", 8)])
-async def test_a_crowd_starts_at_once_and_nothing_of_it_is_left(
+async def test_many_units_start_at_once_and_leave_nothing_behind(
     name: str, count: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Fewer where one start costs much: what could leak, leaks with these as well."""
+    """Number of units; fewer for engines with slow starts."""
     daemon = None if name == "process" else request.getfixturevalue(name)
     before, units = things(name, daemon), [unit() for _ in range(count)]
     async with cleared(ENGINES[name](daemon, tmp_path / "engine"), units) as engine:

@@ -1,4 +1,4 @@
-"""What is peculiar to a CRI runtime, with a real containerd: sandboxes, ports, restarts, logs that rotate."""
+"""The cri engine with a real containerd: sandboxes, ports, restarts, log rotation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def output(engine: CriEngine, which: Unit, command: Sequence[str]) -> tupl
 
 
 async def fetched(containerd: Containerd, address: str, port: int) -> str:
-    """The page, as soon as somebody serves it."""
+    """Fetch a page, retried until it is served."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:
@@ -94,7 +94,7 @@ async def test_tasks_of_one_instance_share_an_address_and_others_have_their_own(
 
 
 @pytest.mark.req("S2-7")
-async def test_a_published_port_leads_to_the_task(engine: CriEngine, containerd: Containerd) -> None:
+async def test_a_published_port_reaches_the_task(engine: CriEngine, containerd: Containerd) -> None:
     web = unit()
     launch = shell(SERVES.format(text="from outside", port=8080), ports={"http": 8080}, host_ports={"http": 18080})
     await engine.start(web, launch)
@@ -122,7 +122,7 @@ async def test_tasks_outlive_a_killed_runtime_and_are_found_again(engine: CriEng
             except EngineDown:
                 await asyncio.sleep(0.2)
     ended = await until(engine, ends, over)
-    assert (ended.reason, ended.exit_code) == ("Vanished", None)  # containerd itself does not know
+    assert (ended.reason, ended.exit_code) == ("Vanished", None)  # containerd does not report it
     await engine.start(stays, shell("exit 1"))
     assert await until(engine, stays, running) == before
     await engine.stop(stays, grace_seconds=PATIENCE_SECONDS)
@@ -140,7 +140,7 @@ async def test_a_runtime_that_hangs_is_down_and_not_waited_for(containerd: Conta
             containerd.resume()
 
 
-async def test_a_runtime_that_never_was_there_is_not_there_and_one_that_was_is_down(tmp_path: Path) -> None:
+async def test_a_runtime_is_absent_before_its_first_use_and_down_after_it(tmp_path: Path) -> None:
     async with CriEngine(tmp_path / "engine", socket=tmp_path / "nobody.sock") as engine:
         with pytest.raises(NotFound, match="no CRI runtime"):
             await engine.probe()
@@ -160,7 +160,7 @@ async def test_a_runtime_that_never_was_there_is_not_there_and_one_that_was_is_d
         ({"user": "nobody-knows-her"}, "nobody-knows-her"),
     ],
 )
-async def test_what_can_never_start_says_why(engine: CriEngine, parts: dict[str, Any], said: str) -> None:
+async def test_a_unit_that_can_never_start_has_a_reason(engine: CriEngine, parts: dict[str, Any], said: str) -> None:
     wrong = unit()
     await engine.start(wrong, shell("exit 0", **parts))
     ended = await until(engine, wrong, over)
@@ -168,7 +168,7 @@ async def test_what_can_never_start_says_why(engine: CriEngine, parts: dict[str,
     assert said in ended.message
 
 
-async def test_walls_stand_as_the_task_says(engine: CriEngine) -> None:
+async def test_security_settings_of_the_task_are_applied(engine: CriEngine) -> None:
     walled = unit()
     security = Security(read_only_root=True, cap_drop=("ALL",), cap_add=("NET_RAW",), no_new_privileges=True)
     show = "touch /x 2>&1; grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status"
@@ -180,7 +180,7 @@ async def test_walls_stand_as_the_task_says(engine: CriEngine) -> None:
     assert gained.split() == ["NoNewPrivs:", "1"]
 
 
-async def test_logs_begin_anew_before_they_grow_too_large(engine: CriEngine, tmp_path: Path) -> None:
+async def test_logs_are_rotated_before_they_grow_too_large(engine: CriEngine, tmp_path: Path) -> None:
     chatty = unit()
     script = "n=0; while [ $n -lt 3000 ]; do echo line $n of many words; n=$((n+1)); done; echo ready; exec sleep 3600"
     await engine.start(chatty, shell(script, options={"log_size": "20Ki", "log_files": 2}))
@@ -195,10 +195,10 @@ async def test_logs_begin_anew_before_they_grow_too_large(engine: CriEngine, tmp
     assert [line.text async for line in engine.logs(chatty, tail=2)] == [b"line 2999 of many words", b"ready"]
 
 
-async def test_a_sandbox_whose_start_was_interrupted_is_taken_away(
+async def test_a_sandbox_of_an_interrupted_start_is_removed(
     engine: CriEngine, containerd: Containerd, tmp_path: Path
 ) -> None:
-    """As after a crash between the sandbox and its container."""
+    """Make a sandbox without a container, as a crash leaves it."""
     from mandor.engines.containers import labels as marks
     from mandor.engines.cri import wire
     from mandor.engines.cri.client import CriClient
@@ -217,7 +217,7 @@ async def test_a_sandbox_whose_start_was_interrupted_is_taken_away(
 
 
 @pytest.mark.req("S2-26")
-async def test_what_goes_over_a_network_is_counted_once_for_those_who_share_it(engine: CriEngine) -> None:
+async def test_traffic_of_a_shared_network_is_counted_once(engine: CriEngine) -> None:
     uid = uuid.uuid4().hex
     web, side, other = unit("web", uid), unit("side", uid), unit()
     await engine.start(web, shell(SERVES.format(text="x" * 100_000, port=8080)))

@@ -1,4 +1,4 @@
-"""What is peculiar to Incus, with a real incusd: machines, restarts, ports, HTTPS, and a folder nobody can trust."""
+"""The incus engine with a real incusd: machines, restarts, ports, HTTPS, and the untrusted shared folder."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_task_without_a_command_is_the_machine_itself(engine: IncusEngin
 
 
 @pytest.mark.req("S0-6")
-async def test_profiles_devices_and_keys_reach_incus(engine: IncusEngine, incus: Incus) -> None:
+async def test_profiles_devices_and_configuration_keys_are_passed_to_incus(engine: IncusEngine, incus: Incus) -> None:
     box = unit()
     options = {
         "config": {"security.nesting": True, "limits.cpu.priority": 5},
@@ -112,7 +112,9 @@ async def test_profiles_devices_and_keys_reach_incus(engine: IncusEngine, incus:
 
 
 @pytest.mark.req("S0-6")
-async def test_the_last_profile_counts_most_and_the_task_more(engine: IncusEngine, incus: Incus) -> None:
+async def test_later_profiles_override_earlier_ones_and_the_task_overrides_profiles(
+    engine: IncusEngine, incus: Incus
+) -> None:
     device = ("device", "add")
     incus.cli("profile", "create", "small")
     incus.cli("profile", "create", "shared")
@@ -136,7 +138,7 @@ async def test_the_last_profile_counts_most_and_the_task_more(engine: IncusEngin
 
 @pytest.mark.req("S0-6")
 async def test_images_are_found_by_alias_by_fingerprint_and_on_a_server(incus: Incus, tmp_path: Path) -> None:
-    """The server is this very incusd, asked by another of its projects, which has no image of its own."""
+    """The image server is the same incusd, used from a project without images."""
     incus.cli("config", "set", "core.https_address", "127.0.0.1:18444")
     incus.cli("image", "show", IMAGE)
     fingerprint = incus.cli("image", "list", IMAGE, "--format", "csv", "--columns", "F")
@@ -153,7 +155,7 @@ async def test_images_are_found_by_alias_by_fingerprint_and_on_a_server(incus: I
             far, near = unit(), unit()
             await apart.start(far, machine(options=remote))
             await until(apart, far, running)
-            await apart.start(near, machine(image=fingerprint))  # It was fetched.
+            await apart.start(near, machine(image=fingerprint))  # It was pulled.
             await until(apart, near, running)
             for each in (far, near):
                 await apart.remove(each)
@@ -168,7 +170,7 @@ async def test_images_are_found_by_alias_by_fingerprint_and_on_a_server(incus: I
 
 
 @pytest.mark.req("S0-6")
-async def test_the_image_of_a_virtual_machine_is_one_and_runs_as_nothing_else(
+async def test_the_image_of_a_virtual_machine_runs_only_as_a_virtual_machine(
     engine: IncusEngine, incus: Incus, tmp_path: Path
 ) -> None:
     metadata, disk = tmp_path / "metadata.tar", tmp_path / "disk.qcow2"
@@ -201,10 +203,10 @@ async def test_the_image_of_a_virtual_machine_is_one_and_runs_as_nothing_else(
 
 @pytest.mark.req("S0-6", "S0-27", "S0-29")
 @pytest.mark.parametrize("seconds", [0.02, 0.1, 0.3, 0.6])
-async def test_an_operation_that_was_begun_is_followed_by_an_agent_made_anew(
+async def test_a_new_agent_waits_for_an_operation_of_the_earlier_one(
     incus: Incus, tmp_path: Path, seconds: float
 ) -> None:
-    """Incus goes on with it while nobody listens; the next agent takes up what it finds."""
+    """Incus completes an operation without an agent; the next agent continues with the result."""
     box, launch = unit(), machine(options={"config": {"user.word": "once"}})
     async with IncusEngine(tmp_path / "engine", url=incus.url) as engine:
         starting = asyncio.create_task(engine.start(box, launch))
@@ -220,7 +222,7 @@ async def test_an_operation_that_was_begun_is_followed_by_an_agent_made_anew(
 
 
 @pytest.mark.req("S2-7")
-async def test_a_published_port_leads_to_the_task(engine: IncusEngine, incus: Incus) -> None:
+async def test_a_published_port_reaches_the_task(engine: IncusEngine, incus: Incus) -> None:
     web = unit()
     serves = "mkdir -p /www; echo inside > /www/index.html; exec httpd -f -p 8080 -h /www"
     await engine.start(web, shell(serves, ports={"http": 8080}, host_ports={"http": 18081}))
@@ -232,7 +234,7 @@ async def test_a_published_port_leads_to_the_task(engine: IncusEngine, incus: In
 
 
 @pytest.mark.req("S0-29")
-async def test_what_runs_outlives_a_killed_incusd_and_its_end_is_known(engine: IncusEngine, incus: Incus) -> None:
+async def test_a_command_survives_a_killed_incusd_and_its_end_is_reported(engine: IncusEngine, incus: Incus) -> None:
     stays, ends = unit(), unit()
     await engine.start(stays, shell("trap 'exit 0' TERM; n=0; while :; do echo $n; n=$((n+1)); sleep 0.2; done"))
     await engine.start(ends, shell("echo begun; sleep 2; echo done; exit 5"))
@@ -265,8 +267,8 @@ async def test_an_incusd_that_hangs_is_down_and_not_waited_for(incus: Incus, tmp
             incus.resume()
 
 
-async def test_a_start_that_was_interrupted_is_gone_on_with(engine: IncusEngine, incus: Incus, tmp_path: Path) -> None:
-    """The agent died after Incus had made the container, before its command began."""
+async def test_an_interrupted_start_is_continued(engine: IncusEngine, incus: Incus, tmp_path: Path) -> None:
+    """The agent died after the container was created and before its command started."""
     half = unit()
     task = asyncio.create_task(engine.start(half, shell("echo here; exec sleep 3600")))
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -297,7 +299,7 @@ async def test_a_start_that_was_interrupted_is_gone_on_with(engine: IncusEngine,
         (machine(options={"type": "virtual-machine"}), 'doesn\'t match instance type "virtual-machine"'),
     ],
 )
-async def test_what_can_never_start_says_why_and_leaves_nothing(
+async def test_a_unit_that_can_never_start_has_a_reason_and_leaves_nothing(
     engine: IncusEngine, incus: Incus, launch: Launch, said: str
 ) -> None:
     wrong = unit()
@@ -308,7 +310,7 @@ async def test_what_can_never_start_says_why_and_leaves_nothing(
     assert instance_name(wrong) not in incus.cli("list", "--format", "csv", "--columns", "n")
 
 
-async def test_links_that_a_container_lays_into_the_shared_folder_are_not_followed(
+async def test_links_that_a_container_creates_in_the_shared_folder_are_not_followed(
     engine: IncusEngine, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
@@ -329,7 +331,7 @@ async def test_links_that_a_container_lays_into_the_shared_folder_are_not_follow
 
 @asynccontextmanager
 async def relayed(enclosure: Enclosure, port: int) -> AsyncIterator[int]:
-    """A port out here that leads to one inside."""
+    """Return a port of the node that is forwarded to a port of the instance."""
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What an engine says while the thing it speaks of is just ending is neither lost nor taken for trouble."""
+"""Answers of an engine about a process that ends at that moment are neither lost nor errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def serve(app: web.Application, socket: Path) -> web.AppRunner:
 
 
 class Podman:
-    """Its answer is overtaken so many times."""
+    """A server whose first `times` answers are outdated."""
 
     def __init__(self, times: int, message: str = ENDED) -> None:
         self.times, self.message, self.asked = times, message, 0
@@ -41,7 +41,7 @@ class Podman:
 @pytest.mark.parametrize(
     "message", [ENDED, "open /proc/77/cgroup: no such file or directory"], ids=["while read", "before it is opened"]
 )
-async def test_a_process_that_ends_while_podman_lists_is_no_trouble(tmp_path: Path, message: str) -> None:
+async def test_a_process_that_ends_while_podman_lists_causes_no_error(tmp_path: Path, message: str) -> None:
     podman, app = Podman(2, message), web.Application()
     app.router.add_route("*", "/{path:.*}", podman.answer)
     runner, api = await serve(app, tmp_path / "s"), ApiClient("podman", tmp_path / "s", cure="")
@@ -54,7 +54,7 @@ async def test_a_process_that_ends_while_podman_lists_is_no_trouble(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("message", "asked"), [(ENDED, 1 + ASKED_AGAIN), ("there is no space left", 1)])
-async def test_other_trouble_and_trouble_that_stays_is_told(tmp_path: Path, message: str, asked: int) -> None:
+async def test_other_errors_and_lasting_errors_are_raised(tmp_path: Path, message: str, asked: int) -> None:
     podman, app = Podman(1000, message), web.Application()
     app.router.add_route("*", "/{path:.*}", podman.answer)
     runner, api = await serve(app, tmp_path / "s"), ApiClient("podman", tmp_path / "s", cure="")
@@ -67,8 +67,8 @@ async def test_other_trouble_and_trouble_that_stays_is_told(tmp_path: Path, mess
         await runner.cleanup()
 
 
-async def test_nothing_is_written_where_incus_says_its_last_words(tmp_path: Path) -> None:
-    """An answer to its ping would meet a closed line, and with the line goes what was not read yet."""
+async def test_nothing_is_written_to_a_connection_that_incus_has_closed(tmp_path: Path) -> None:
+    """An answer to a ping on a closed connection would lose unread data."""
     heard: dict[str, aiohttp.WSMsgType] = {}
 
     async def stream(request: web.Request) -> web.WebSocketResponse:

@@ -1,4 +1,4 @@
-"""A process whose start was broken off before its supervisor had come up never begins behind anybody's back."""
+"""A process whose start was cancelled before its supervisor was up never starts later."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mandor.errors import EngineDown
 
 
 def slow_supervisor(came: Path) -> list[str]:
-    """It holds no lock for half a second."""
+    """A supervisor that takes its lock half a second late."""
     return ["/bin/sh", "-c", 'sleep 0.5; "$@"; touch "$0"', str(came), *spawn._PROGRAM]
 
 
 @pytest.mark.req("S0-14", "S0-25")
-async def test_what_another_stops_while_its_supervisor_is_on_its_way_never_begins(
+async def test_a_unit_stopped_before_its_supervisor_starts_never_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a guard does, whose agent was killed while it started something."""
+    """Stop a unit with a second engine object, as the guard of a killed agent does."""
     came, begun = tmp_path / "came", tmp_path / "begun"
     unit, launch = Unit("u1", "main", 1), Launch(name="web-0", command=("touch", str(begun)), level="privileged")
     async with ProcessEngine(directory=tmp_path / "engine") as agent, ProcessEngine(tmp_path / "engine") as guard:
@@ -42,7 +42,7 @@ async def test_what_another_stops_while_its_supervisor_is_on_its_way_never_begin
 
 
 @pytest.mark.req("S0-14", "S0-27")
-async def test_a_start_that_was_broken_off_while_its_supervisor_was_slow_never_begins(
+async def test_a_cancelled_start_with_a_slow_supervisor_never_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came = tmp_path / "came"
@@ -53,7 +53,7 @@ async def test_a_start_that_was_broken_off_while_its_supervisor_was_slow_never_b
         await engine.probe()
         monkeypatch.setattr(spawn, "_PROGRAM", slow)
         starting = asyncio.create_task(engine.start(Unit("u1", "main", 1), launch))
-        await asyncio.sleep(0.1)  # the supervisor is on its way, and holds no lock yet
+        await asyncio.sleep(0.1)  # the supervisor starts, and has no lock yet
         starting.cancel()
         with suppress(asyncio.CancelledError):
             await starting

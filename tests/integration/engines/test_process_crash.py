@@ -1,4 +1,4 @@
-"""Agents and supervisors that are killed at random moments, again and again, start nothing twice and leak nothing."""
+"""Agents and supervisors that are killed at random moments start nothing twice and leak nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def kill_agents(directory: Path, ledger: Path, journal: Path, prefix: str) -> No
 
 
 def kill_supervisors(directory: Path, chance: random.Random) -> None:
-    """Some, at times."""
+    """Kill some supervisors at random."""
     folders = sorted((directory / "units").iterdir())
     found = [pid for folder in folders if (pid := UnitFolder(folder).supervisor()) is not None]
     for pid in chance.sample(found, min(len(found), chance.randrange(6))):

@@ -1,4 +1,4 @@
-"""The process engine for people who are not root, on the loop that servers run on, and with many units."""
+"""The process engine without root, on uvloop, and with many units."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.integration.engines.conftest import WAIT_SECONDS, Bench
 
 ROOT = Path(__file__).resolve().parents[3]
 SOMEONE = 54321
-"""Not root, and in no list of users."""
+"""User id that is not root and not in /etc/passwd."""
 
 
 def interpreter_for_all() -> list[str] | None:
-    """A Python that another user may run, and that finds what the tests need."""
+    """A Python that another user can run, with the packages of the tests."""
     packages = sysconfig.get_path("purelib")
     for program in (sys.executable, "/usr/bin/python3"):
         try:
@@ -123,8 +123,8 @@ def _note(event: str, arguments: tuple[object, ...]) -> None:
         _opened.append(f"{event} {arguments[0]}")
 
 
-async def test_looking_again_reads_nothing_but_the_list_of_units(bench: Bench) -> None:
-    """So that an agent can look often, with many units."""
+async def test_a_repeated_list_reads_only_the_list_of_folders(bench: Bench) -> None:
+    """A cheap `list` lets an agent poll many units."""
     global _opened  # noqa: PLW0603
     running = [await bench.start("sleep 3600") for _ in range(3)]
     over = [await bench.start("exit 3") for _ in range(3)]
@@ -165,8 +165,8 @@ async def test_an_end_is_noticed_by_an_engine_that_only_adopted_the_unit(bench: 
     assert (observed.phase, observed.exit_code) == (UnitPhase.EXITED, 7)
 
 
-def test_a_supervisor_imports_next_to_nothing() -> None:
-    """Each task has one: what it imports is paid for a hundred times on a busy node."""
+def test_a_supervisor_imports_few_modules() -> None:
+    """There is one supervisor per task, so its imports cost memory on a busy node."""
     look = (
         f"import sys; sys.path.append({str(ROOT / 'src')!r}); import mandor.engines.shim.supervisor;"
         " print(*(name for name in sys.modules if name != '__main__'))"

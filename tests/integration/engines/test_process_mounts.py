@@ -1,4 +1,4 @@
-"""Mounts of processes: what a task sees, what the machine does not see, and what is refused."""
+"""Mounts of processes: visible to the task, invisible on the node, and refused ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make(path: Path, text: str = "") -> Path:
 
 
 @root_only
-async def test_the_machine_sees_nothing_of_a_tasks_mounts(bench: Bench, tmp_path: Path) -> None:
+async def test_mounts_of_a_task_are_invisible_on_the_node(bench: Bench, tmp_path: Path) -> None:
     volume = make(tmp_path / "volume", "inside")
     before = Path("/proc/self/mountinfo").read_text()
     unit = await bench.start("cat /mnt/file; echo; sleep 3600", mounts=(Mount(path="/mnt", source=str(volume)),))
@@ -34,7 +34,7 @@ async def test_the_machine_sees_nothing_of_a_tasks_mounts(bench: Bench, tmp_path
 
 
 @root_only
-async def test_one_mount_may_stand_within_another(bench: Bench, tmp_path: Path) -> None:
+async def test_a_mount_can_be_inside_another_mount(bench: Bench, tmp_path: Path) -> None:
     outer, inner = make(tmp_path / "outer", "outer "), make(tmp_path / "inner", "inner")
     mounts = (Mount(path="/mnt", source=str(outer)), Mount(path="/mnt/deep/er", source=str(inner)))
     unit = await bench.start("cat /mnt/file /mnt/deep/er/file", mounts=mounts)
@@ -51,8 +51,8 @@ async def test_a_file_can_be_mounted_alone(bench: Bench, tmp_path: Path) -> None
 
 
 @root_only
-async def test_a_link_that_took_the_place_of_a_source_is_not_followed(bench: Bench, tmp_path: Path) -> None:
-    """The agent has judged the path; whoever can write above it may exchange it before it is mounted."""
+async def test_a_link_that_replaces_a_mount_source_is_not_followed(bench: Bench, tmp_path: Path) -> None:
+    """The agent has checked the path; a tenant who can write above it may replace it before the mount."""
     secret = make(tmp_path / "secret", "secret")
     (tmp_path / "way").symlink_to(secret)
     (tmp_path / "above").symlink_to(tmp_path)
@@ -64,7 +64,7 @@ async def test_a_link_that_took_the_place_of_a_source_is_not_followed(bench: Ben
 
 
 @root_only
-async def test_who_is_not_root_cannot_become_it_by_what_he_mounts(bench: Bench, tmp_path: Path) -> None:
+async def test_a_task_that_is_not_root_cannot_become_root_by_its_mounts(bench: Bench, tmp_path: Path) -> None:
     volume = make(tmp_path / "volume")
     script = "grep NoNewPrivs /proc/self/status"
     mounts = (Mount(path="/mnt", source=str(volume)),)
@@ -75,7 +75,7 @@ async def test_who_is_not_root_cannot_become_it_by_what_he_mounts(bench: Bench, 
 
 
 @root_only
-async def test_another_user_writes_where_he_may(bench: Bench, tmp_path: Path) -> None:
+async def test_a_task_of_another_user_can_write_to_its_own_folder(bench: Bench, tmp_path: Path) -> None:
     volume = make(tmp_path / "volume")
     os.chown(volume, 65534, 65534)
     volume.chmod(0o700)
@@ -87,7 +87,7 @@ async def test_another_user_writes_where_he_may(bench: Bench, tmp_path: Path) ->
     assert (await bench.ended(other)).reason == "Error"
 
 
-async def test_a_link_is_removed_without_what_it_leads_to(tmp_path: Path) -> None:
+async def test_removing_a_unit_keeps_the_targets_of_its_links(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "engine", mounts=False)
     volume = make(tmp_path / "volume", "kept")
     mounts = (Mount(path="some/data", source=str(volume), name="data"),)
@@ -110,7 +110,7 @@ async def test_a_link_is_removed_without_what_it_leads_to(tmp_path: Path) -> Non
         (Mount(path="data", source="/no/such/folder"), "its source /no/such/folder does not exist on this node"),
     ],
 )
-async def test_what_a_link_cannot_do_is_refused(tmp_path: Path, mount: Mount, said: str) -> None:
+async def test_mounts_that_a_link_cannot_replace_are_refused(tmp_path: Path, mount: Mount, said: str) -> None:
     bench = Bench(tmp_path / "engine", mounts=False)
     ended = await bench.ended(await bench.start("true", mounts=(mount,)))
     assert ended.reason == "StartFailed"
@@ -118,7 +118,7 @@ async def test_what_a_link_cannot_do_is_refused(tmp_path: Path, mount: Mount, sa
     await clear(bench)
 
 
-async def test_a_volume_has_no_place_in_a_folder_of_the_machine(bench: Bench) -> None:
+async def test_a_relative_mount_in_a_folder_of_the_node_is_refused(bench: Bench) -> None:
     mounts = (Mount(path="data", source="/"),)
     ended = await bench.ended(await bench.start("true", mounts=mounts, working_dir="/tmp"))
     assert ended.reason == "StartFailed"

@@ -1,4 +1,4 @@
-"""What a task prints: bounded on disk, whole lines, across rotations."""
+"""Output of a task: bounded on disk, in complete lines, across rotations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def size_of(path: Path) -> int | None:
     try:
         return path.stat().st_size
     except FileNotFoundError:
-        return None  # It is just being renamed.
+        return None  # The file is being renamed.
 
 
-async def test_logs_are_bounded_and_the_newest_are_kept(bench: Bench) -> None:
+async def test_logs_are_bounded_and_old_lines_are_dropped(bench: Bench) -> None:
     unit = await bench.start("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done", options=SMALL)
     await bench.ended(unit)
     sizes = log_files(bench, bench.folder(unit))
@@ -37,7 +37,7 @@ async def test_logs_are_bounded_and_the_newest_are_kept(bench: Bench) -> None:
     assert last == lines[-2500:]
 
 
-async def test_a_single_file_can_be_enough(bench: Bench) -> None:
+async def test_an_image_of_a_single_file_is_loaded(bench: Bench) -> None:
     options = {"log_size": "64Ki", "log_files": 1}
     unit = await bench.start("i=0; while [ $i -lt 8000 ]; do echo line $i; i=$((i+1)); done", options=options)
     await bench.ended(unit)
@@ -46,7 +46,7 @@ async def test_a_single_file_can_be_enough(bench: Bench) -> None:
 
 
 async def test_following_loses_nothing_when_files_rotate(bench: Bench) -> None:
-    """The task waits every now and then, so that the reader is never more than the kept files behind."""
+    """The task pauses, so that the reader stays within the kept files."""
     script = "i=0; while [ $i -lt 9000 ]; do echo line $i; i=$((i+1)); [ $((i % 1000)) -ne 0 ] || sleep 0.6; done"
     unit = await bench.start(script, options={"log_size": "64Ki", "log_files": 5})
     async with asyncio.timeout(WAIT_SECONDS):
@@ -64,13 +64,13 @@ async def test_a_long_line_is_split_and_nothing_of_it_is_lost(bench: Bench) -> N
     assert b"".join(lines[:-2]) == b"x" * 100_000
 
 
-async def test_bytes_that_are_no_text_are_kept_as_they_are(bench: Bench) -> None:
+async def test_bytes_that_are_not_utf_8_are_logged_unchanged(bench: Bench) -> None:
     unit = await bench.start(r"printf '\377\376\000 \r\n \t\n\n'; printf '1.5 o fake\n'")
     await bench.ended(unit)
     assert await bench.output(unit) == [b"\xff\xfe\x00 \r", b" \t", b"", b"1.5 o fake"]
 
 
-async def test_a_flood_is_kept_in_bounds_and_slows_only_its_task(bench: Bench) -> None:
+async def test_output_without_end_is_bounded_and_slows_only_its_task(bench: Bench) -> None:
     unit = await bench.start("yes flood", options=SMALL)
     await bench.printed(unit, 1000)
     await until(lambda: len(log_files(bench, bench.folder(unit))) == 3, lambda: "it does not rotate")
@@ -79,7 +79,7 @@ async def test_a_flood_is_kept_in_bounds_and_slows_only_its_task(bench: Bench) -
     assert set(await bench.output(unit)) <= {b"flood", b"floo", b"flo", b"fl", b"f"}
 
 
-async def test_a_process_that_keeps_the_output_open_does_not_hold_up_the_end(bench: Bench) -> None:
+async def test_a_process_that_keeps_the_output_open_does_not_delay_the_end(bench: Bench) -> None:
     unit = await bench.start("setsid sleep 3600 & echo last; exit 3")
     ended = await bench.ended(unit)
     assert ended.exit_code == 3
@@ -101,7 +101,7 @@ async def test_following_ends_when_the_unit_is_removed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("options", [{"log_size": "1Ki"}, {"log_files": 0}, {"log_size": "many"}, {"colour": "red"}])
-async def test_options_nobody_knows_are_refused_by_name(bench: Bench, options: dict[str, object]) -> None:
+async def test_unknown_options_are_refused_by_name(bench: Bench, options: dict[str, object]) -> None:
     unit = await bench.start("true", options=options)
     ended = await bench.ended(unit)
     assert ended.reason == "StartFailed"

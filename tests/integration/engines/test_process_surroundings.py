@@ -1,4 +1,4 @@
-"""Where a task runs: its folder, files, user, environment and limits, and what is said when that cannot be."""
+"""Folder, files, user, environment and limits of a task, and the messages when they are not possible."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
         pytest.param({"args": ("x" * 200_000,)}, "Argument list too long", id="too long"),
     ],
 )
-async def test_what_cannot_start_says_why(bench: Bench, parts: dict[str, Any], words: str) -> None:
+async def test_a_task_that_cannot_start_has_a_reason(bench: Bench, parts: dict[str, Any], words: str) -> None:
     unit = await bench.start("true", **parts)
     ended = await bench.ended(unit)
     assert (ended.reason, ended.exit_code) == ("StartFailed", None)
@@ -57,7 +57,7 @@ async def test_what_cannot_start_says_why(bench: Bench, parts: dict[str, Any], w
     assert await bench.look(unit) == ended
 
 
-async def test_a_script_without_its_interpreter_says_so(bench: Bench, tmp_path: Path) -> None:
+async def test_a_script_without_its_interpreter_fails_to_start_with_a_message(bench: Bench, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
@@ -65,7 +65,7 @@ async def test_a_script_without_its_interpreter_says_so(bench: Bench, tmp_path: 
     assert f"the interpreter of {script} does not exist" in (await bench.ended(unit)).message
 
 
-async def test_a_file_that_is_no_program_says_so(bench: Bench, tmp_path: Path) -> None:
+async def test_a_file_that_is_not_executable_fails_to_start_with_a_message(bench: Bench, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x00garbage")
     program.chmod(0o755)
@@ -77,7 +77,7 @@ async def test_a_file_that_is_no_program_says_so(bench: Bench, tmp_path: Path) -
 @pytest.mark.parametrize(
     "unit", [Unit("../x", "main", 0), Unit("a/b", "main", 0), Unit("", "main", 0), Unit("a", "", 0)]
 )
-async def test_a_unit_whose_name_is_a_way_out_is_refused(bench: Bench, unit: Unit) -> None:
+async def test_a_unit_name_with_a_path_is_refused(bench: Bench, unit: Unit) -> None:
     from mandor.engines.base import Launch
 
     with pytest.raises(Invalid):
@@ -96,10 +96,10 @@ async def test_the_environment_is_the_tasks_own_and_small(bench: Bench, monkeypa
     assert shown.pop("HOME") == "/nowhere"
     assert shown.pop("MANDOR_UNIT") == str(unit)
     assert "/usr/bin" in shown.pop("PATH")
-    assert set(shown) == {"USER", "LOGNAME", "PWD"}  # A shell adds the last one.
+    assert set(shown) == {"USER", "LOGNAME", "PWD"}  # A shell sets the last one.
 
 
-async def test_a_task_gets_a_folder_of_its_own(bench: Bench) -> None:
+async def test_a_task_has_its_own_folder(bench: Bench) -> None:
     unit = await bench.start("pwd; echo $HOME; touch here; umask; cat /proc/self/oom_score_adj")
     await bench.ended(unit)
     work = str(bench.folder(unit) / "work").encode()
@@ -115,10 +115,10 @@ async def test_a_relative_folder_is_made_inside_and_files_are_put_there(bench: B
     assert (bench.folder(unit) / "work/srv/app/a/b.txt").read_text() == "text"
 
 
-async def test_it_has_no_open_files_but_the_usual_three(bench: Bench) -> None:
+async def test_a_task_starts_with_three_open_files(bench: Bench) -> None:
     look = "ls /proc/self/fd | tr '\\n' ' '"
     foreign = os.open("/etc/passwd", os.O_RDONLY)
-    os.set_inheritable(foreign, True)  # As someone careless may have started the agent.
+    os.set_inheritable(foreign, True)  # An agent that was started with an open file.
     try:
         unit = await bench.start(f"{look}; readlink /proc/self/fd/0; sleep 3600")
         # `ls` itself holds the folder open as 3.
@@ -133,7 +133,7 @@ async def test_it_has_no_open_files_but_the_usual_three(bench: Bench) -> None:
 async def test_signals_are_as_a_program_expects_them(bench: Bench) -> None:
     unit = await bench.start("grep -E '^Sig(Blk|Ign)' /proc/self/status")
     await bench.ended(unit)
-    usual = (1 << 31) - 1  # The C library keeps two of the others to itself.
+    usual = (1 << 31) - 1  # The C library reserves two of the others.
     assert [int(line.split()[1], 16) & usual for line in await bench.output(unit)] == [0, 0]
 
 
@@ -149,7 +149,9 @@ async def test_signals_are_as_a_program_expects_them(bench: Bench) -> None:
         (0, "uid=0(root) gid=0(root) groups=0(root)"),
     ],
 )
-async def test_another_user_has_their_groups_and_no_others(bench: Bench, user: str | int, expected: str) -> None:
+async def test_a_task_of_another_user_has_only_the_groups_of_that_user(
+    bench: Bench, user: str | int, expected: str
+) -> None:
     files = (File(path="mine/file", content="x", mode="0600"),)
     level = "baseline" if user else "privileged"
     unit = await bench.start("id; cat mine/file; touch new && ls", user=user, files=files, level=level)
@@ -176,7 +178,7 @@ async def test_another_user_may_not_enter_a_folder_that_is_closed_to_them(bench:
 
 
 @root_only
-async def test_a_task_of_another_user_dies_with_its_supervisor_too(bench_without_cgroups: Bench) -> None:
+async def test_a_task_of_another_user_ends_with_its_supervisor(bench_without_cgroups: Bench) -> None:
     import signal
 
     from tests.integration.engines.conftest import find_pid, lives, supervisor_of, until
@@ -213,7 +215,7 @@ async def test_secrets_are_in_memory_while_the_task_runs_and_gone_when_it_is_ove
     assert list(memory.iterdir()) == []
 
 
-async def test_a_command_beside_the_task_shares_its_surroundings(bench: Bench) -> None:
+async def test_a_command_beside_the_task_has_its_user_folder_and_environment(bench: Bench) -> None:
     user = "nobody" if os.geteuid() == 0 else None
     unit = await bench.start("pwd; id -u; cat /proc/self/cgroup; sleep 3600", user=user, memory_bytes=64 << 20)
     expected = b"\n".join(await bench.printed(unit, 3)) + b"\n"
@@ -226,7 +228,7 @@ async def test_a_command_beside_the_task_shares_its_surroundings(bench: Bench) -
     assert seen == expected
 
 
-async def test_a_command_that_can_be_no_command_is_refused(bench: Bench) -> None:
+async def test_an_invalid_command_is_refused(bench: Bench) -> None:
     unit = await bench.start("sleep 3600")
     for command in ([], ["a\0b"]):
         with pytest.raises(Invalid):
@@ -244,7 +246,7 @@ async def test_a_command_that_cannot_run_says_so_as_a_shell_would(bench: Bench, 
     await execution.close()
 
 
-async def test_a_command_beside_the_task_ends_with_it(bench_without_cgroups: Bench) -> None:
+async def test_a_command_beside_the_task_ends_with_the_task(bench_without_cgroups: Bench) -> None:
     bench = bench_without_cgroups
     unit = await bench.start("echo begun; sleep 3600")
     await bench.printed(unit)

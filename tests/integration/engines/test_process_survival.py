@@ -1,4 +1,4 @@
-"""What outlives what: agents, supervisors, tasks, stops, machines."""
+"""Survival of tasks, stop orders and records when agents, supervisors or the node end."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from mandor.errors import EngineDown
 from tests.integration.engines.conftest import Bench, lives, supervisor_of, until
 
 FAMILY = "trap '' TERM; sleep 3600 & setsid sleep 3601 & (trap '' HUP; sleep 3602 &) ; echo $$ $!; wait; sleep 3603"
-"""A task with a child, a child in a session of its own, and an orphan."""
+"""A task with a child, a child in its own session, and an orphan."""
 
 
 async def family(bench: Bench) -> tuple[Unit, int, list[int]]:
-    """(unit, its supervisor, all processes below)."""
+    """Start a unit; return it, its supervisor and all processes below."""
     unit = await bench.start(FAMILY)
     await bench.printed(unit)
     supervisor = supervisor_of(bench, unit)
@@ -39,7 +39,7 @@ def below(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
-async def test_when_its_supervisor_is_killed_the_whole_task_dies_and_shows_as_vanished(each_bench: Bench) -> None:
+async def test_a_task_whose_supervisor_is_killed_ends_and_is_listed_as_vanished(each_bench: Bench) -> None:
     bench = each_bench
     unit, supervisor, processes = await family(bench)
     os.kill(supervisor, signal.SIGKILL)
@@ -50,7 +50,7 @@ async def test_when_its_supervisor_is_killed_the_whole_task_dies_and_shows_as_va
     assert await bench.look(unit) == ended
 
 
-async def test_what_a_killed_supervisor_left_is_cleared_by_the_next_agent(each_bench: Bench) -> None:
+async def test_processes_of_a_killed_supervisor_are_killed_by_the_next_agent(each_bench: Bench) -> None:
     bench = each_bench
     unit, supervisor, processes = await family(bench)
     await bench.engine.close()
@@ -132,7 +132,7 @@ async def test_a_task_outlives_its_agent_and_the_agents_process_group(bench: Ben
 
 
 @pytest.mark.req("S0-29")
-async def test_a_stop_that_an_agent_ordered_is_carried_out_after_its_death(bench: Bench) -> None:
+async def test_a_stop_order_is_carried_out_after_the_agent_has_died(bench: Bench) -> None:
     unit = bench.unit()
     end(run_agent(bench, "start", unit), signal.SIGKILL)
     await bench.printed(unit)
@@ -143,7 +143,7 @@ async def test_a_stop_that_an_agent_ordered_is_carried_out_after_its_death(bench
 
 
 @pytest.mark.req("S0-27")
-async def test_a_second_supervisor_goes_away_at_once(bench: Bench) -> None:
+async def test_a_second_supervisor_of_a_unit_exits_at_once(bench: Bench) -> None:
     unit = await bench.start("echo begun; sleep 3600")
     await bench.printed(unit)
     before = supervisor_of(bench, unit)
@@ -157,7 +157,7 @@ async def test_a_second_supervisor_goes_away_at_once(bench: Bench) -> None:
 
 
 @pytest.mark.req("S0-27")
-async def test_a_supervisor_that_comes_too_late_begins_nothing(bench: Bench) -> None:
+async def test_a_late_supervisor_starts_nothing(bench: Bench) -> None:
     unit = await bench.start("echo begun")
     ended = await bench.ended(unit)
     second, ready = spawn_supervisor(UnitFolder(bench.folder(unit)))
@@ -169,8 +169,8 @@ async def test_a_supervisor_that_comes_too_late_begins_nothing(bench: Bench) -> 
 
 
 @pytest.mark.req("S0-27")
-async def test_what_a_crash_left_half_made_is_started_as_if_it_had_never_been(bench: Bench) -> None:
-    """The agent died between making the folder and starting the supervisor."""
+async def test_a_unit_left_by_a_crash_is_started_as_a_new_one(bench: Bench) -> None:
+    """The agent died after it created the folder and before it started the supervisor."""
     unit = bench.unit()
     await bench.engine.list()
     folder = UnitFolder(bench.folder(unit))
@@ -187,7 +187,7 @@ async def test_what_a_crash_left_half_made_is_started_as_if_it_had_never_been(be
 
 
 @pytest.mark.req("S0-27")
-async def test_a_folder_that_was_taken_away_cannot_be_begun_by_a_supervisor_on_its_way(bench: Bench) -> None:
+async def test_a_removed_folder_is_not_started_by_a_late_supervisor(bench: Bench) -> None:
     unit = bench.unit()
     await bench.engine.list()
     folder = UnitFolder(bench.folder(unit))
@@ -203,7 +203,7 @@ async def test_a_folder_that_was_taken_away_cannot_be_begun_by_a_supervisor_on_i
     assert not (trash / "running.json").exists()
 
 
-async def test_after_a_restart_of_the_machine_a_task_has_vanished(bench: Bench) -> None:
+async def test_after_a_reboot_a_task_has_vanished(bench: Bench) -> None:
     unit = await bench.start("sleep 3600")
     supervisor = supervisor_of(bench, unit)
     await bench.engine.close()
@@ -219,7 +219,7 @@ async def test_after_a_restart_of_the_machine_a_task_has_vanished(bench: Bench) 
 
 
 @pytest.mark.parametrize("record", ["exit.json", "running.json"])
-async def test_a_record_that_someone_spoiled_costs_that_unit_alone(bench: Bench, record: str) -> None:
+async def test_a_damaged_record_affects_only_its_unit(bench: Bench, record: str) -> None:
     running = await bench.start("echo begun; sleep 3600")
     spoiled = await bench.start("exit 3")
     await bench.ended(spoiled)
@@ -248,8 +248,8 @@ async def test_a_folder_that_is_gone_is_an_engine_that_is_down(bench: Bench) -> 
 
 
 @pytest.mark.req("S0-14")
-async def test_a_stranger_who_got_the_number_of_a_dead_supervisor_is_left_alone(bench: Bench) -> None:
-    """The records name the number of a process that is not ours: nothing the engine does reaches it."""
+async def test_a_process_that_reuses_the_id_of_a_dead_supervisor_is_not_killed(bench: Bench) -> None:
+    """The records name the id of a foreign process, which no verb of the engine affects."""
     unit = await bench.start("sleep 3600")
     supervisor = supervisor_of(bench, unit)
     await bench.engine.close()
@@ -269,7 +269,7 @@ async def test_a_stranger_who_got_the_number_of_a_dead_supervisor_is_left_alone(
         stranger.wait()
 
 
-async def test_a_supervisor_that_hangs_is_ended_with_its_task(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_supervisor_is_killed_with_its_task(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mandor.engines.process.engine.SUPERVISOR_SECONDS_MAX", 0.5)
     unit, supervisor, processes = await family(bench)
     os.kill(supervisor, signal.SIGSTOP)
@@ -278,8 +278,8 @@ async def test_a_supervisor_that_hangs_is_ended_with_its_task(bench: Bench, monk
     await until(lambda: not any(map(lives, [supervisor, *processes])), lambda: "something lives")
 
 
-async def test_groups_of_units_nobody_knows_are_cleared_away(bench: Bench) -> None:
-    """The folder went, the groups stayed: an agent was killed in the middle of a removal."""
+async def test_groups_of_unknown_units_are_removed(bench: Bench) -> None:
+    """The folder was deleted and the groups were not: an agent was killed during a removal."""
     unit = await bench.start("sleep 3600")
     supervisor = supervisor_of(bench, unit)
     await bench.engine.close()
@@ -293,7 +293,7 @@ async def test_groups_of_units_nobody_knows_are_cleared_away(bench: Bench) -> No
 
 
 async def test_two_engines_at_once_see_the_same(bench: Bench) -> None:
-    """As while an old agent hands over to a new one."""
+    """Two engine objects over one folder, as while an old agent hands over to a new one."""
     unit = await bench.start("echo begun; trap 'exit 0' TERM; while :; do sleep 0.1; done")
     await bench.printed(unit)
     other = Bench(bench.directory)
@@ -305,7 +305,7 @@ async def test_two_engines_at_once_see_the_same(bench: Bench) -> None:
     await other.engine.close()
 
 
-async def test_a_task_that_left_a_mount_costs_no_data(bench: Bench, tmp_path: Path) -> None:
+async def test_a_mount_left_by_a_task_is_not_deleted(bench: Bench, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can leave a mount behind")
     precious = tmp_path / "precious"

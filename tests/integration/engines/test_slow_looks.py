@@ -1,4 +1,4 @@
-"""A look that takes long, with real daemons: what was started meanwhile is not what it was when the look began."""
+"""Slow listings with real daemons: units that start meanwhile are listed as running."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def launch_for(engine: ContainerEngine, **parts: Any) -> Launch:
 
 
 async def begun(engine: ContainerEngine, unit: Unit) -> None:
-    """It runs, and has done so all the time."""
+    """Check that the unit runs and was never restarted."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while [each.phase for each in await engine.list() if each.unit == unit] != [UnitPhase.RUNNING]:
             await asyncio.sleep(0.05)
@@ -50,7 +50,7 @@ async def begun(engine: ContainerEngine, unit: Unit) -> None:
 
 
 class Stages:
-    """Holds a start before one of its steps, and every look between what it sees and what it makes of that."""
+    """Holds a start before one of its steps, and every listing between the read and its result."""
 
     def __init__(self, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.there, self.go_on, self.seen, self.judge = (asyncio.Event() for _ in range(4))
@@ -77,7 +77,7 @@ class Stages:
         self._monkeypatch.setattr(owner, step, held)
 
     async def cross(self, engine: ContainerEngine, unit: Unit, launch: Launch) -> None:
-        """The look begins before that step, and ends after the start is done."""
+        """The listing begins before that step, and ends after the start."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             starting = asyncio.create_task(engine.start(unit, launch))
             await self.there.wait()
@@ -90,7 +90,7 @@ class Stages:
 
 
 @pytest.mark.req("S0-27")
-async def test_what_was_seen_made_and_has_begun_meanwhile_is_left_alone(
+async def test_a_container_that_started_since_it_was_listed_is_not_removed(
     engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages, unit = Stages(engine, monkeypatch), Unit(new_uid(), "main", 1)
@@ -109,7 +109,7 @@ async def test_what_was_seen_made_and_has_begun_meanwhile_is_left_alone(
 
 @pytest.mark.req("S0-27")
 @pytest.mark.parametrize("engine", ["docker", "cri"], indirect=True)
-async def test_a_network_whose_task_has_come_meanwhile_is_left_alone(
+async def test_a_sandbox_that_got_a_task_meanwhile_is_not_removed(
     engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages, unit = Stages(engine, monkeypatch), Unit(new_uid(), "main", 1)

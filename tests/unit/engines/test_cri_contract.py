@@ -1,4 +1,4 @@
-"""A CRI runtime that is not containerd, as the interface describes it: only its own verbs, and none beside them."""
+"""The cri engine with a runtime other than containerd: it uses the CRI only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNIT = Unit("u1", "main", 1)
 
 
 class Runtime:
-    """Keeps what it is told; calls itself what CRI-O does, and has no events, as before its version 1.27."""
+    """A runtime in memory that reports the name of CRI-O and has no events, as CRI-O before version 1.27."""
 
     def __init__(self) -> None:
         self.sandboxes: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def launch(**parts: Any) -> Launch:
 
 
 @pytest.mark.req("S2-27")
-async def test_it_announces_only_what_the_interface_has_words_for(engine: CriEngine) -> None:
+async def test_a_runtime_other_than_containerd_announces_only_the_cri(engine: CriEngine) -> None:
     found = await engine.probe()
     assert found.version == "1.30.2"
     assert found.limits == {"cpu", "memory"}
@@ -148,7 +148,7 @@ async def test_it_starts_stops_and_removes(engine: CriEngine, runtime: Runtime) 
     assert (runtime.containers, runtime.sandboxes) == ({}, {})
 
 
-async def test_a_tmpfs_is_refused_in_words_and_nothing_of_it_is_left(engine: CriEngine, runtime: Runtime) -> None:
+async def test_a_tmpfs_is_refused_with_a_message_and_leaves_nothing(engine: CriEngine, runtime: Runtime) -> None:
     await engine.start(UNIT, launch(mounts=(Mount(path="/scratch"),)))
     (seen,) = await engine.list()
     assert (seen.phase, seen.reason) == (UnitPhase.EXITED, "StartFailed")
@@ -158,7 +158,7 @@ async def test_a_tmpfs_is_refused_in_words_and_nothing_of_it_is_left(engine: Cri
     assert runtime.sandboxes == {}
 
 
-async def test_without_events_it_is_looked_at(engine: CriEngine) -> None:
+async def test_a_runtime_without_events_is_polled(engine: CriEngine) -> None:
     events = engine.events()
     await anext(events)
     await anext(events)
@@ -166,7 +166,7 @@ async def test_without_events_it_is_looked_at(engine: CriEngine) -> None:
     await events.aclose()
 
 
-async def test_it_takes_no_images_from_files(engine: CriEngine) -> None:
+async def test_a_runtime_without_a_transfer_service_refuses_image_files(engine: CriEngine) -> None:
     async def content() -> AsyncIterator[bytes]:
         yield b""
 

@@ -1,4 +1,4 @@
-"""Counters of the kernel, as text."""
+"""Parsing of the kernel's network counters."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DEVICES = """Inter-|   Receive                                                | 
 """
 
 
-def test_all_devices_count_but_the_loopback() -> None:
+def test_traffic_counts_all_devices_but_the_loopback() -> None:
     assert read_devices(DEVICES) == Traffic(1230, 400)
 
 
-def test_whoever_shares_the_nodes_network_or_is_gone_has_no_traffic_of_its_own() -> None:
+def test_a_container_in_the_network_of_the_node_has_no_traffic() -> None:
     assert traffic_of(os.getpid()) == Traffic()
     assert traffic_of(2**22 + 1) == Traffic()

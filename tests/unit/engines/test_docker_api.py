@@ -1,4 +1,4 @@
-"""The pure parts of engines with Docker's API: what is asked for, and what is made of the answers."""
+"""Pure parts of the engines with Docker's API: requests and answers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_limits_of_the_kernel_and_name_servers_are_asked_for() -> None:
     assert (host["Dns"], host["DnsSearch"]) == (["10.0.0.1"], ["example"])
 
 
-def test_what_a_container_shares_with_its_node_is_asked_for() -> None:
+def test_options_that_share_parts_of_the_node_are_in_the_request() -> None:
     asked = {
         "devices": ["/dev/fuse", "/dev/a:/dev/b:r"], "device_rules": ["c 13:* rmw"], "groups": ["video"],
         "ipc": "host", "pid": "host", "uts": "host", "userns": "host", "cgroupns": "host", "cpuset": "0-1",
@@ -77,12 +77,12 @@ def test_what_a_container_shares_with_its_node_is_asked_for() -> None:
     assert (made["OpenStdin"], made["Domainname"], host["DnsOptions"]) == (True, "example", ["ndots:2"])
 
 
-def test_what_is_not_asked_for_is_not_said() -> None:
+def test_settings_that_are_not_given_are_not_in_the_request() -> None:
     assert not {"Devices", "IpcMode", "PidMode", "CpusetCpus", "GroupAdd", "SecurityOpt"} & body()["HostConfig"].keys()
     assert "OpenStdin" not in body()
 
 
-def test_a_device_that_is_none_is_refused() -> None:
+def test_an_invalid_device_is_refused() -> None:
     with pytest.raises(Invalid, match="devices"):
         read_options("docker", {"devices": ["nvidia.com/gpu=all"]}, ContainerOptions)
 
@@ -103,7 +103,7 @@ async def lines_of(data: bytes) -> list[tuple[str, bytes]]:
     return [(line.stream, line.text) async for line in read_lines(read)]
 
 
-# What is asked for.
+# Requests.
 
 
 def test_a_task_without_an_image_is_refused() -> None:
@@ -118,7 +118,7 @@ def test_limits_become_quotas_without_swap() -> None:
     assert host["PidsLimit"] == 9
 
 
-def test_the_smallest_share_of_a_processor_is_one_the_kernel_gives() -> None:
+def test_the_smallest_cpu_limit_is_one_the_kernel_accepts() -> None:
     assert body(cpu_milli=1)["HostConfig"]["CpuQuota"] == 1000
 
 
@@ -132,7 +132,7 @@ def test_ports_are_published_with_their_protocol() -> None:
     assert made["HostConfig"]["PortBindings"] == {"53/udp": [{"HostPort": "5353"}]}
 
 
-def test_who_shares_a_network_has_neither_a_name_nor_ports_of_its_own() -> None:
+def test_a_container_in_a_shared_network_has_no_host_name_and_no_ports() -> None:
     launch = Launch(name="shop-0/app", image="busybox", ports={"web": 80}, host_ports={"web": 8080})
     made = make_body(launch, ContainerOptions(hostname="mine"), {}, network_of="abc")
     assert made["HostConfig"]["NetworkMode"] == "container:abc"
@@ -140,19 +140,19 @@ def test_who_shares_a_network_has_neither_a_name_nor_ports_of_its_own() -> None:
     assert "PortBindings" not in made["HostConfig"]
 
 
-def test_the_nodes_own_network_leaves_the_nodes_own_name() -> None:
+def test_the_network_of_the_node_keeps_the_host_name_of_the_node() -> None:
     made = make_body(Launch(name="web-0", image="busybox"), ContainerOptions(network="host"), {})
     assert "Hostname" not in made
 
 
 @pytest.mark.parametrize(("path", "source"), [("data", "/"), ("/data", "/there/is/nothing")])
-def test_a_mount_that_cannot_be_is_refused_by_its_path(path: str, source: str) -> None:
+def test_an_impossible_mount_is_refused_with_its_path(path: str, source: str) -> None:
     with pytest.raises(Invalid, match=path):
         body(mounts=(Mount(path=path, source=source),))
 
 
 @given(st.text(min_size=1, max_size=300))
-def test_any_name_becomes_a_name_of_a_machine(name: str) -> None:
+def test_any_name_becomes_a_valid_host_name(name: str) -> None:
     found = hostname(name)
     assert 0 < len(found) <= 63
     assert found.isascii()
@@ -160,7 +160,7 @@ def test_any_name_becomes_a_name_of_a_machine(name: str) -> None:
     assert not found.endswith("-")
 
 
-# Whose it is.
+# Labels.
 
 
 def test_labels_lead_back_to_the_unit_of_their_owner_only() -> None:
@@ -170,7 +170,7 @@ def test_labels_lead_back_to_the_unit_of_their_owner_only() -> None:
     assert unit_of({"io.mandor.owner": "me"}, "me") is None
 
 
-def test_an_owner_goes_with_its_folder_and_is_the_same_in_a_folder_made_anew(tmp_path: Path) -> None:
+def test_the_owner_id_depends_on_the_path_of_the_folder(tmp_path: Path) -> None:
     first = owner_of(tmp_path / "a")
     assert first != owner_of(tmp_path / "b")
     (tmp_path / "a").rename(tmp_path / "moved")
@@ -178,7 +178,7 @@ def test_an_owner_goes_with_its_folder_and_is_the_same_in_a_folder_made_anew(tmp
     assert owner_of(tmp_path / "a") == first
 
 
-# What is made of the answers.
+# Answers.
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), words), max_size=20))
@@ -187,12 +187,12 @@ async def test_lines_come_out_as_they_went_in(lines: list[tuple[int, bytes]]) ->
     assert await lines_of(data) == [({1: "stdout", 2: "stderr"}[stream], text) for stream, text in lines]
 
 
-async def test_a_line_that_was_cut_is_put_together_and_one_without_end_is_kept() -> None:
+async def test_parts_of_a_line_are_joined_and_an_unfinished_line_is_returned() -> None:
     data = frame(1, b"one ") + frame(2, b"between\n") + frame(1, b"line\n") + frame(1, b"no end")
     assert await lines_of(data) == [("stderr", b"between"), ("stdout", b"one line"), ("stdout", b"no end")]
 
 
-async def test_a_stream_that_breaks_off_in_a_frame_ends_there() -> None:
+async def test_a_stream_that_ends_inside_a_frame_ends_there() -> None:
     whole = frame(1, b"whole\n") + frame(1, b"broken\n")
     for cut in range(len(frame(1, b"whole\n")) + 1, len(whole)):
         assert await lines_of(whole[:cut]) == [("stdout", b"whole")]
@@ -231,7 +231,7 @@ def test_an_end_has_one_reason(code: int, memory: bool, reason: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["created", "removing", "configured"])
-def test_what_was_not_begun_is_not_shown(status: str) -> None:
+def test_a_container_that_was_not_started_is_not_listed(status: str) -> None:
     assert observe(UNIT, {"State": {"Status": status}}) is None
 
 
@@ -252,7 +252,7 @@ def test_a_paused_container_has_not_ended() -> None:
         ("Failed creating instance from image: Unable to unpack image, run out of disk space", True),
     ],
 )
-def test_what_may_be_over_in_a_minute_is_told_from_what_is_wrong(message: str, again: bool) -> None:
+def test_passing_errors_are_distinguished_from_lasting_ones(message: str, again: bool) -> None:
     assert passing(message) is again
 
 
@@ -293,19 +293,19 @@ def test_a_login_is_found_for_its_registry_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"auths": 3}', '{"auths": {"r.example": {"auth": "?"}}}'])
-def test_a_login_file_that_makes_no_sense_is_no_login(tmp_path: Path, content: str) -> None:
+def test_a_malformed_login_file_is_ignored(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
     assert header_for("r.example", [tmp_path / "config.json"]) == {}
 
 
-# Small things on disk.
+# Files on disk.
 
 
 @pytest.mark.parametrize(
     ("user", "found"),
     [("0", (0, 0)), ("worker", (12, 13)), ("12", (12, 13)), ("99", (99, 0)), ("99:7", (99, 7)), ("nobody", (0, 0))],
 )
-def test_files_belong_to_whom_the_image_knows(user: str, found: tuple[int, int]) -> None:
+def test_files_belong_to_the_user_of_the_image(user: str, found: tuple[int, int]) -> None:
     assert find_ids(user, "root:x:0:0::/:/bin/sh\nworker:x:12:13::/:/bin/sh\nbroken\n") == found
 
 

@@ -1,4 +1,4 @@
-"""FakeEngine does what its options and a test say, on virtual time."""
+"""FakeEngine follows its options and its test controls, on virtual time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def look(engine: FakeEngine, unit: Unit = UNIT) -> Observed:
         ({"vanish": True}, None, "Vanished"),
     ],
 )
-async def test_it_ends_in_the_way_and_at_the_time_it_was_told(
+async def test_a_unit_ends_as_its_options_say(
     engine: FakeEngine, clock: ManualClock, options: dict[str, Any], code: int | None, reason: str
 ) -> None:
     begun = clock.now()
@@ -88,7 +88,7 @@ async def test_it_cannot_start(engine: FakeEngine, told: bool | str) -> None:
     assert told is True or ended.message == told
 
 
-async def test_options_nobody_knows_are_a_start_that_failed(engine: FakeEngine) -> None:
+async def test_unknown_options_fail_the_start(engine: FakeEngine) -> None:
     await engine.start(UNIT, launch(afterr=3))
     ended = await look(engine)
     assert ended.reason == "StartFailed"
@@ -119,7 +119,7 @@ async def test_an_attempt_that_is_good_at_last_runs_on(engine: FakeEngine, clock
     ]
 
 
-async def test_chance_is_the_seeds(clock: ManualClock) -> None:
+async def test_random_ends_depend_on_the_seed(clock: ManualClock) -> None:
     async def failures(seed: int) -> list[bool]:
         engine = FakeEngine(clock, seed)
         units = [Unit(f"u{n}", "main", 0) for n in range(200)]
@@ -144,7 +144,7 @@ async def test_a_stop_that_is_ignored_ends_with_the_grace(engine: FakeEngine, cl
 
 
 @pytest.mark.parametrize(("grace", "code"), [(30, 143), (5, 137)])
-async def test_a_stop_takes_its_time_within_the_grace(
+async def test_a_stop_may_take_as_long_as_the_grace(
     engine: FakeEngine, clock: ManualClock, grace: float, code: int
 ) -> None:
     await engine.start(UNIT, launch(stop_delay="10s"))
@@ -154,7 +154,7 @@ async def test_a_stop_takes_its_time_within_the_grace(
     assert (await look(engine)).exit_code == code
 
 
-async def test_a_second_stop_with_less_grace_hurries_the_first(engine: FakeEngine, clock: ManualClock) -> None:
+async def test_a_second_stop_with_a_shorter_grace_shortens_the_first(engine: FakeEngine, clock: ManualClock) -> None:
     await engine.start(UNIT, launch(ignore_stop=True))
     stops = [asyncio.create_task(engine.stop(UNIT, grace_seconds=grace)) for grace in (600, 5)]
     await clock.advance(5)
@@ -206,7 +206,7 @@ async def test_a_verb_hangs_until_it_is_released(engine: FakeEngine) -> None:
     assert await listing == []
 
 
-async def test_it_ends_vanishes_and_is_lost_when_a_test_says_so(engine: FakeEngine) -> None:
+async def test_a_test_can_end_a_unit_and_let_it_vanish(engine: FakeEngine) -> None:
     units = [Unit(f"u{n}", "main", 0) for n in range(3)]
     for unit in units:
         await engine.start(unit, launch())
@@ -221,12 +221,12 @@ async def test_it_ends_vanishes_and_is_lost_when_a_test_says_so(engine: FakeEngi
         engine.end(units[2])
 
 
-async def test_an_end_that_passed_while_nobody_had_the_loop_is_told() -> None:
-    """Whoever looked just before the end, and asks for the next event just after it, hears of it."""
+async def test_an_end_during_a_blocked_event_loop_is_reported() -> None:
+    """A subscriber that listed just before the end and waits for an event after it is notified."""
 
     class Busy(ManualClock):
         def hold(self, seconds: float) -> None:
-            self._time += seconds  # no timer could ring
+            self._time += seconds  # no timer could fire
 
     clock = Busy()
     engine = FakeEngine(clock)
@@ -239,7 +239,7 @@ async def test_an_end_that_passed_while_nobody_had_the_loop_is_told() -> None:
     assert (await look(engine)).phase is UnitPhase.EXITED
 
 
-async def test_events_come_for_orders_and_for_what_happens_by_itself(engine: FakeEngine, clock: ManualClock) -> None:
+async def test_events_are_sent_for_verbs_and_for_changes_by_themselves(engine: FakeEngine, clock: ManualClock) -> None:
     seen: list[str] = []
 
     async def listen() -> None:
@@ -265,7 +265,7 @@ async def test_starts_are_counted_for_ever(clock: ManualClock) -> None:
     assert [start.unit for start in first.starts] == [UNIT, UNIT]
 
 
-async def test_what_a_unit_was_started_with_can_be_read_back(tmp_path: Path) -> None:
+async def test_the_launch_of_a_unit_can_be_read(tmp_path: Path) -> None:
     engine = FakeEngine(directory=tmp_path)
     wanted = Launch(name="web-0", image="nginx", env={"A": "1"}, memory_bytes=5, options={"after": "1h"})
     await engine.start(UNIT, wanted)
@@ -296,7 +296,7 @@ asyncio.run(main())
 
 
 @pytest.mark.req("S0-27")
-async def test_the_world_outlives_an_agent_killed_at_any_moment(tmp_path: Path) -> None:
+async def test_the_state_survives_an_agent_that_is_killed_at_any_moment(tmp_path: Path) -> None:
     for pause in (0.0, 0.01, 0.03):
         agent = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         assert agent.stdout is not None
@@ -313,7 +313,7 @@ async def test_the_world_outlives_an_agent_killed_at_any_moment(tmp_path: Path) 
 
 
 class SetClock(ManualClock):
-    """Its wall clock can be set."""
+    """A clock whose wall time can be set."""
 
     ahead = 0.0
 
@@ -322,7 +322,7 @@ class SetClock(ManualClock):
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
-async def test_nothing_begins_or_ends_because_the_wall_clock_is_set(jump: float) -> None:
+async def test_a_change_of_the_wall_clock_starts_and_ends_nothing(jump: float) -> None:
     clock = SetClock()
     engine = FakeEngine(clock)
     began = clock.now()

@@ -1,4 +1,4 @@
-"""Which cgroups are used on which machine, and what is written into them."""
+"""Detection of cgroup hierarchies, and the values that are written to their files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMITS = Launch(name="x", cpu_milli=250, memory_bytes=64 << 20, processes=10)
 EVERYTHING = frozenset({"cpu", "memory", "pids"})
 
 
-def test_a_machine_with_controllers_on_mounts_of_their_own() -> None:
+def test_version_1_controllers_on_separate_mounts_are_found() -> None:
     found = read_hierarchies(HYBRID)
     assert [(tree.mount.rpartition("/")[2], tree.version, sorted(tree.controllers)) for tree in found] == [
         ("cpu,cpuacct", 1, ["cpu", "cpuacct"]),
@@ -36,7 +36,7 @@ def test_a_machine_with_controllers_on_mounts_of_their_own() -> None:
     ]
 
 
-def test_a_mount_that_shows_twice_is_used_once() -> None:
+def test_a_hierarchy_that_is_mounted_twice_is_used_once() -> None:
     again = "99 24 0:28 / /elsewhere/memory rw,relatime - cgroup cgroup rw,memory\n"
     assert len(read_hierarchies(HYBRID + again)) == len(read_hierarchies(HYBRID))
 
@@ -49,7 +49,7 @@ def version_2(tmp_path: Path, *, offered: str = "cpuset cpu io memory pids", ena
     return f"30 24 0:26 / {str(mount).replace(' ', chr(92) + '040')} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 
 
-def test_a_machine_with_version_2_alone(tmp_path: Path) -> None:
+def test_a_machine_with_only_version_2_is_detected(tmp_path: Path) -> None:
     (tree,) = read_hierarchies(version_2(tmp_path))
     assert (tree.version, tree.controllers) == (2, EVERYTHING)
     assert Hierarchies([tree], tmp_path).limits == {"cpu", "memory", "processes"}
@@ -60,8 +60,8 @@ def test_version_2_limits_only_what_its_parent_has(tmp_path: Path) -> None:
     assert Hierarchies([tree], tmp_path).limits == {"memory"}
 
 
-def test_controllers_that_cannot_be_handed_down_are_not_announced(tmp_path: Path) -> None:
-    """As inside a container, where the kernel refuses."""
+def test_controllers_that_cannot_be_enabled_are_not_announced(tmp_path: Path) -> None:
+    """Inside a container, where the kernel refuses."""
     (tree,) = read_hierarchies(version_2(tmp_path, enabled=""))
     control = Path(tree.mount, "cgroup.subtree_control")
     control.unlink()
@@ -104,7 +104,7 @@ def test_a_machine_without_cgroups_limits_nothing(tmp_path: Path) -> None:
         (2, Launch(name="x"), []),
     ],
 )
-def test_limits_become_the_kernels_words(
+def test_limits_become_values_of_cgroup_files(
     tmp_path: Path, version: int, launch: Launch, expected: list[tuple[str, str]]
 ) -> None:
     (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids")
@@ -114,13 +114,13 @@ def test_limits_become_the_kernels_words(
     assert group["path"].startswith(f"{tmp_path}/mandor/")
 
 
-def test_engines_with_other_folders_have_other_places(tmp_path: Path) -> None:
+def test_engines_with_different_folders_have_different_groups(tmp_path: Path) -> None:
     tree = Hierarchy(str(tmp_path), 1, EVERYTHING)
     assert Hierarchies([tree], tmp_path / "a").paths("u") != Hierarchies([tree], tmp_path / "b").paths("u")
 
 
 def test_a_version_2_group_is_made_with_its_limits_and_what_is_optional_may_be_missing(tmp_path: Path) -> None:
-    """With plain files in the kernel's place: a folder where the kernel would have put them."""
+    """A folder with plain files in place of a cgroup."""
     trees = Hierarchies([Hierarchy(str(tmp_path), 2, EVERYTHING)], tmp_path)
     (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids")
     trees = Hierarchies([Hierarchy(str(tmp_path), 2, EVERYTHING)], tmp_path)
@@ -140,7 +140,7 @@ def test_a_version_2_group_is_made_with_its_limits_and_what_is_optional_may_be_m
         groups.make(group)
 
 
-def test_what_a_version_2_group_uses_is_read(tmp_path: Path) -> None:
+def test_usage_of_a_version_2_group_is_read(tmp_path: Path) -> None:
     (tmp_path / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
     (tmp_path / "memory.current").write_text("1000000\n")
     (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 400000\n")

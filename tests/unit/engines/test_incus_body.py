@@ -1,4 +1,4 @@
-"""What Incus is told to make, from a launch: a virtual machine, a container, and where their image comes from."""
+"""Requests that create Incus instances: virtual machines, containers and image sources."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_virtual_machine_gets_whole_processors_and_no_limits_that_only_contain
     assert container["config"]["limits.processes"] == "50"
 
 
-def test_what_mandor_says_counts_more_than_the_tasks_own_keys() -> None:
+def test_settings_of_mandor_override_configuration_keys_of_the_task() -> None:
     options = {"config": {"limits.memory": "1GiB", "user.mark": "forged", "boot.autostart": True}}
     config = body(options=options, memory_bytes=5)["config"]
     assert (config["limits.memory"], config["user.mark"], config["boot.autostart"]) == ("5B", "x", "false")
@@ -54,12 +54,14 @@ def test_what_mandor_says_counts_more_than_the_tasks_own_keys() -> None:
         ),
     ],
 )
-def test_an_image_is_the_nodes_own_or_a_servers(image: str, options: dict[str, Any], expected: dict[str, str]) -> None:
+def test_an_image_comes_from_the_node_or_from_a_server(
+    image: str, options: dict[str, Any], expected: dict[str, str]
+) -> None:
     source = body(image, options=options)["source"]
     assert source.items() >= expected.items()
     assert ("server" in source) == ("images:" in image or "server" in options)
 
 
-def test_a_server_nobody_knows_is_refused() -> None:
+def test_an_unknown_image_server_is_refused() -> None:
     with pytest.raises(Invalid, match="unknown server 'elsewhere'"):
         body("elsewhere:debian")

@@ -1,4 +1,4 @@
-"""What a container engine makes of a container that was made and that nobody begins any more."""
+"""Containers that were created and not started: they are removed, or listed while they may still start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNIT = Unit("u-1", "main", 1)
 
 
 class Containers(ContainerEngine):
-    """One container, which is told nothing but its phase."""
+    """An engine with one container, of which only the phase exists."""
 
     name: ClassVar[str] = "containers"
 
@@ -31,7 +31,7 @@ class Containers(ContainerEngine):
         self.begins_meanwhile = False
         self.made = asyncio.Event()
         self.order = asyncio.Event()
-        """The order to begin it arrives."""
+        """A late start request arrives."""
 
     async def probe(self) -> Capabilities:
         return Capabilities()
@@ -80,14 +80,14 @@ async def break_off(engine: Containers) -> None:
         await starting
 
 
-async def test_a_start_that_is_broken_off_takes_back_what_it_made(engine: Containers) -> None:
+async def test_a_cancelled_start_removes_what_it_created(engine: Containers) -> None:
     await break_off(engine)
     assert engine.phase is None
     assert await engine.list() == []
 
 
 @pytest.mark.req("S0-14")
-async def test_what_cannot_be_taken_away_is_shown_until_it_can(engine: Containers) -> None:
+async def test_a_container_that_cannot_be_removed_is_listed_until_it_can(engine: Containers) -> None:
     engine.stuck = True
     await break_off(engine)
     assert [each.phase for each in await engine.list()] == [UnitPhase.STARTING]
@@ -95,14 +95,14 @@ async def test_what_cannot_be_taken_away_is_shown_until_it_can(engine: Container
     assert await engine.list() == []
 
 
-async def test_what_begins_between_two_looks_is_shown(engine: Containers) -> None:
+async def test_a_unit_that_starts_between_two_listings_is_listed(engine: Containers) -> None:
     engine.phase, engine.begins_meanwhile = UnitPhase.STARTING, True
     assert [each.phase for each in await engine.list()] == [UnitPhase.STARTING]
     assert [each.phase for each in await engine.list()] == [UnitPhase.RUNNING]
 
 
 @pytest.mark.req("S0-25")
-async def test_whoever_stops_it_takes_it_away(engine: Containers) -> None:
+async def test_stopping_a_container_that_was_not_started_removes_it(engine: Containers) -> None:
     engine.phase = UnitPhase.STARTING
     await engine.stop(UNIT, grace_seconds=0)
     assert engine.phase is None

@@ -1,4 +1,4 @@
-"""The pages about engines name what there is."""
+"""The documentation of engines is complete."""
 
 from __future__ import annotations
 

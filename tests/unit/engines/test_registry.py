@@ -1,4 +1,4 @@
-"""Engines are found by name, and what is wrong is said in words."""
+"""Engines are found by name, and errors name the engine or the setting."""
 
 from __future__ import annotations
 

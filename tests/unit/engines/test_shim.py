@@ -1,4 +1,4 @@
-"""The supervisor's parts: its small JSON, its log files, and what it makes of users and folders."""
+"""Parts of the supervisor: JSON, log files, users and folders."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_a_record_is_written_as_json(record: dict[str, str | float | None]) -> N
 
 
 @pytest.mark.parametrize("text", ["", "x", "{", '{"a":}'])
-def test_what_is_not_json_is_an_error(text: str) -> None:
+def test_invalid_json_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
         light.parse(text)
 
 
-def test_a_record_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_record_is_replaced_atomically(tmp_path: Path) -> None:
     path = str(tmp_path / "record")
     light.replace(path, b"one")
     assert (light.read(str(tmp_path / "none")), Path(path).read_bytes()) == (None, b"one")
@@ -51,7 +51,7 @@ def test_a_record_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def expected(data: bytes) -> list[bytes]:
-    """Lines, the last one perhaps without an end, long ones cut."""
+    """Split lines; the last one may lack its end, and long ones are cut."""
     lines = data.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
@@ -119,7 +119,7 @@ def read_all(path: Path, tail: int | None) -> list[bytes]:
     return lines
 
 
-def test_a_reader_goes_on_where_it_was_when_files_rotate(tmp_path: Path) -> None:
+def test_a_reader_continues_after_a_rotation(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = LogFile(str(path), bytes_max=1000, files=3)
     reader = LogReader(path)
@@ -137,7 +137,7 @@ def test_a_reader_goes_on_where_it_was_when_files_rotate(tmp_path: Path) -> None
     assert seen == [f"line {n}".encode() for n in range(300)]
 
 
-def test_a_reader_that_fell_behind_what_is_kept_goes_on_with_the_oldest(tmp_path: Path) -> None:
+def test_a_reader_behind_the_oldest_file_continues_with_the_oldest(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = LogFile(str(path), bytes_max=100, files=2)
     log.write(b"0.0 o first\n")
@@ -154,11 +154,11 @@ def test_a_reader_that_fell_behind_what_is_kept_goes_on_with_the_oldest(tmp_path
     assert seen[-len(kept) :] == kept
     assert seen[: -len(kept)] == [
         f"line {n}".encode() for n in range(len(seen) - len(kept))
-    ]  # Of the file it had open.
+    ]  # The rest of the open file.
     assert kept[-1] == b"line 49"
 
 
-def test_a_full_disk_costs_lines_and_no_more(tmp_path: Path) -> None:
+def test_a_full_disk_loses_lines_and_the_task_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.symlink_to("/dev/full")
     log = LogFile(str(path), bytes_max=100, files=2)
@@ -166,7 +166,7 @@ def test_a_full_disk_costs_lines_and_no_more(tmp_path: Path) -> None:
         log.write(b"0.0 o line\n")
 
 
-def test_a_line_that_was_torn_spoils_no_other(tmp_path: Path) -> None:
+def test_a_damaged_line_affects_no_other_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"1.0 o good\nrubbish\n\n2.0 x what\nnan? o x\n3.0 e also good\n4.0 o torn")
     reader = LogReader(path)
@@ -186,6 +186,6 @@ def test_a_user_is_found_by_name_or_number() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["no such user", "root:no such group", "99999999999999999999", "root:4294967295"])
-def test_a_user_who_does_not_exist_is_refused(wanted: str) -> None:
+def test_an_unknown_user_is_refused(wanted: str) -> None:
     with pytest.raises(Refused, match="there is no"):
         find_person(wanted)
