@@ -15,7 +15,8 @@ import aiohttp
 import msgspec
 
 from mandor import __version__
-from mandor.client.problem import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, STALL_SECONDS, STALLED, error_of, pause_before
+from mandor.client.failover import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, ServerList, pause_before, repeatable
+from mandor.client.problem import STALL_SECONDS, STALLED, error_of
 from mandor.client.trust import Trust, check_private, fetch_authority, split_fingerprint
 from mandor.errors import BY_CODE, Invalid, MandorError, TooMany, Unavailable
 from mandor.model.codec import decode_known
@@ -54,8 +55,7 @@ class Client:
         """`pinned`, `identity`: as `Trust` takes them."""
         if not servers:
             raise Invalid("no server to talk to", hint="--server URL, or MANDOR_SERVER")
-        self._servers = [server.rstrip("/") for server in servers]
-        self._at = 0
+        self._servers = ServerList(server.rstrip("/") for server in servers)
         self.token = split_fingerprint(token)[0]
         """What this client shows; an agent that has joined changes it to its own credential, or shows its certificate
         instead."""
@@ -70,7 +70,7 @@ class Client:
     @property
     def server(self) -> str:
         """The server that is asked first."""
-        return self._servers[self._at]
+        return self._servers.first
 
     async def call(
         self,
@@ -106,7 +106,7 @@ class Client:
         (absent: reading may, writing may not; then the error is `Unavailable`). One that a busy server turned away
         is sent again a few times.
         """
-        may_repeat = method == "GET" if repeat is None else repeat
+        may_repeat = repeatable(method) if repeat is None else repeat
         return await _patiently(lambda: self._request(method, path, query, body, content_type, may_repeat, token))
 
     async def _request(
@@ -121,13 +121,13 @@ class Client:
     ) -> bytes:
         headers = {"content-type": content_type} if body is not None else {}
         last: Exception | None = None
-        for server in self._in_turn():
+        for server in self._servers.in_order():
             try:
                 status, data = await self._heed(
                     server, self._exchange(method, server + path, query, body, headers, token)
                 )
                 if status < 400:
-                    self._stay(server)
+                    self._servers.prefer(server)
                     return data
                 error = problem(status, data)
             except aiohttp.ClientConnectorError as refused:
@@ -139,7 +139,7 @@ class Client:
                     break
                 continue
             if not (isinstance(error, Unavailable) and may_repeat):
-                self._stay(server)
+                self._servers.prefer(server)
                 raise error
             last = error
         raise self._unreachable(last)
@@ -165,7 +165,7 @@ class Client:
     async def _heed(self, server: str, asking: Awaitable[T]) -> T:
         """What it answers; `TimeoutError` when it does not, and does not live either, where there are others to ask.
         Whether it did what it was asked to is not known then."""
-        if len(self._servers) == 1:
+        if not self._servers.several:
             return await asking
         answer = asyncio.ensure_future(asking)
         try:
@@ -212,7 +212,7 @@ class Client:
         self, path: str, query: Query | None, headers: dict[str, str], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         last: Exception | None = None
-        for server in self._in_turn():
+        for server in self._servers.in_order():
             try:
                 async with asyncio.timeout(self._timeout.total):
                     beginning = self._open().get(
@@ -225,7 +225,7 @@ class Client:
                     )
                     answer = await self._heed(server, beginning)
                     if answer.status < 400:
-                        self._stay(server)
+                        self._servers.prefer(server)
                         self._streams[answer] = server
                         return answer
                     error = problem(answer.status, await answer.content.read(PROBLEM_BYTES_MOST))
@@ -234,7 +234,7 @@ class Client:
                 last = broken
                 continue
             if not isinstance(error, Unavailable):
-                self._stay(server)
+                self._servers.prefer(server)
                 raise error
             last = error
         raise self._unreachable(last)
@@ -288,25 +288,18 @@ class Client:
 
     async def authority(self, fingerprint: str) -> str:
         """The authority with this fingerprint (PEM), as a server tells it; nothing secret is sent."""
-        return await asyncio.to_thread(fetch_authority, self._in_turn(), fingerprint)
-
-    def _in_turn(self) -> list[str]:
-        return self._servers[self._at :] + self._servers[: self._at]
-
-    def _stay(self, server: str) -> None:
-        self._at = self._servers.index(server)
+        return await asyncio.to_thread(fetch_authority, self._servers.in_order(), fingerprint)
 
     def _leave(self, server: str) -> None:
         """It hangs: whoever comes next asks another one first, and whoever listens to it does not wait any longer."""
-        if self.server == server:
-            self._at = (self._at + 1) % len(self._servers)
+        self._servers.leave(server)
         for answer in [each for each, whose in self._streams.items() if whose == server]:
             answer.close()
 
     def _unreachable(self, error: Exception | None) -> MandorError:
         if isinstance(error, MandorError):
             return error
-        asked = ", ".join(self._servers)
+        asked = ", ".join(self._servers.in_order())
         return Unavailable(
             f"no answer from {asked}: {str(error) or type(error).__name__}",
             hint="is the server running there?",

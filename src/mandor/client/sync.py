@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from mandor import __version__
-from mandor.client.problem import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, STALL_SECONDS, STALLED, error_of, pause_before
+from mandor.client.failover import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, ServerList, pause_before, repeatable
+from mandor.client.problem import STALL_SECONDS, STALLED, error_of
 from mandor.client.trust import check_private, fetch_authority, has_fingerprint, pinned_context, split_fingerprint
 from mandor.errors import Invalid, MandorError, Unavailable
 
@@ -114,13 +115,18 @@ class Client:
         """`asking`: each request is made within it, with the headers it gives."""
         if not servers:
             raise Invalid("no server is named", hint="give --server URL")
-        self.servers = [parse_server(each) for each in servers]
+        self._servers = ServerList(parse_server(each) for each in servers)
         self.token, self._fingerprint = split_fingerprint(token)
         self.ca_file = ca_file
         self._connect_seconds = connect_seconds
         self._answer_seconds = answer_seconds
         self._waits = waits or (lambda _: nullcontext())
         self._asking: Asking = asking or (lambda method, path: nullcontext({}))
+
+    @property
+    def servers(self) -> list[Server]:
+        """All servers, the one to try first in front."""
+        return self._servers.in_order()
 
     # Objects.
 
@@ -193,14 +199,14 @@ class Client:
         headers = {"Content-Type": content} if data is not None else {}
         failures: list[str] = []
         with self._waits(f"{method} {path}"):
-            for _ in list(self.servers):
+            for _ in self.servers:
                 try:
                     with self._answer(method, path, query, data, headers, self._whole) as answer:
                         return _json(_read(answer), answer)
                 except _Passed as why:
-                    failures.append(f"{self.servers[0]}: {why}")
-                    self._move_on(self.servers[0])
-                    if method != "GET":
+                    failures.append(f"{self._servers.first}: {why}")
+                    self._servers.leave(self._servers.first)
+                    if not repeatable(method):
                         raise Unavailable(failures[0], hint=MAYBE_DONE) from why
         raise Unavailable(
             f"no server answers to the end: {'; '.join(failures)}",
@@ -303,19 +309,19 @@ class Client:
     ) -> tuple[HTTPConnection, HTTPResponse]:
         """The first answer of a server, with its connection."""
         failures: list[str] = []
-        several = len(self.servers) > 1
-        for server in list(self.servers):
+        several = self._servers.several
+        for server in self.servers:
             connection = self._connection(server, self._connect_seconds)
             try:
                 # What is written is sent once: better to whom lives.
-                if several and method != "GET" and self._hangs(server):
+                if several and not repeatable(method) and self._hangs(server):
                     raise _Passed("it hangs")
                 with self._doubt(connection, server) if several else nullcontext():
                     return connection, self._ask_one(connection, server, method, target, data, headers, patience)
             except _Passed as why:
                 connection.close()
                 failures.append(f"{server}: {why}")
-                self._move_on(server)
+                self._servers.leave(server)
             except BaseException:
                 connection.close()
                 raise
@@ -371,17 +377,12 @@ class Client:
             answer = connection.getresponse()
             wire.settimeout(patience.piece)
         except (OSError, HTTPException) as error:
-            if method == "GET":
+            if repeatable(method):
                 raise _Passed(_reason(error)) from error
             raise Unavailable(f"{server} did not answer: {_reason(error)}", hint=MAYBE_DONE) from error
-        if answer.status == 503 and method == "GET" and len(self.servers) > 1:
+        if answer.status == 503 and repeatable(method) and self._servers.several:
             raise _Passed(_problem(answer).message)
         return answer
-
-    def _move_on(self, server: Server) -> None:
-        """Ask this one last from now on."""
-        self.servers.remove(server)
-        self.servers.append(server)
 
     def _connection(self, server: Server, seconds: float) -> HTTPConnection:
         if server.scheme == "https":
