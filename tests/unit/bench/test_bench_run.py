@@ -165,7 +165,7 @@ def test_all_that_has_no_counterpart_is_told_before_anything_runs(
         f"error: {path}:6: updateAny: Pod (pod.yaml): pods are not changed here: a changed workload gets new instances",
         f"error: {path}:7: updateAny: Pod (pod.yaml): what runs gets no other resources: a changed workload gets new"
         " instances",
-        "hint: --lenient leaves it out, and says so",
+        "hint: --lenient skips it with a note",
     ]
 
 
