@@ -1,7 +1,7 @@
 """Fail-over between the servers of a cluster: the order in which they are tried, and when a request is sent again.
 
 Both clients use it. A request that did not reach a server goes to the next one. A request that may have been
-executed goes to the next one only if it is repeatable. A server that was busy gets the same request again after a pause.
+executed goes to the next one only if it is repeatable. A busy server gets the same request again after a pause.
 """
 
 import random
