@@ -20,6 +20,7 @@ from mandor.engines.incus import IncusEngine
 from mandor.engines.incus.folder import UnitFolder
 from mandor.engines.incus.marks import instance_name
 from mandor.errors import EngineDown
+from mandor.model.image_reference import pinned
 from mandor.model.task import File
 from tests.components.enclosure import Enclosure
 from tests.components.incus import BRIDGE, IMAGE, Incus
@@ -154,11 +155,16 @@ async def test_images_are_found_by_alias_by_fingerprint_and_on_a_server(incus: I
             assert await apart.images() == {}
             far, near = unit(), unit()
             await apart.start(far, machine(options=remote))
-            await until(apart, far, running)
+            assert (await until(apart, far, running)).digest == f"sha256:{fingerprint}"
             await apart.start(near, machine(image=fingerprint))  # It was pulled.
-            await until(apart, near, running)
+            assert (await until(apart, near, running)).digest == ""
             for each in (far, near):
                 await apart.remove(each)
+            # A release that has pinned the image starts it by its fingerprint, whatever the alias is by then.
+            moved = unit()
+            await apart.start(moved, machine(options=remote, image=pinned("moved", f"sha256:{fingerprint}")))
+            assert (await until(apart, moved, running)).digest == f"sha256:{fingerprint}"
+            await apart.remove(moved)
             untrusted = unit()
             await apart.start(untrusted, machine(options=remote | {"server_certificate": None}, image="other"))
             assert "certificate" in (await until(apart, untrusted, over)).message

@@ -6,6 +6,7 @@ from typing import Any
 
 from mandor.engines.base import Launch, Mount
 from mandor.engines.containers.launches import check_mount, image_of
+from mandor.engines.incus.marks import PULLED
 from mandor.engines.incus.options import IncusOptions, source_of
 from mandor.engines.incus.runner import IO
 from mandor.errors import Invalid
@@ -17,12 +18,14 @@ def make_body(
     name: str, launch: Launch, options: IncusOptions, marks: dict[str, str], io: str | None
 ) -> dict[str, Any]:
     """Return the body. `io`: the folder of the node for the output of the command; None: there is no command."""
+    source = source_of(image_of(launch), options)
+    pulled = {PULLED: "1"} if "server" in source else {}
     return {
         "name": name,
         "type": options.type,
-        "source": source_of(image_of(launch), options),
+        "source": source,
         "profiles": list(options.profiles),
-        "config": _config(launch, options) | marks,
+        "config": _config(launch, options) | marks | pulled,
         "devices": _devices(launch, options, io),
     }
 

@@ -198,14 +198,23 @@ class IncusEngine(ContainerEngine):
         if phase is UnitPhase.EXITED:
             return self._over.setdefault(name, machine_stopped(unit, started))
         self._over.pop(name, None)
-        return Observed(unit=unit, phase=UnitPhase.RUNNING, started_at=started, address=await self._address(name))
+        return await self._running(unit, listed, started)
+
+    async def _running(self, unit: Unit, found: Any, started: float) -> Observed:
+        return Observed(
+            unit=unit,
+            phase=UnitPhase.RUNNING,
+            started_at=started,
+            address=await self._address(found["name"]),
+            digest=marks.digest_of(found["config"]),
+        )
 
     async def _look_at_command(self, unit: Unit, found: Any, *, on: bool) -> Observed | None:
         name, folder = found["name"], self._folder(unit)
         self._collector.watch(unit, folder, found["config"].get(marks.LOG, ""))
         ending, begun = folder.ending(), folder.begun_at()
         if ending is None and begun is not None and on:
-            return Observed(unit=unit, phase=UnitPhase.RUNNING, started_at=begun, address=await self._address(name))
+            return await self._running(unit, found, begun)
         started = begun or _started(found)
         if ending is None:
             return self._over.setdefault(name, vanished(unit, started))

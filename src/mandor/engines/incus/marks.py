@@ -23,6 +23,8 @@ COMMAND = "user.mandor.command"
 STARTED = "user.mandor.started"
 """Key with the time of its start request, in seconds; absent: it is not complete yet."""
 LOG = "user.mandor.log"
+PULLED = "user.mandor.pulled"
+"""Key: `1`: the image comes from a server, so that its fingerprint is the digest of the release's image."""
 
 
 def instance_name(unit: Unit) -> str:
@@ -37,6 +39,12 @@ def instance_name(unit: Unit) -> str:
 def marks_of(owner: str, unit: Unit, launch: Launch, log: str) -> dict[str, str]:
     marks = {_mark(label): value for label, value in labels.labels_of(owner, unit, launch).items()} | {LOG: log}
     return marks | ({COMMAND: "1"} if launch.command or launch.args else {})
+
+
+def digest_of(config: Mapping[str, str]) -> str:
+    """Return the digest of the image that was pulled for an instance; empty: the image was on the node already."""
+    fingerprint = config.get("volatile.base_image", "") if config.get(PULLED) else ""
+    return f"sha256:{fingerprint}" if fingerprint else ""
 
 
 def unit_of(config: Mapping[str, str], owner: str) -> Unit | None:

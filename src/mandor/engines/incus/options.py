@@ -44,25 +44,32 @@ class IncusOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def source_of(image: str, options: IncusOptions) -> dict[str, Any]:
-    """Return the image source for Incus: a local alias or fingerprint, or an image of a server."""
+    """Return the image source for Incus: a local alias or fingerprint, or an image of a server.
+
+    `NAME@sha256:FINGERPRINT` is an image that a release has pinned."""
+    image, _, digest = image.partition("@")
+    fingerprint = digest.removeprefix("sha256:")
     remote, colon, alias = image.partition(":")
     if options.server is not None:
         named = alias if colon else image
-        found = _remote(options.server, options.protocol or "simplestreams", named)
+        found = _remote(options.server, options.protocol or "simplestreams", named, fingerprint)
         return found | ({"certificate": options.server_certificate} if options.server_certificate else {})
     if colon and remote == "local":
         image = alias
-    elif colon and remote in REMOTES:
-        return _remote(*REMOTES[remote], alias)
+    elif remote in REMOTES and (colon or fingerprint):
+        return _remote(*REMOTES[remote], alias, fingerprint)
     elif colon:
         raise Invalid(
             f"the image {image} names an unknown server {remote!r}",
             hint=f"use local, {', '.join(REMOTES)}; or write options.incus.server: https://…",
         )
+    if fingerprint:
+        return {"type": "image", "fingerprint": fingerprint}
     if len(image) >= 12 and all(each in "0123456789abcdef" for each in image):
         return {"type": "image", "fingerprint": image}
     return {"type": "image", "alias": image}
 
 
-def _remote(server: str, protocol: str, alias: str) -> dict[str, Any]:
-    return {"type": "image", "mode": "pull", "server": server, "protocol": protocol, "alias": alias}
+def _remote(server: str, protocol: str, alias: str, fingerprint: str) -> dict[str, Any]:
+    wanted = {"fingerprint": fingerprint} if fingerprint else {"alias": alias}
+    return {"type": "image", "mode": "pull", "server": server, "protocol": protocol} | wanted
