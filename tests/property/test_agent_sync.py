@@ -1,4 +1,4 @@
-"""Whatever happens to an instance, in whatever order, `sync` keeps its promises."""
+"""Invariants of `sync` over random histories of an instance."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def machines(draw: st.DrawFn) -> Machine:
 
 @given(machines(), st.lists(EVENTS, max_size=30))
 @settings(max_examples=300, deadline=None)
-def test_it_keeps_its_promises_and_comes_to_rest(machine: Machine, events: list[tuple[Any, ...]]) -> None:
+def test_sync_keeps_its_invariants_and_converges(machine: Machine, events: list[tuple[Any, ...]]) -> None:
     for event in events:
         machine.step()
         machine.happen(event)
@@ -184,7 +184,7 @@ def test_it_keeps_its_promises_and_comes_to_rest(machine: Machine, events: list[
 
 @given(machines(), st.lists(EVENTS, max_size=15), st.lists(EVENTS, max_size=10), st.sampled_from([None, 0.0, 5.0]))
 @settings(max_examples=200, deadline=None)
-def test_a_stop_order_always_ends_over_and_nothing_starts_after_it(
+def test_a_stop_order_always_ends_the_instance_and_nothing_starts_after_it(
     machine: Machine, before: list[tuple[Any, ...]], during: list[tuple[Any, ...]], grace: float | None
 ) -> None:
     for event in before:
@@ -205,7 +205,7 @@ def test_a_stop_order_always_ends_over_and_nothing_starts_after_it(
 
 @given(machines(), st.lists(EVENTS, max_size=15))
 @settings(max_examples=100, deadline=None)
-def test_what_nobody_wants_leaves_nothing_behind(machine: Machine, events: list[tuple[Any, ...]]) -> None:
+def test_a_withdrawn_order_leaves_nothing_behind(machine: Machine, events: list[tuple[Any, ...]]) -> None:
     for event in events:
         machine.step()
         machine.happen(event)

@@ -1,4 +1,4 @@
-"""Names and addresses: whatever runs where, a name leads only to what can be reached, and the file stays small."""
+"""Names resolve only to reachable instances, and the hosts file stays small."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def worlds(draw: st.DrawFn) -> list[Instance]:
 
 @given(world=worlds(), own=st.integers(0, 11))
 @settings(max_examples=200, deadline=None)
-def test_a_name_leads_to_what_runs_and_can_be_reached_and_to_nothing_else(world: list[Instance], own: int) -> None:
+def test_a_name_resolves_only_to_running_and_reachable_instances(world: list[Instance], own: int) -> None:
     me = instance_name("web", "main", own)
     seen = [reachable_from(each, each.status, HERE, ADDRESS[HERE]) for each in world]
     instances = chosen(each for each in seen if each is not None)
@@ -98,11 +98,11 @@ def test_a_name_leads_to_what_runs_and_can_be_reached_and_to_nothing_else(world:
 
 
 def _same(instance: Instance, port: PortStatus) -> bool:
-    """Elsewhere, a port with an address of its own is reached by the node's number alone."""
+    """On another node, an instance with its own address is reached only through node ports."""
     return port.host == port.port if instance.status.address else True
 
 
-def test_a_file_is_bounded_and_keeps_the_nearest() -> None:
+def test_a_hosts_file_is_limited_and_keeps_the_nearest() -> None:
     world = [
         Instance(
             meta=Meta(name=f"web-{number}", namespace="a"),

@@ -1,4 +1,4 @@
-"""A store that is empty, restored, rolled back or foreign never costs anybody their work."""
+"""A store that is empty, restored, rolled back or of another cluster stops no instance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def restored(world: World, *, epoch: int, cluster: str = "c1", without: tuple[str, ...] = ()) -> MemoryStore:
-    """The world's store as a backup would bring it back."""
+    """Return the world's store as restored from a backup."""
     store = MemoryStore(clock=world.clock)
     await store.skip_to(world.store.index.revision + 1000)
     for item in (await world.store.list(None)).items:
@@ -43,7 +43,7 @@ async def restored(world: World, *, epoch: int, cluster: str = "c1", without: tu
     return store
 
 
-async def test_a_store_of_another_cluster_is_obeyed_in_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_orders_of_another_cluster_are_ignored(world: World, caplog: pytest.LogCaptureFixture) -> None:
     foreign = await restored(world, epoch=1, cluster="c2", without=("web-0",))
     await world.exchange(foreign)
     at = foreign.index.revision
@@ -72,7 +72,7 @@ async def test_an_empty_store_stops_nothing(world: World) -> None:
 
 
 async def test_an_empty_store_with_the_same_id_and_epoch_stops_nothing(world: World) -> None:
-    """Someone made the cluster anew under its old id: its revisions are behind the orders'."""
+    """A cluster was created again with the same id: its revisions are lower than those of the orders."""
     empty = MemoryStore(clock=world.clock)
     await empty.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1", 1))))
     await world.exchange(empty)
@@ -81,7 +81,7 @@ async def test_an_empty_store_with_the_same_id_and_epoch_stops_nothing(world: Wo
     assert "web-0" in (await world.node()).status.facts["held"]
 
 
-async def test_after_a_restore_what_nobody_knows_is_held_and_reported(
+async def test_after_a_restore_instances_that_the_store_lacks_are_held_and_reported(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -92,7 +92,7 @@ async def test_after_a_restore_what_nobody_knows_is_held_and_reported(
     assert "is held" in caplog.text
 
 
-async def test_what_is_held_is_not_started_again_when_it_ends(world: World) -> None:
+async def test_a_held_instance_is_not_restarted_when_it_ends(world: World) -> None:
     await world.exchange(await restored(world, epoch=2, without=("web-0",)))
     await world.pass_time(30)
     world.engine.end((await world.live())[0], 1)
@@ -110,7 +110,7 @@ async def test_a_held_instance_stays_held_across_agent_restarts(world: World) ->
     assert "web-0" in (await world.node()).status.facts["held"]
 
 
-async def test_what_may_be_forgotten_is_stopped_and_removed(world: World) -> None:
+async def test_held_instances_that_the_node_may_forget_are_stopped_and_removed(world: World) -> None:
     await world.exchange(await restored(world, epoch=2, without=("web-0",)))
     await world.pass_time(30)
     node = await world.node()
@@ -120,7 +120,7 @@ async def test_what_may_be_forgotten_is_stopped_and_removed(world: World) -> Non
     assert "held" not in (await world.node()).status.facts
 
 
-async def test_after_a_restore_what_is_known_goes_on_and_can_be_deleted_as_ever(world: World) -> None:
+async def test_after_a_restore_listed_instances_go_on_and_can_be_deleted(world: World) -> None:
     await world.exchange(await restored(world, epoch=2))
     await world.pass_time(60, step=5)
     assert len(world.starts) == 1
@@ -140,8 +140,8 @@ async def test_a_restored_status_is_brought_up_to_date(world: World) -> None:
     assert len(world.starts) == 1
 
 
-async def test_units_that_no_order_speaks_of_are_left_alone_until_they_may_be_forgotten(world: World) -> None:
-    """The journal was lost together with the store's memory of it."""
+async def test_units_without_an_order_are_left_alone_until_the_node_may_forget_them(world: World) -> None:
+    """Neither the journal nor the store has the order."""
     await world.kill_agent()
     for path in (world.settings.data / "orders").iterdir():
         path.unlink()
@@ -178,8 +178,8 @@ async def test_a_damaged_journal_is_set_aside_loudly(world: World, caplog: pytes
     assert len(world.starts) == 1
 
 
-async def test_what_a_rolled_back_store_forgot_stays_held_when_its_revisions_catch_up(world: World) -> None:
-    """An old copy of the store under the same id and epoch, on which work then went on."""
+async def test_instances_that_a_rolled_back_store_lacks_stay_held_when_its_revisions_catch_up(world: World) -> None:
+    """An old copy of the store with the same id and epoch, to which new objects are written."""
     old = MemoryStore(clock=world.clock)
     await old.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1", 1))))
     await world.exchange(old)
@@ -195,7 +195,7 @@ async def test_what_a_rolled_back_store_forgot_stays_held_when_its_revisions_cat
     assert await world.live() == []
 
 
-async def test_what_is_held_is_told_as_an_event(world: World) -> None:
+async def test_holding_an_instance_is_recorded_as_an_event(world: World) -> None:
     await world.exchange(await restored(world, epoch=2, without=("web-0",)))
     await world.pass_time(60, step=5)
     events = [item.spec for item in (await world.store.list("event")).items]

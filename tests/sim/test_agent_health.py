@@ -1,4 +1,4 @@
-"""Probes at work: what is unhealthy is restarted, what is not ready says so."""
+"""Probes of running tasks: unhealthy ones are restarted, and readiness is reported."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_readiness_follows_a_real_listener(world: World) -> None:
     assert len(world.starts) == 1
 
 
-async def test_probes_begin_anew_with_a_new_agent(world: World) -> None:
+async def test_probes_start_again_after_an_agent_restart(world: World) -> None:
     server, port = await listen()
     await world.apply(readiness={"tcp": port, "interval": "1s"})
     await world.order()
@@ -90,7 +90,7 @@ async def test_probes_begin_anew_with_a_new_agent(world: World) -> None:
     assert not (await world.status()).ready
 
 
-async def test_until_the_startup_probe_is_good_nothing_else_is_asked(world: World) -> None:
+async def test_other_probes_wait_for_the_startup_probe(world: World) -> None:
     server, port = await listen()
     server.close()
     startup = {"tcp": port, "interval": "1s", "failures": 100}
@@ -115,7 +115,7 @@ async def test_a_task_that_never_starts_up_is_restarted(world: World) -> None:
     assert (await world.status()).reason == "Unhealthy"
 
 
-async def test_what_has_started_up_is_ready_without_a_readiness_probe(world: World) -> None:
+async def test_a_task_without_readiness_probe_is_ready_after_its_startup_probe(world: World) -> None:
     await world.apply(startup={"command": ["exit", "0"], "interval": "5s", "successes": 2})
     await world.order()
     await world.until_phase(Phase.RUNNING)

@@ -1,4 +1,4 @@
-"""The agent on a clock that tests turn: orders, restarts of everything, outages."""
+"""The agent on a manual clock: orders, restarts and outages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @contextmanager
 def count_calls(target: object, name: str) -> Iterator[Callable[[], int]]:
-    """How often a method is called meanwhile; it does its work all the same."""
+    """Count the calls of a method, which still runs."""
     original, calls = getattr(target, name), 0
 
     def counted(*args: object, **kwargs: object) -> object:
@@ -64,7 +64,7 @@ async def test_an_order_is_carried_out_reported_stopped_and_forgotten(world: Wor
 
 
 @pytest.mark.req("S0-17", "S0-18")
-async def test_an_hour_without_a_control_plane_costs_no_restart_and_afterwards_both_agree(world: World) -> None:
+async def test_an_hour_without_a_control_plane_causes_no_restart_and_states_agree_afterwards(world: World) -> None:
     await world.apply()
     await world.apply("job", type="batch", options={"fake": {"after": "30m", "exit_code": 0}})
     for index in range(3):
@@ -136,7 +136,7 @@ async def test_orders_survive_an_agent_restart_in_an_outage(world: World) -> Non
 
 
 @pytest.mark.req("S0-28")
-async def test_a_reboot_in_an_outage_starts_the_work_again(world: World) -> None:
+async def test_a_reboot_during_an_outage_restarts_instances(world: World) -> None:
     await world.apply()
     await world.order()
     await world.until_phase(Phase.RUNNING)
@@ -161,7 +161,7 @@ async def test_a_stop_order_that_came_while_the_agent_was_away_is_carried_out(wo
     assert await world.live() == []
 
 
-async def test_what_crashed_and_was_told_to_stop_while_the_agent_was_away_is_not_started_again(world: World) -> None:
+async def test_an_instance_that_crashed_and_was_stopped_while_the_agent_was_down_is_not_restarted(world: World) -> None:
     await world.apply()
     await world.order()
     await world.until_phase(Phase.RUNNING)
@@ -189,7 +189,7 @@ async def test_a_lost_instance_is_running_again_when_its_node_comes_back_in_time
     assert len(world.starts) == 1
 
 
-async def test_a_node_that_comes_back_stops_what_was_replaced(world: World) -> None:
+async def test_a_returning_node_stops_replaced_instances(world: World) -> None:
     await world.apply()
     old = await world.order()
     await world.until_phase(Phase.RUNNING)
@@ -255,7 +255,7 @@ async def test_an_order_delivered_many_times_starts_once(world: World) -> None:
     assert len(world.starts) == 1
 
 
-async def test_what_the_node_has_no_engine_for_is_refused(world: World) -> None:
+async def test_an_instance_without_a_suitable_engine_is_refused(world: World) -> None:
     await world.apply(engine=["dcoker"])
     await world.order()
     status = await world.until_phase(Phase.FAILED)
@@ -273,7 +273,7 @@ async def test_a_release_that_does_not_exist_is_refused(world: World) -> None:
     assert (status.reason, status.message) == ("Refused", "release web.1 does not exist")
 
 
-async def test_what_does_not_fit_beside_the_others_is_refused(tmp_path: Path) -> None:
+async def test_an_instance_over_the_free_resources_is_refused(tmp_path: Path) -> None:
     async with open_world(tmp_path, capacity=Resources(cpu_milli=2000, memory_bytes=1 << 30)) as world:
         await world.apply(resources={"cpu": 1, "memory": "100Mi"})
         for index in range(3):
@@ -283,7 +283,7 @@ async def test_what_does_not_fit_beside_the_others_is_refused(tmp_path: Path) ->
         assert phases == [Phase.FAILED, Phase.RUNNING, Phase.RUNNING]
 
 
-async def test_what_fits_once_another_has_stopped_waits_for_that(tmp_path: Path) -> None:
+async def test_an_instance_waits_for_the_resources_of_a_stopping_one(tmp_path: Path) -> None:
     async with open_world(tmp_path, capacity=Resources(cpu_milli=1000, memory_bytes=1 << 30)) as world:
         await world.apply(resources={"cpu": 1}, options={"fake": {"stop_delay": "5s"}})
         await world.order()
@@ -297,7 +297,7 @@ async def test_what_fits_once_another_has_stopped_waits_for_that(tmp_path: Path)
         assert len(await world.live()) == 1
 
 
-async def test_a_successor_of_the_same_name_begins_when_the_one_before_it_runs_no_more(world: World) -> None:
+async def test_a_successor_with_the_same_name_starts_when_its_predecessor_has_stopped(world: World) -> None:
     await world.apply(options={"fake": {"stop_delay": "5s"}})
     old = await world.order()
     await world.until_phase(Phase.RUNNING)
@@ -317,7 +317,7 @@ async def test_a_successor_of_the_same_name_begins_when_the_one_before_it_runs_n
 # Engines that misbehave.
 
 
-async def test_an_engine_that_is_down_costs_nothing_but_time(world: World) -> None:
+async def test_instances_survive_an_engine_that_is_down(world: World) -> None:
     await world.apply()
     await world.order()
     await world.until_phase(Phase.RUNNING)
@@ -344,7 +344,7 @@ async def test_a_start_the_engine_refuses_for_a_while_is_tried_again(world: Worl
     assert (status.restarts, len(world.starts)) == (0, 1)
 
 
-async def test_what_can_never_start_fails_with_the_reason(world: World) -> None:
+async def test_an_instance_that_can_never_start_fails_with_the_reason(world: World) -> None:
     await world.apply(options={"fake": {"fail_start": "no such program"}})
     await world.order()
     status = await world.until_phase(Phase.FAILED)
@@ -370,7 +370,7 @@ async def test_one_hanging_instance_does_not_hold_up_the_others(world: World) ->
 
 
 @pytest.mark.req("S0-15")
-async def test_many_hanging_starts_give_their_turns_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_hanging_starts_give_their_slots_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mandor.agent.worker.SLOT_SECONDS", 0.05)
     async with open_world(tmp_path, starts_most=2) as world:
         await world.apply("stuck", options={"fake": {"hang_start": True}})
@@ -443,7 +443,7 @@ async def test_a_batch_that_completes_has_succeeded(world: World) -> None:
 # Cut off on purpose.
 
 
-async def test_what_must_not_run_alone_is_stopped_by_the_agent_itself(world: World) -> None:
+async def test_the_agent_stops_an_instance_that_exceeds_stop_after(world: World) -> None:
     await world.apply(disconnect={"stop_after": "60s"})
     await world.apply("other")
     await world.order()
@@ -475,7 +475,7 @@ async def test_the_silence_goes_on_when_the_agent_restarts(world: World) -> None
 # A full disk.
 
 
-async def test_what_cannot_be_written_down_is_not_begun_and_stopping_goes_on(world: World) -> None:
+async def test_an_instance_that_cannot_be_saved_is_not_started_but_stops_still_work(world: World) -> None:
     await world.apply()
     await world.order()
     await world.until_phase(Phase.RUNNING)
@@ -488,7 +488,7 @@ async def test_what_cannot_be_written_down_is_not_begun_and_stopping_goes_on(wor
     await world.until_phase(Phase.RUNNING, "web-1", seconds=120)
 
 
-async def test_trouble_with_the_engine_is_shown_while_it_lasts(world: World) -> None:
+async def test_an_error_of_the_engine_is_shown_while_it_lasts(world: World) -> None:
     await world.apply(options={"fake": {"down_starts": 4}})
     await world.order()
     await world.pass_time(2)
@@ -523,7 +523,7 @@ async def test_a_hundred_instances_come_and_go_together(world: World) -> None:
     assert await world.live() == []
 
 
-async def test_two_hundred_idle_instances_are_left_in_peace(world: World) -> None:
+async def test_two_hundred_idle_instances_cause_no_work(world: World) -> None:
     await world.apply()
     for index in range(200):
         await world.order(index=index)
@@ -539,7 +539,7 @@ async def test_two_hundred_idle_instances_are_left_in_peace(world: World) -> Non
 
 
 @pytest.mark.req("S0-14")
-async def test_what_its_engine_begins_only_after_its_end_is_removed_again(world: World) -> None:
+async def test_units_that_an_engine_starts_after_the_end_are_removed(world: World) -> None:
     await world.apply()
     await world.order()
     await world.until_phase(Phase.RUNNING)
@@ -557,7 +557,7 @@ async def test_what_its_engine_begins_only_after_its_end_is_removed_again(world:
 
 
 @pytest.mark.req("S0-25")
-async def test_a_start_is_broken_off_in_time_though_its_engine_does_not_answer_either(world: World) -> None:
+async def test_a_start_is_cancelled_in_time_even_if_the_engine_does_not_answer(world: World) -> None:
     await world.apply(disconnect={"stop_after": "10s"})
     for verb in ("start", "list"):
         world.engine.hang(verb)
@@ -580,7 +580,7 @@ async def test_a_start_is_broken_off_in_time_though_its_engine_does_not_answer_e
 
 
 @pytest.mark.req("S0-25")
-async def test_an_agent_that_was_frozen_while_it_started_something_does_not_go_on_with_it(world: World) -> None:
+async def test_an_agent_that_was_suspended_during_a_start_does_not_continue_it(world: World) -> None:
     await world.apply(disconnect={"stop_after": "10s"}, options={"fake": {"slow": 20}})
     await world.order()
     await world.pass_time(1)

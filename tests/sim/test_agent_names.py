@@ -1,4 +1,4 @@
-"""The agent and names: hosts files are there before a task begins, keep their inode, and follow what happens."""
+"""Hosts files exist before a task starts, keep their inode, and are updated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def until_text(world: World, uid: str, *, has: str = "", lacks: str = "") 
 
 
 async def elsewhere(world: World, name: str = "db-0", *, ready: bool = True, host: int = 5432) -> Instance:
-    """One that runs on another node."""
+    """Store an instance that runs on another node."""
     status = InstanceStatus(
         phase=Phase.RUNNING,
         ready=ready,
@@ -58,7 +58,7 @@ async def elsewhere(world: World, name: str = "db-0", *, ready: bool = True, hos
     return await world.instance(name)
 
 
-async def test_a_hosts_file_names_those_who_run_and_follows_them(world: World) -> None:
+async def test_a_hosts_file_has_the_running_instances_and_is_updated(world: World) -> None:
     db = await elsewhere(world)
     await world.apply(ports=WEB)
     web = await world.order(ports={"http": 20_001})
@@ -84,7 +84,7 @@ async def test_a_hosts_file_names_those_who_run_and_follows_them(world: World) -
     assert hosts(world, uid).stat().st_ino == inode
 
 
-async def test_who_begins_later_is_told_where_the_others_are(world: World) -> None:
+async def test_a_later_instance_gets_the_addresses_of_the_others(world: World) -> None:
     await elsewhere(world, host=20_007)
     await world.apply(ports=WEB)
     first = await world.order(ports={"http": 20_001})
@@ -98,7 +98,7 @@ async def test_who_begins_later_is_told_where_the_others_are(world: World) -> No
     assert "MANDOR_ADDR_DB_SQL" not in launched(world, "web-0").env, "it began before anybody was known"
 
 
-async def test_an_agent_that_restarts_keeps_names_until_it_has_heard_and_forgets_what_is_gone(world: World) -> None:
+async def test_a_restarted_agent_keeps_names_until_the_first_list_and_then_removes_old_ones(world: World) -> None:
     await elsewhere(world)
     await world.apply(ports=WEB)
     web = await world.order(ports={"http": 20_001})
@@ -122,7 +122,7 @@ async def test_an_agent_that_restarts_keeps_names_until_it_has_heard_and_forgets
     await world.until(gone)
 
 
-async def test_who_brings_a_hosts_file_keeps_it(world: World) -> None:
+async def test_a_task_with_its_own_hosts_file_keeps_it(world: World) -> None:
     file = {"path": "/etc/hosts", "content": "127.0.0.1 localhost mine\n"}
     await world.apply(tasks={"main": {"command": ["run"], "files": [file]}})
     await world.order()

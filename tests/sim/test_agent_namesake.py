@@ -1,4 +1,4 @@
-"""A workload that is deleted and made again has the same names: what runs is the new one."""
+"""A workload that is deleted and created again has the same names: the new release runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def said(world: World) -> bytes:
     return line
 
 
-async def test_a_namesake_runs_what_the_new_workload_says(tmp_path: Path) -> None:
+async def test_a_recreated_workload_runs_its_new_release(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         for text in ("first", "second"):
             await world.apply(options={"fake": {"stdout": [text]}})

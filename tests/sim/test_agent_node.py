@@ -1,4 +1,4 @@
-"""The node itself: registers, tells its facts once, may move, is refused clearly."""
+"""The node's object: registration, facts, moves and refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @pytest.mark.req("S0-22", "S2-24")
-async def test_a_new_node_registers_itself_with_what_it_is_and_has(world: World) -> None:
+async def test_a_new_node_registers_with_its_facts_and_capacity(world: World) -> None:
     node = await world.node()
     assert node.status.address == "10.0.0.1"
     assert node.status.capacity == world.settings.capacity
@@ -50,7 +50,7 @@ async def test_facts_are_written_only_when_they_change(world: World) -> None:
     assert (await world.node()).meta.version == version
 
 
-async def test_a_clock_that_is_wrong_is_a_fact_and_a_moments_delay_is_none(world: World) -> None:
+async def test_a_wrong_clock_is_reported_and_a_short_delay_is_not(world: World) -> None:
     world.ahead_seconds = 1.5
     await world.pass_time(30)
     assert "clock.ahead" not in (await world.node()).status.facts
@@ -82,7 +82,7 @@ async def test_a_node_that_moves_keeps_its_identity_and_its_work(world: World) -
     assert (await world.status()).phase is Phase.RUNNING
 
 
-async def test_what_others_write_on_the_node_is_left_alone(world: World) -> None:
+async def test_fields_of_other_writers_on_the_node_are_kept(world: World) -> None:
     node = await world.node()
     spec = NodeSpec(cordoned=True, taints=(Taint("gpu"),))
     status = msgspec.structs.replace(node.status, phase=NodePhase.READY, reason="heard", since=5.0)
@@ -96,7 +96,7 @@ async def test_what_others_write_on_the_node_is_left_alone(world: World) -> None
 
 
 @pytest.mark.req("S3-39")
-async def test_what_is_reserved_for_the_machine_is_not_given_to_instances(world: World) -> None:
+async def test_reserved_resources_are_not_given_to_instances(world: World) -> None:
     node = await world.node()
     await world.store.commit(Put(node.changed(spec=NodeSpec(reserved=Resources(cpu_milli=63_500)))))
     await world.pass_time(1)
@@ -147,7 +147,7 @@ class Refusing:
         raise Conflict("there is a node called n1 already", hint="choose another name")
 
 
-async def test_an_agent_that_is_refused_before_it_ever_belonged_ends_with_the_reason(tmp_path: Path) -> None:
+async def test_an_agent_that_is_refused_before_its_first_join_exits_with_the_reason(tmp_path: Path) -> None:
     world = World(tmp_path, ManualClock())
     world.link = Refusing()
     agent = await world.boot_agent()
@@ -156,7 +156,7 @@ async def test_an_agent_that_is_refused_before_it_ever_belonged_ends_with_the_re
         await world.ended()
 
 
-async def test_an_agent_that_has_work_goes_on_though_it_is_refused(
+async def test_an_agent_with_instances_continues_when_it_is_refused(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.apply(options={"fake": {"after": "60s", "exit_code": 1, "good_attempt": 2}})
@@ -179,7 +179,7 @@ def test_the_capacity_is_that_of_this_machine(tmp_path: Path) -> None:
     assert found.disk_bytes == psutil.disk_usage(str(tmp_path)).total
 
 
-def test_facts_are_short_and_stay_the_same() -> None:
+def test_facts_are_short_and_constant() -> None:
     assert facts() == facts()
     assert all(0 < len(value) < 200 for value in facts().values())
     assert facts()["boot"] == boot_id()
@@ -198,13 +198,13 @@ def test_an_unknown_server_gives_no_address() -> None:
     "wrong",
     [{"name": "Bad Name"}, {"name": "x" * 300}, {"pool": "no pool"}, {"labels": {"": "x"}}, {"heartbeat_seconds": 0}],
 )
-def test_wrong_settings_are_refused_in_words(tmp_path: Path, wrong: dict[str, object]) -> None:
+def test_invalid_settings_are_refused_with_a_message(tmp_path: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(Invalid):
         AgentSettings(**{"name": "n1", "data": tmp_path, **wrong})  # type: ignore[arg-type]
 
 
 @pytest.mark.req("S2-26")
-async def test_the_nodes_object_says_what_it_uses_and_which_images_it_has(tmp_path: Path) -> None:
+async def test_the_nodes_object_has_usage_and_images(tmp_path: Path) -> None:
     async with open_world(tmp_path, fingerprint_seconds=10) as world:
         world.engines["box"] = box = FakeEngine(world.clock, images=True)
         await world.restart_agent()
@@ -225,7 +225,7 @@ async def test_the_nodes_object_says_what_it_uses_and_which_images_it_has(tmp_pa
         assert (await world.node()).status.usage == Resources()
 
 
-def test_devices_are_a_part_of_what_the_node_has(tmp_path: Path) -> None:
+def test_devices_are_part_of_the_capacity(tmp_path: Path) -> None:
     root = AgentRootSettings(data=str(tmp_path), device=("nvidia/gpu=3", "amd/gpu=1"), capacity=("cpu=2",))
     settings = agent_settings(root)
     has = settings.has(capacity(tmp_path))
@@ -236,7 +236,9 @@ def test_devices_are_a_part_of_what_the_node_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"device": ("gpu",)}, {"device": ("cpu=1",)}, {"device": ("gpu=x",)}, {"capacity": ("gpu=1",)}]
 )
-def test_wrong_devices_and_capacities_are_refused_in_words(tmp_path: Path, wrong: dict[str, tuple[str, ...]]) -> None:
+def test_invalid_devices_and_capacities_are_refused_with_a_message(
+    tmp_path: Path, wrong: dict[str, tuple[str, ...]]
+) -> None:
     with pytest.raises(Invalid) as caught:
         agent_settings(AgentRootSettings(data=str(tmp_path), **wrong))  # type: ignore[arg-type]
     assert next(iter(wrong.values()))[0].partition("=")[0] in str(caught.value)

@@ -1,4 +1,4 @@
-"""Tasks that need secrets: they wait for them, get them, and get them again while nobody answers."""
+"""Tasks with secrets wait for them, get them, and restart with them during an outage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def needy(world: World) -> None:
 
 
 async def said(world: World) -> bytes:
-    """What the latest unit printed."""
+    """Return the output of the latest unit."""
     (line,) = [each.text async for each in world.engine.logs(world.starts[-1])]
     return line
 
@@ -43,7 +43,7 @@ async def test_a_task_gets_its_secrets_as_variables_and_files(world: World) -> N
     assert await said(world) == b"hunter2 shop hunter2 400"
 
 
-async def test_it_waits_for_a_secret_that_is_not_there_and_says_which(world: World) -> None:
+async def test_an_instance_waits_for_a_missing_secret_and_names_it(world: World) -> None:
     await needy(world)
     await world.pass_time(30)
     status = await world.status()
@@ -53,7 +53,7 @@ async def test_it_waits_for_a_secret_that_is_not_there_and_says_which(world: Wor
     await world.until_phase(Phase.RUNNING, seconds=120)
 
 
-async def test_a_key_that_is_not_there_is_named_with_those_that_are(world: World) -> None:
+async def test_a_missing_key_is_named_with_the_existing_ones(world: World) -> None:
     await world.store.commit(Put(DB))
     await world.apply(secrets={"A": "db"})
     await world.order()
@@ -61,7 +61,7 @@ async def test_a_key_that_is_not_there_is_named_with_those_that_are(world: World
     assert (await world.status()).message == "'db' names no value of the secret db; its keys: password, user"
 
 
-async def test_its_own_copy_is_sealed_and_enough_while_nobody_answers(world: World, tmp_path: Path) -> None:
+async def test_an_encrypted_copy_of_secrets_is_used_during_an_outage(world: World, tmp_path: Path) -> None:
     await world.store.commit(Put(DB))
     await needy(world)
     await world.until_phase(Phase.RUNNING)

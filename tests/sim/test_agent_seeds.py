@@ -1,4 +1,4 @@
-"""Faults in random order, the same for the same seed: what holds after every step, and at the end."""
+"""Random faults by seed: invariants after every step and at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 class RandomRun:
-    """One seed: a world, and what happens in it."""
+    """A run of one seed: a world and random events."""
 
     def __init__(self, world: World, seed: int) -> None:
         random.seed(seed)  # The agent rolls dice, too: for its pauses.
@@ -116,7 +116,7 @@ _EVENTS = ["order", "order", "order", "stop", "collect", "restart", "wire", "eng
 
 @pytest.mark.req("S0-17", "S0-27", "S0-28", "S0-29")
 @pytest.mark.parametrize("seed", range(8))
-async def test_whatever_happens_nothing_runs_twice_and_both_sides_agree_in_the_end(tmp_path: Path, seed: int) -> None:
+async def test_after_random_faults_nothing_runs_twice_and_states_agree(tmp_path: Path, seed: int) -> None:
     async with open_world(tmp_path) as world:
         run = RandomRun(world, seed)
         await run.begin()

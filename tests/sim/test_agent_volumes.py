@@ -1,4 +1,4 @@
-"""The agent and its node's volumes: made once, kept through everything, deleted only when that was said."""
+"""Volumes of a node: created once, kept across restarts, deleted only with their object."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def apply(world: World, volumes: dict[str, Any] | None = None, **task: Any
 
 
 async def place(world: World, *, node: str = NODE, spec: VolumeSpec | None = None, **status: Any) -> Volume:
-    """A volume on that node, as the scheduler writes it."""
+    """Store a volume on a node, as the scheduler does."""
     volume = Volume(
         meta=Meta(name=KEY.name, namespace="default"),
         spec=spec or VolumeSpec(),
@@ -68,7 +68,7 @@ async def end(world: World) -> None:
 
 
 @pytest.mark.req("S2-38", "S2-39")
-async def test_a_volume_is_made_told_of_and_mounted(world: World) -> None:
+async def test_a_volume_is_created_reported_and_mounted(world: World) -> None:
     await apply(world)
     await place(world)
     await order(world)
@@ -83,7 +83,7 @@ async def test_a_volume_is_made_told_of_and_mounted(world: World) -> None:
 
 
 @pytest.mark.req("S2-39")
-async def test_what_is_in_it_outlives_instances_and_agents(world: World) -> None:
+async def test_the_data_of_a_volume_survives_instances_and_agents(world: World) -> None:
     await apply(world)
     await place(world)
     await order(world)
@@ -97,7 +97,7 @@ async def test_what_is_in_it_outlives_instances_and_agents(world: World) -> None
     assert (folder(world) / "file").read_text() == "kept"
 
 
-async def test_an_instance_restarts_with_its_volume_while_the_control_plane_is_away(world: World) -> None:
+async def test_an_instance_restarts_with_its_volume_during_an_outage(world: World) -> None:
     await apply(world, options={"fake": {"after": "2s", "exit_code": 1, "good_attempt": 2}})
     await place(world)
     await order(world)
@@ -122,7 +122,7 @@ async def test_deleting_a_volume_deletes_its_data(world: World) -> None:
     assert not list((world.settings.data / "volumes" / ".trash").iterdir())
 
 
-async def test_a_volume_that_was_deleted_while_the_agent_was_away_goes_when_it_returns(world: World) -> None:
+async def test_a_volume_deleted_while_the_agent_was_down_is_removed_later(world: World) -> None:
     await apply(world)
     await place(world)
     await order(world)
@@ -136,7 +136,7 @@ async def test_a_volume_that_was_deleted_while_the_agent_was_away_goes_when_it_r
 
 
 async def test_a_store_of_another_epoch_deletes_nothing(world: World) -> None:
-    """A cluster that was restored may not know what was made since: that is no order to delete it."""
+    """A restored cluster may lack volumes that were created since: they must not be deleted."""
     await apply(world)
     await place(world)
     await order(world)
@@ -153,7 +153,7 @@ async def test_a_store_of_another_epoch_deletes_nothing(world: World) -> None:
 
 
 @pytest.mark.req("S3-10")
-async def test_a_folder_that_is_gone_is_not_replaced_by_an_empty_one(world: World) -> None:
+async def test_a_missing_volume_directory_is_not_replaced_by_an_empty_one(world: World) -> None:
     await apply(world)
     await place(world, path="/was/here")
     await order(world)
@@ -164,7 +164,7 @@ async def test_a_folder_that_is_gone_is_not_replaced_by_an_empty_one(world: Worl
     assert world.starts == []
 
 
-async def test_who_may_begin_anew_gets_an_empty_one(world: World) -> None:
+async def test_a_volume_with_on_loss_recreate_is_created_again(world: World) -> None:
     await apply(world)
     await place(world, spec=VolumeSpec(on_loss="recreate"), path="/was/here")
     await order(world)
@@ -193,7 +193,7 @@ async def test_a_later_incarnation_does_not_show_the_data_of_the_earlier(world: 
     [("", "on node (none yet)"), ("n2", "on node n2"), (None, "does not exist")],
     ids=["unplaced", "other", "none"],
 )
-async def test_without_its_volume_here_an_instance_is_refused(world: World, node: str | None, said: str) -> None:
+async def test_an_instance_without_its_volume_on_the_node_is_refused(world: World, node: str | None, said: str) -> None:
     await apply(world)
     if node is not None:
         await place(world, node=node)
@@ -205,7 +205,7 @@ async def test_without_its_volume_here_an_instance_is_refused(world: World, node
 
 
 @pytest.mark.req("S2-37")
-async def test_a_host_path_is_mounted_if_it_is_allowed_wherever_its_links_lead(world: World, tmp_path: Path) -> None:
+async def test_a_host_path_is_mounted_if_its_resolved_path_is_allowed(world: World, tmp_path: Path) -> None:
     allowed, secret = tmp_path / "allowed", tmp_path / "secret"
     for each in (allowed / "data", secret):
         each.mkdir(parents=True)
@@ -230,7 +230,7 @@ async def test_a_host_path_is_mounted_if_it_is_allowed_wherever_its_links_lead(w
     assert {world.engine.launch(unit).mounts[0].source for unit in world.starts} == {str((allowed / "data").resolve())}
 
 
-async def test_the_node_says_which_host_paths_it_allows(world: World, tmp_path: Path) -> None:
+async def test_the_node_reports_its_allowed_host_paths(world: World, tmp_path: Path) -> None:
     await world.pass_time(2)
     assert (await world.node()).status.facts["host.paths"] == str(tmp_path / "allowed")
 
@@ -238,7 +238,7 @@ async def test_the_node_says_which_host_paths_it_allows(world: World, tmp_path: 
 @pytest.mark.parametrize(
     ("owner", "user", "expected"), [("123:456", 7, (123, 456)), (None, 7, (7, 7)), (None, None, (0, 0))]
 )
-async def test_the_folder_belongs_to_whom_it_should(
+async def test_a_volume_has_the_configured_owner(
     world: World, owner: str | None, user: int | None, expected: tuple[int, int]
 ) -> None:
     await apply(world, security={"user": user} if user is not None else {})
@@ -251,7 +251,7 @@ async def test_the_folder_belongs_to_whom_it_should(
     assert ((found.st_uid, found.st_gid), found.st_mode & 0o777) == (expected, 0o700)
 
 
-async def test_a_tmpfs_is_no_folder(world: World) -> None:
+async def test_a_tmpfs_has_no_directory_on_the_node(world: World) -> None:
     mounts = [{"tmpfs": "64Mi", "path": "/tmp"}, {"volume": "scratch", "path": "/scratch/deep"}]
     volumes = {"scratch": {"type": "tmpfs", "size": "1Mi"}}
     await world.apply(volumes=volumes, tasks={"main": {"command": ["run"], "mounts": mounts}})
@@ -263,7 +263,7 @@ async def test_a_tmpfs_is_no_folder(world: World) -> None:
     assert not list((world.settings.data / "volumes").glob("default/*"))
 
 
-async def test_a_scratch_volume_is_shared_by_the_tasks_and_goes_with_its_instance(world: World) -> None:
+async def test_a_scratch_volume_is_shared_by_tasks_and_deleted_with_its_instance(world: World) -> None:
     mounts = [{"volume": "tmp", "path": "/tmp"}]
     tasks = {name: {"command": [name], "mounts": mounts} for name in ("a", "b")}
     await world.apply(volumes={"tmp": {"type": "scratch", "mode": "0777"}}, tasks=tasks)

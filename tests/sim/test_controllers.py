@@ -147,7 +147,7 @@ async def test_a_suspect_node_gets_nothing_new(world: World) -> None:
 
 
 @pytest.mark.req("S2-50")
-async def test_a_node_that_comes_back_stops_what_was_replaced(world: World) -> None:
+async def test_a_returning_node_stops_replaced_instances(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await world.apply(make_workload("web", replicas=2, cpu="1"))
     await world.until(lambda: world.serving_count("web") == 2)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mandor.agent.identity_file import file_of
 from mandor.agent.journal import Blocking
+from mandor.agent.launch import token_path
 from mandor.agent.link import Link
 from mandor.agent.order import Order
 from mandor.errors import MandorError
@@ -104,7 +104,7 @@ class IdentityKeeper:
         assert task.identity is not None
         token, seconds = await self._link.identity(order.instance, name)
         place = self._place(order.uid, name, task)
-        await self._blocking(write_token, place, Path(file_of(task.identity, links=False)).name, token)
+        await self._blocking(write_token, place, Path(token_path(task.identity, links=False)).name, token)
         now = self._clock.monotonic()
         self._held[order.uid, name] = _Held(now + RENEW_SHARE * seconds, now + seconds)
 

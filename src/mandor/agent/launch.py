@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from mandor.agent.identity_file import file_of
 from mandor.agent.live_file_plan import live_folder
 from mandor.agent.order import Order
 from mandor.agent.ports import ports_of
@@ -21,13 +20,16 @@ from mandor.model.level_rules import BY_NAME
 from mandor.model.live_file import LiveFile, live_files, live_folders
 from mandor.model.node import Capabilities
 from mandor.model.secret import whole, with_secrets
-from mandor.model.task import File, Security, Task
+from mandor.model.task import File, Identity, Security, Task
 from mandor.model.workload import GroupTemplate
 
 HOSTS = "/etc/hosts"
 NOBODY = 65_534
 """User id of a task at the level `restricted` while its namespace has no user ids."""
 TOKEN_FILE = "MANDOR_IDENTITY_TOKEN_FILE"  # noqa: S105 - the name of a variable
+TOKEN_PATH = "/run/mandor/identity/token"  # noqa: S105 - a path
+RELATIVE_TOKEN_PATH = "identity/token"  # noqa: S105 - a path
+"""Path of the token for engines that put volumes below the working directory (`links`)."""
 _VARIABLE = re.compile(r"\$\{(MANDOR_[A-Z0-9_]+)\}")
 
 
@@ -155,6 +157,11 @@ def confined(level: Level, security: Security) -> Security:
     )
 
 
+def token_path(identity: Identity, *, links: bool) -> str:
+    """Return the path of the identity token in the task."""
+    return identity.file or (RELATIVE_TOKEN_PATH if links else TOKEN_PATH)
+
+
 class _Identified(NamedTuple):
     mounts: tuple[Mount, ...] = ()
     variables: Mapping[str, str] = {}
@@ -165,7 +172,7 @@ def _identified(task: Task, inputs: SyncInputs, task_name: str) -> _Identified:
     source = inputs.identities.get(task_name)
     if task.identity is None or source is None:
         return _Identified()
-    file = file_of(task.identity, links="links" in inputs.extras)
+    file = token_path(task.identity, links="links" in inputs.extras)
     # An engine that only links cannot mount read-only; the token belongs to the task's user there.
     mount = Mount(path=file.rpartition("/")[0], source=source, read_only="mounts" in inputs.extras)
     return _Identified((mount,), {TOKEN_FILE: file})

@@ -21,7 +21,7 @@ from mandor.model.task import File
 
 DEFAULT_MODE = File(path="x").mode
 SECRET_MODE = 0o400
-"""Of a file with a secret that names no mode, in a task without an image."""
+"""Mode of a file with a secret and without a mode, in a task without an image."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -77,7 +77,7 @@ class Order(
 
     @property
     def allowance(self) -> Allowance:
-        """What the namespace allows the instance."""
+        """Rules of the namespace for the instance."""
         namespace_view = self.namespace_view or NamespaceView()
         return Allowance(self.instance.meta.namespace, namespace_view.rules, namespace_view.first_user)
 

@@ -131,7 +131,7 @@ class EvictionCandidate:
     priority: int
     used: int
     requested: int
-    """What it requests of the resource."""
+    """Requested amount of the resource."""
 
 
 def select_victim(candidates: Iterable[EvictionCandidate]) -> EvictionCandidate | None:

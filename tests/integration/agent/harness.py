@@ -1,4 +1,4 @@
-"""A control plane and one node, joined by real HTTP, with processes for real."""
+"""A control plane and one node, connected by HTTP, with real processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def eventually(true: Callable[[], Awaitable[Any]], seconds: float = 60.0) 
 
 @dataclass
 class AgentHarness:
-    """A server over a memory store, which can go away and come back at the same address."""
+    """A server over a memory store, which can stop and start again at the same address."""
 
     folder: Path
     store: MemoryStore = field(default_factory=MemoryStore)

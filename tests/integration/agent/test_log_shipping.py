@@ -1,4 +1,4 @@
-"""Logs of real processes over a real API to strict receivers, which are killed, as is the agent, in mid-stream."""
+"""Logs of real processes to strict receivers; receivers and agent are killed in between."""
 
 import asyncio
 import logging
@@ -39,12 +39,12 @@ async def heard(agent: Agent, *names: str) -> None:
 
 
 def counting(first: int, last: int, every: str = "0.005") -> str:
-    """Prints numbers, and goes on."""
+    """Return a script that prints numbers and keeps running."""
     return f"i={first}; while [ $i -le {last} ]; do echo n$i; i=$((i+1)); sleep {every}; done; exec sleep 1000"
 
 
 async def got(receiver: Receiver, last: int) -> list[int]:
-    """All numbers that have arrived, once the last one has."""
+    """Return all numbers that have arrived, once the last one has."""
 
     async def there() -> bool:
         return any(each.text == f"n{last}" for each in receiver.lines)
@@ -91,7 +91,7 @@ async def test_an_agent_that_is_started_again_goes_on_where_it_was(harness: Agen
             await harness.end()
 
 
-async def test_what_does_not_fit_into_the_buffer_is_counted_and_told_and_the_newest_is_kept(
+async def test_lines_over_the_buffer_are_counted_and_the_newest_are_kept(
     harness: AgentHarness,
 ) -> None:
     receiver = Otlp()
@@ -133,7 +133,7 @@ async def test_what_does_not_fit_into_the_buffer_is_counted_and_told_and_the_new
             await harness.end()
 
 
-async def test_who_prints_too_much_is_limited_and_the_gap_is_told(harness: AgentHarness) -> None:
+async def test_output_over_the_rate_is_dropped_and_the_gap_is_marked(harness: AgentHarness) -> None:
     receiver = Loki()
     async with serving(receiver), harness.agent() as agent:
         await add_sink(harness, f"loki+http://127.0.0.1:{receiver.port}", rate=5)
@@ -153,7 +153,7 @@ async def test_who_prints_too_much_is_limited_and_the_gap_is_told(harness: Agent
         await harness.end()
 
 
-async def test_the_last_words_of_what_ends_at_once_arrive_and_only_those_who_are_chosen_are_read(
+async def test_the_last_lines_of_a_short_task_arrive_and_only_selected_workloads_are_read(
     harness: AgentHarness,
 ) -> None:
     receiver = Loki()
@@ -176,7 +176,7 @@ async def test_the_last_words_of_what_ends_at_once_arrive_and_only_those_who_are
         await harness.end()
 
 
-async def test_the_agent_ships_its_own_words_with_facts_and_no_secret_is_in_them(
+async def test_the_agent_ships_its_own_log_with_fields_and_without_secrets(
     harness: AgentHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "mandor")

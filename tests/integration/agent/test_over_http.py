@@ -110,7 +110,7 @@ async def test_logs_and_exec_reach_into_a_real_process(harness: AgentHarness) ->
 
 
 @pytest.mark.req("S0-17", "S0-18")
-async def test_a_server_that_goes_and_comes_back_restarts_nothing(harness: AgentHarness) -> None:
+async def test_a_server_restart_restarts_no_instance(harness: AgentHarness) -> None:
     await harness.order("exec sleep 1000")
     async with harness.agent() as agent:
         running = await harness.until(Phase.RUNNING)
@@ -168,7 +168,7 @@ async def test_a_program_that_does_not_exist_is_shown_as_the_reason(harness: Age
     assert "/no/such/program" in failed.status.message
 
 
-async def test_when_the_object_is_gone_so_are_its_files(harness: AgentHarness) -> None:
+async def test_deleting_an_instance_deletes_its_files(harness: AgentHarness) -> None:
     instance = await harness.order("exec sleep 1000")
     async with harness.agent():
         await harness.until(Phase.RUNNING)
@@ -184,7 +184,9 @@ async def test_when_the_object_is_gone_so_are_its_files(harness: AgentHarness) -
 
 
 @pytest.mark.req("S0-7")
-async def test_an_order_brings_along_what_it_needs(harness: AgentHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_order_comes_with_its_release_workload_and_namespace(
+    harness: AgentHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     request = Client.request
 
@@ -205,7 +207,7 @@ async def test_an_order_brings_along_what_it_needs(harness: AgentHarness, monkey
 
 
 async def following(harness: AgentHarness) -> bool:
-    """Its orders, not only its log sinks."""
+    """Return whether the agent watches its orders, not only its log sinks."""
     return len(harness.parts.streams) >= 2
 
 
@@ -215,7 +217,7 @@ def link_of(harness: AgentHarness, client: Client) -> HttpLink:
 
 
 async def end_the_old_one(harness: AgentHarness) -> None:
-    """As if its time were over."""
+    """Revoke the old credential, as if it had expired."""
     token = await harness.store.get(Key("token", "", "node.n1"))
     assert isinstance(token, Token)
     await harness.store.commit(Put(token.changed(spec=msgspec.structs.replace(token.spec, former=None))))
@@ -224,7 +226,7 @@ async def end_the_old_one(harness: AgentHarness) -> None:
 @pytest.mark.req("S0-22", "S0-30")
 @pytest.mark.parametrize("at", ["before it is sent", "before the answer", "before it is kept"])
 @pytest.mark.parametrize("later", ["soon", "when the old one is over"])
-async def test_an_agent_that_ends_while_it_renews_its_credential_has_one_that_is_good(
+async def test_an_interrupted_renewal_leaves_a_valid_credential(
     harness: AgentHarness, monkeypatch: pytest.MonkeyPatch, at: str, later: str
 ) -> None:
     async with harness.agent() as agent:
@@ -265,7 +267,7 @@ async def test_an_agent_that_ends_while_it_renews_its_credential_has_one_that_is
 
 
 @pytest.mark.req("S0-22", "S0-30")
-async def test_a_credential_that_is_written_into_its_folder_is_taken_when_the_old_one_is_over(
+async def test_a_credential_written_to_the_data_directory_is_used_when_the_old_one_is_revoked(
     harness: AgentHarness,
 ) -> None:
     async with harness.agent() as agent:
@@ -285,7 +287,7 @@ async def test_a_credential_that_is_written_into_its_folder_is_taken_when_the_ol
 
 
 @pytest.mark.req("S0-22", "S0-30")
-async def test_an_agent_renews_its_credential_by_itself_and_nobody_notices(harness: AgentHarness) -> None:
+async def test_an_agent_renews_its_credential_without_failed_calls(harness: AgentHarness) -> None:
     await harness.go_away()
     harness.credential_age_seconds = 1.0
     await harness.serve()

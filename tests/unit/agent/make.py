@@ -1,4 +1,4 @@
-"""Orders, memories and sights for the agent's tests."""
+"""Makes orders, memories and inputs for the agent's tests."""
 
 from __future__ import annotations
 

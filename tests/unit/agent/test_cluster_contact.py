@@ -1,4 +1,4 @@
-"""How sure an agent is that the control plane knows of it."""
+"""How long a silence of the control plane counts after it has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOR_EVER = float("inf")
 
 
 @pytest.mark.req("S0-25")
-async def test_after_a_boot_one_answer_is_not_enough_until_all_servers_know_of_it(tmp_path: Path) -> None:
+async def test_after_a_boot_the_silence_counts_until_all_servers_have_the_heartbeat(tmp_path: Path) -> None:
     clock = ManualClock()
     contact = ClusterContact(Journal(tmp_path), clock, "boot-2")
     assert contact.recent_silence == FOR_EVER
@@ -25,7 +25,7 @@ async def test_after_a_boot_one_answer_is_not_enough_until_all_servers_know_of_i
 
 
 @pytest.mark.req("S0-25")
-async def test_a_silence_counts_until_all_servers_know_that_it_is_over(tmp_path: Path) -> None:
+async def test_a_silence_counts_until_all_servers_have_the_next_heartbeat(tmp_path: Path) -> None:
     clock = ManualClock()
     ClusterContact(Journal(tmp_path), clock, "boot-1").answered(clock.monotonic())
     await clock.advance(60)

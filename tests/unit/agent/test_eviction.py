@@ -1,4 +1,4 @@
-"""The host is defended: what is over is taken away first, then one instance at a time goes, until there is enough."""
+"""Node-pressure eviction: ended units and unused images are removed first, then instances are evicted one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mandor.lib.clock import ManualClock
 
 
 class House:
-    """A machine with a hundred units of something, and those who use it."""
+    """A machine with a hundred units of one resource, and the instances that use it."""
 
     def __init__(self, signal: str = "disk", **used: int) -> None:
         self.signal, self.used = signal, used
@@ -63,7 +63,7 @@ class House:
             await self.clock.advance(2)
 
 
-async def test_nobody_goes_while_there_is_enough() -> None:
+async def test_no_instance_is_evicted_while_resources_suffice() -> None:
     house = House(a=40, b=40)
     await house.looks(300)
     assert (house.evicted, house.eviction.shown) == ([], ())
@@ -85,7 +85,7 @@ async def test_the_machine_is_measured_every_look_seconds() -> None:
 
 
 @pytest.mark.req("S3-9")
-async def test_what_is_over_is_taken_away_before_anybody_goes() -> None:
+async def test_ended_units_are_removed_before_an_instance_is_evicted() -> None:
     house = House(a=40, b=30)
     house.rubbish = 28
     await house.looks(10)
@@ -97,7 +97,7 @@ async def test_what_is_over_is_taken_away_before_anybody_goes() -> None:
 
 
 @pytest.mark.req("S3-9")
-async def test_images_that_nothing_uses_go_first_and_no_more_than_needed() -> None:
+async def test_unused_images_are_removed_first_and_only_as_many_as_needed() -> None:
     house = House(a=40, b=30)
     house.images = {"old": 3, "older": 5, "new": 10}
     house.rubbish = 5
@@ -108,7 +108,7 @@ async def test_images_that_nothing_uses_go_first_and_no_more_than_needed() -> No
     assert (house.cleaned, house.rubbish, house.evicted) == (["old", "older", "new"], 5, [])
 
 
-async def test_images_do_not_go_for_memory() -> None:
+async def test_images_are_not_removed_to_free_memory() -> None:
     house = House("memory", a=50, b=48)
     house.images = {"old": 0}
     await house.looks(4)
@@ -116,14 +116,14 @@ async def test_images_do_not_go_for_memory() -> None:
 
 
 @pytest.mark.req("S3-7")
-async def test_one_goes_at_a_time_until_there_is_enough() -> None:
+async def test_instances_are_evicted_one_at_a_time_until_resources_suffice() -> None:
     house = House("memory", a=40, b=30, c=27)
     house.priorities = {"a": 1, "b": 0, "c": 0}
     await house.looks(10)
     assert house.evicted == [("b", True)]
 
 
-async def test_the_next_one_waits_for_the_one_before_and_not_for_ever() -> None:
+async def test_the_next_eviction_waits_for_the_previous_one_up_to_a_limit() -> None:
     house = House("memory", a=50, b=48)
     house.slow = {"a"}
     await house.looks(28)
@@ -132,7 +132,7 @@ async def test_the_next_one_waits_for_the_one_before_and_not_for_ever() -> None:
     assert len(house.evicted) >= 2, "what does not go is not waited for for ever"
 
 
-async def test_a_soft_threshold_gives_a_grace_first() -> None:
+async def test_a_soft_threshold_evicts_only_after_its_grace() -> None:
     house = House("memory", a=50, b=43)
     await house.looks(58)
     assert house.evicted == []
@@ -140,7 +140,7 @@ async def test_a_soft_threshold_gives_a_grace_first() -> None:
     assert house.evicted == [("a", False)]
 
 
-async def test_with_nobody_left_to_go_it_only_says_so() -> None:
+async def test_pressure_is_reported_when_there_is_no_instance_to_evict() -> None:
     house = House("memory")
     house.measure = lambda: [Reading("memory", 1, 100)]  # type: ignore[method-assign]
     house.eviction = PressureEviction(

@@ -1,4 +1,4 @@
-"""Following orders: nothing missed, and always known whose word it is."""
+"""The feed of orders misses nothing and has the source of each change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.agent.world import World
 
 
 class Book:
-    """Writes down what it is told."""
+    """A reader that records what the feed passes to it."""
 
     def __init__(self) -> None:
         self.lists: list[tuple[set[str], Source]] = []
@@ -63,7 +63,7 @@ async def set_epoch(world: World, epoch: int) -> None:
     await world.store.commit(Put(cluster.changed(spec=ClusterSpec("c1", epoch))))
 
 
-async def test_it_lists_once_and_then_follows_only_this_node(world: World, book: Book) -> None:
+async def test_a_feed_lists_once_and_then_watches_only_this_node(world: World, book: Book) -> None:
     assert [names for names, _ in book.lists] == [set()]
     await world.order()
     await world.order(index=1, node="n2")
@@ -74,7 +74,7 @@ async def test_it_lists_once_and_then_follows_only_this_node(world: World, book:
     assert book.changes[0][2][:2] == ("c1", 1)
 
 
-async def test_after_a_break_it_goes_on_where_it_was_without_a_list(world: World, book: Book) -> None:
+async def test_an_interrupted_watch_resumes_without_a_list(world: World, book: Book) -> None:
     world.wire.cut()
     await world.clock.advance(30)
     await world.order()
@@ -88,7 +88,7 @@ async def test_after_a_break_it_goes_on_where_it_was_without_a_list(world: World
     assert book.losses == sorted(book.losses)
 
 
-async def test_in_another_epoch_it_lists_anew_though_the_history_would_be_there(world: World, book: Book) -> None:
+async def test_another_epoch_is_listed_again_even_if_the_watch_could_resume(world: World, book: Book) -> None:
     await world.order()
     await world.clock.advance(1)
     world.wire.cut()
@@ -123,13 +123,13 @@ async def test_a_watch_that_fell_behind_lists_again(tmp_path: Path) -> None:
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_while_nobody_answers_it_asks_less_and_less_often(world: World, book: Book) -> None:
+async def test_the_feed_backs_off_while_no_server_answers(world: World, book: Book) -> None:
     world.wire.cut()
     await world.clock.advance(3600)
     assert 200 < len(book.losses) < 400
 
 
-async def test_a_watch_that_falls_silent_is_begun_anew(world: World) -> None:
+async def test_a_watch_without_data_is_restarted(world: World) -> None:
     book = Book()
     store = MemoryStore(bookmark_seconds=1e9)
     link = DirectLink(world.wire, "n1")

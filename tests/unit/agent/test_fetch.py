@@ -1,4 +1,4 @@
-"""What an order needs besides its instance, also when a newer server wrote it."""
+"""Reading what an order needs, also if a newer server wrote it."""
 
 import json
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def write_more(world: World, **unknown: Any) -> None:
     await world.store.commit(Put(decode(json.dumps(plain).encode())))
 
 
-async def test_an_agent_refuses_a_release_that_says_what_it_does_not_know(world: World) -> None:
+async def test_an_agent_refuses_a_release_with_unknown_fields(world: World) -> None:
     await world.apply()
     await write_more(world, cage="iron")
     await world.order()
@@ -43,7 +43,7 @@ async def test_an_agent_refuses_a_release_that_says_what_it_does_not_know(world:
     assert world.starts == []
 
 
-async def test_what_runs_already_runs_on_under_an_agent_that_knows_less(world: World) -> None:
+async def test_a_running_instance_continues_under_an_older_agent(world: World) -> None:
     await world.apply()
     instance = await world.order()
     await world.until_phase(Phase.RUNNING)
@@ -63,7 +63,7 @@ async def test_what_runs_already_runs_on_under_an_agent_that_knows_less(world: W
     assert [unit.uid for unit in await world.live()] == [instance.meta.uid]
 
 
-def test_a_journal_of_a_newer_agent_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+def test_unknown_fields_in_the_journal_of_a_newer_agent_are_ignored(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write(Entry(order=make_order()))
     path = tmp_path / "orders" / f"{UID}.json"

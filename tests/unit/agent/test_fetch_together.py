@@ -1,4 +1,4 @@
-"""What orders need is asked for together."""
+"""Objects that several orders need are read together."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from mandor.testing.store import make_instance, make_workload
 
 
 class Asked(MemoryStore):
-    """Remembers the questions."""
+    """A store that records its reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ async def filled(*names: str) -> tuple[Asked, list[Instance]]:
     return store, found
 
 
-async def test_what_several_orders_need_is_one_question() -> None:
+async def test_objects_for_several_orders_are_read_in_one_call() -> None:
     store, (web, db) = await filled("web", "db")
     fetch = Fetch(store, SystemClock())
     found = await asyncio.gather(*(fetch.template_and_supervision(each) for each in (web, db, web)))
@@ -60,7 +60,7 @@ async def test_what_several_orders_need_is_one_question() -> None:
     await fetch.close()
 
 
-async def test_a_release_that_is_not_there_spoils_no_other_order() -> None:
+async def test_a_missing_release_fails_only_its_own_order() -> None:
     store, (web, db) = await filled("web", "db")
     lost = await store.get(Key("release", "default", "db.1"))
     assert lost is not None
@@ -74,7 +74,7 @@ async def test_a_release_that_is_not_there_spoils_no_other_order() -> None:
     await fetch.close()
 
 
-async def test_when_nobody_answers_everybody_is_told_and_may_ask_again() -> None:
+async def test_a_failed_read_fails_all_callers_and_can_be_repeated() -> None:
     store, (web, db) = await filled("web", "db")
     fetch = Fetch(store, SystemClock())
     store.recent_silence = True
@@ -85,7 +85,7 @@ async def test_when_nobody_answers_everybody_is_told_and_may_ask_again() -> None
     await fetch.close()
 
 
-async def test_who_waits_when_it_closes_does_not_wait_for_ever() -> None:
+async def test_closing_cancels_pending_reads() -> None:
     store, (web,) = await filled("web")
     fetch = Fetch(store, SystemClock())
     store.answers.clear()
@@ -98,7 +98,7 @@ async def test_who_waits_when_it_closes_does_not_wait_for_ever() -> None:
             await waiting
 
 
-async def test_what_came_along_with_an_order_is_not_asked_for() -> None:
+async def test_objects_that_come_with_an_order_are_not_read_again() -> None:
     store, (web,) = await filled("web")
     await store.commit(Put(web))
     order = await store.get(web.key)

@@ -1,4 +1,4 @@
-"""What a node says about its engines."""
+"""Engines in the status of a node."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def status(before: NodeStatus, **engines: Capabilities) -> NodeStatus:
     )
 
 
-async def test_an_engine_that_is_not_on_the_machine_is_left_out_and_one_that_is_down_is_not() -> None:
+async def test_an_engine_that_is_not_installed_is_left_out_and_one_that_is_down_is_shown() -> None:
     found = await capabilities(
         {
             "docker": Answering(NotFound("there is no docker on this machine")),
@@ -64,7 +64,7 @@ async def test_an_engine_that_is_not_on_the_machine_is_left_out_and_one_that_is_
     }
 
 
-async def test_an_engine_that_was_there_and_is_gone_is_down() -> None:
+async def test_an_engine_that_was_uninstalled_is_shown_as_down() -> None:
     engines = {"docker": Answering(NotFound("there is no docker on this machine"))}
     found = await capabilities(engines, known={"docker"})
     assert found == {"docker": Capabilities(up=False, message="there is no docker on this machine")}
@@ -95,7 +95,7 @@ def test_the_version_of_an_engine_and_what_it_can_do_are_facts_for_rules(rule: s
     assert found.test(facts.get(found.fact)) is holds
 
 
-def test_an_engine_that_is_down_keeps_what_it_said_about_itself() -> None:
+def test_an_engine_that_is_down_keeps_its_last_capabilities() -> None:
     before = status(UNKNOWN, docker=Capabilities(version="26.1", images=True))
     now = status(before, docker=Capabilities(up=False, message="it does not answer"))
     assert now.engines["docker"] == Capabilities(version="26.1", images=True, up=False, message="it does not answer")

@@ -1,4 +1,4 @@
-"""The guard: who is stopped without an agent, when, and what the next agent reads about it."""
+"""The guard: which instances it stops, when, and what it writes for the next agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TASKS = {"main": {"command": ["run"], "stop": {"grace": "5s"}}}
 
 
 class Post:
-    """A node without an agent: its journal, its engine, and a clock that can be turned."""
+    """A node without an agent: its journal, its engine and a manual clock."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = ManualClock()
@@ -73,7 +73,7 @@ def post(tmp_path: Path) -> Post:
 
 
 @pytest.mark.req("S0-25")
-async def test_who_may_not_run_alone_is_stopped_when_its_time_is_over(post: Post) -> None:
+async def test_an_instance_is_stopped_when_its_stop_after_is_exceeded(post: Post) -> None:
     await post.run()
     await post.watch(LIMIT)
     assert await post.runs()
@@ -84,14 +84,14 @@ async def test_who_may_not_run_alone_is_stopped_when_its_time_is_over(post: Post
     assert (ending.phase, ending.reason) == (Phase.STOPPED, "Disconnected")
 
 
-async def test_whoever_may_run_alone_is_left_alone(post: Post) -> None:
+async def test_an_instance_without_stop_after_is_left_alone(post: Post) -> None:
     await post.run(limit=NEVER)
     await post.watch(3 * LIMIT)
     assert await post.runs()
     assert post.ending() is None
 
 
-async def test_an_agent_that_hears_the_control_plane_keeps_it_running(post: Post) -> None:
+async def test_contact_of_the_agent_with_the_control_plane_keeps_the_instance_running(post: Post) -> None:
     await post.run()
     for _ in range(5):
         await post.watch(30)
@@ -105,7 +105,7 @@ async def test_a_stop_ends_when_the_grace_does_counted_from_the_deadline(post: P
     assert not await post.runs()
 
 
-async def test_after_a_long_sleep_of_the_machine_there_is_no_grace_any_more(post: Post) -> None:
+async def test_after_a_long_suspend_of_the_machine_there_is_no_grace_left(post: Post) -> None:
     await post.run(ignore_stop=True)
     await post.clock.advance(3600)
     await post.watch(LOOK_SECONDS)
@@ -123,7 +123,7 @@ async def test_a_start_that_arrives_late_is_stopped_too(post: Post) -> None:
     assert not await post.runs(late)
 
 
-async def test_what_an_engine_refuses_is_tried_again_and_holds_up_nobody(post: Post) -> None:
+async def test_a_failed_stop_is_retried_and_delays_no_other_instance(post: Post) -> None:
     other = Unit("u-2", "main", 1)
     await post.run(hang_stop=True)
     await post.run(other)
@@ -138,7 +138,7 @@ async def test_what_an_engine_refuses_is_tried_again_and_holds_up_nobody(post: P
     assert not await post.runs(third)
 
 
-async def test_a_guard_that_takes_over_knows_what_the_one_before_knew(post: Post) -> None:
+async def test_a_new_guard_continues_with_the_last_contact_of_the_journal(post: Post) -> None:
     await post.run()
     await post.watch(LIMIT - 1)
     post.guard = post.relief()
@@ -146,7 +146,7 @@ async def test_a_guard_that_takes_over_knows_what_the_one_before_knew(post: Post
     assert not await post.runs()
 
 
-async def test_an_answer_of_an_earlier_boot_counts_for_nothing(post: Post) -> None:
+async def test_the_contact_of_an_earlier_boot_is_ignored(post: Post) -> None:
     post.journal.touch(LastContact("boot-0", post.clock.monotonic() + 10_000))
     post.guard = post.relief()
     await post.run()
@@ -154,7 +154,7 @@ async def test_an_answer_of_an_earlier_boot_counts_for_nothing(post: Post) -> No
     assert not await post.runs()
 
 
-async def test_an_ending_that_was_decided_before_stays(post: Post) -> None:
+async def test_an_ending_in_the_journal_is_not_replaced(post: Post) -> None:
     await post.run()
     entry = post.journal.peek(MAIN.uid)
     assert entry is not None
@@ -165,7 +165,7 @@ async def test_an_ending_that_was_decided_before_stays(post: Post) -> None:
     assert post.ending() == failed
 
 
-async def test_it_is_idle_when_nobody_is_left_who_could_run_alone(post: Post) -> None:
+async def test_the_guard_is_idle_when_no_instance_is_left_to_stop(post: Post) -> None:
     assert post.guard.idle
     await post.run()
     await post.watch(1)
@@ -177,7 +177,7 @@ async def test_it_is_idle_when_nobody_is_left_who_could_run_alone(post: Post) ->
     assert post.guard.idle
 
 
-async def test_an_order_that_cannot_be_read_is_neither_touched_nor_forgotten(post: Post, tmp_path: Path) -> None:
+async def test_an_unreadable_journal_entry_is_neither_changed_nor_forgotten(post: Post, tmp_path: Path) -> None:
     await post.run()
     await post.watch(1)
     (damaged,) = (tmp_path / "orders").glob("*.json")
@@ -189,10 +189,10 @@ async def test_an_order_that_cannot_be_read_is_neither_touched_nor_forgotten(pos
 
 @settings(max_examples=15, deadline=None)
 @given(beats=st.lists(st.integers(1, 40), max_size=6), limit=st.integers(3, 30))
-async def test_it_runs_for_as_long_as_it_may_and_no_longer(
+async def test_an_instance_is_stopped_shortly_after_its_deadline_and_never_before(
     tmp_path_factory: pytest.TempPathFactory, beats: list[int], limit: int
 ) -> None:
-    """Whatever the pauses between answers: stopped a little after the first that was too long, and never before."""
+    """Whatever the intervals between contacts: the instance is stopped shortly after the first that is too long."""
     post = Post(tmp_path_factory.mktemp("post"))
     await post.run(limit=SecondsOrNever(limit))
     for pause in beats:

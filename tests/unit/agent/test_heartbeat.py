@@ -1,4 +1,4 @@
-"""Heartbeats: regular, tiny, patient, and only for one's own cluster."""
+"""Heartbeats: regular, small, retried, and only to the node's own cluster."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def beat_for(seconds: float, server: Server, contact: ClusterContact, cloc
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_it_beats_every_ten_seconds_more_or_less(
+async def test_heartbeats_are_sent_about_every_ten_seconds(
     server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
 ) -> None:
     await beat_for(600, server, contact, clock, tmp_path)
@@ -95,7 +95,7 @@ async def test_it_beats_every_ten_seconds_more_or_less(
     assert 54 <= len(gaps) <= 67
 
 
-async def test_without_an_answer_it_tries_again_sooner_and_then_no_more_often_than_usual(
+async def test_a_failed_heartbeat_is_retried_with_backoff_up_to_the_normal_interval(
     server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
 ) -> None:
     server.error = Unavailable("gone")
@@ -107,7 +107,7 @@ async def test_without_an_answer_it_tries_again_sooner_and_then_no_more_often_th
     assert contact.silence == 3600
 
 
-async def test_silence_is_counted_from_the_last_beat_that_was_answered(
+async def test_silence_is_counted_from_the_last_answered_heartbeat(
     server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
 ) -> None:
     await beat_for(15, server, contact, clock, tmp_path)
@@ -117,7 +117,7 @@ async def test_silence_is_counted_from_the_last_beat_that_was_answered(
     assert contact.silence == clock.monotonic() - last
 
 
-async def test_an_answer_from_a_foreign_cluster_is_no_answer(
+async def test_an_answer_of_another_cluster_does_not_count(
     server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
 ) -> None:
     server.cluster_now = ClusterSpec("c2", 1)
@@ -134,7 +134,9 @@ async def test_a_node_that_was_deleted_joins_again(
     assert server.joins >= 1
 
 
-async def test_a_heartbeat_is_tiny(server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path) -> None:
+async def test_a_heartbeat_is_small(
+    server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
+) -> None:
     await beat_for(1, server, contact, clock, tmp_path)
     assert len(msgspec.json.encode(server.beats[0])) < 250
 
@@ -142,7 +144,7 @@ async def test_a_heartbeat_is_tiny(server: Server, contact: ClusterContact, cloc
 # ClusterMembership and contact.
 
 
-def test_the_first_cluster_is_ones_own_and_every_other_is_foreign(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_node_belongs_to_the_first_cluster_and_refuses_others(tmp_path: Path, clock: ManualClock) -> None:
     contact = ClusterContact(Journal(tmp_path), clock, "boot-1")
     contact.check(HERE)
     again = ClusterContact(Journal(tmp_path), clock, "boot-1")
@@ -152,7 +154,7 @@ def test_the_first_cluster_is_ones_own_and_every_other_is_foreign(tmp_path: Path
     assert Journal(tmp_path).membership == ClusterMembership("c1", 2)
 
 
-def test_the_last_contact_survives_an_agent_but_not_a_boot(tmp_path: Path, clock: ManualClock) -> None:
+def test_the_last_contact_survives_an_agent_restart_but_not_a_reboot(tmp_path: Path, clock: ManualClock) -> None:
     Journal(tmp_path).touch(LastContact("boot-1", clock.monotonic() - 50))
     assert ClusterContact(Journal(tmp_path), clock, "boot-1").silence == 50
     rebooted = ClusterContact(Journal(tmp_path), clock, "boot-2")
@@ -196,7 +198,7 @@ def test_network_rates_are_per_second_and_leave_loopback_out(
     assert meter.read().network_in_bytes == 0, "a counter that was reset is no traffic"
 
 
-async def test_what_instances_use_is_added_up_by_name(clock: ManualClock) -> None:
+async def test_usage_is_added_up_by_instance(clock: ManualClock) -> None:
     engine = FakeEngine(clock)
     for task in ("a", "b"):
         await engine.start(Unit("u1", task, 1), Launch(name="x", options={"cpu": 0.5, "memory": "1Mi"}))

@@ -1,4 +1,4 @@
-"""An image comes over a line that is held in memory, into engines that run nothing."""
+"""Image uploads over an in-memory connection into fake engines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENT = b"\0" * 257 + b"ustar" + b"x" * 4000
 
 
 class Slow(FakeEngine):
-    """Takes a piece only when it is told to."""
+    """An engine that takes a chunk only when the test lets it."""
 
     def __init__(self) -> None:
         super().__init__(images=True)
@@ -72,7 +72,7 @@ class Node:
         await self.line.incoming.put(b"\0" if end else None)
 
 
-async def test_every_engine_that_takes_it_gets_it_and_the_node_tells_at_once() -> None:
+async def test_every_suitable_engine_gets_the_image_and_the_node_reports_it_at_once() -> None:
     node = Node(one=FakeEngine(images=True), two=FakeEngine(images=True), plain=FakeEngine())
     await node.send()
     told = await node.load()
@@ -82,14 +82,14 @@ async def test_every_engine_that_takes_it_gets_it_and_the_node_tells_at_once() -
         assert await node.engines[name].images() == {NAME: len(CONTENT)}
 
 
-async def test_only_the_engine_that_was_named_gets_it() -> None:
+async def test_only_the_named_engine_gets_the_image() -> None:
     node = Node(one=FakeEngine(images=True), two=FakeEngine(images=True))
     await node.send()
     assert set(await node.load(engine="two")) == {"two"}
     assert await node.engines["one"].images() == {}
 
 
-async def test_what_is_there_already_is_not_sent_again() -> None:
+async def test_an_image_that_is_present_is_not_sent_again() -> None:
     node = Node(one=FakeEngine(images=True))
     await node.send()
     await node.load()
@@ -98,7 +98,7 @@ async def test_what_is_there_already_is_not_sent_again() -> None:
     assert node.reports == 1
 
 
-async def test_a_file_that_breaks_off_is_no_image() -> None:
+async def test_an_interrupted_upload_loads_no_image() -> None:
     for end in (True, False):
         node = Node(one=FakeEngine(images=True))
         await node.send(CONTENT[:2000], end=end)
@@ -116,7 +116,9 @@ async def test_a_file_that_breaks_off_is_no_image() -> None:
         (RuntimeError("a defect"), "internal", "a defect"),
     ],
 )
-async def test_an_engine_that_fails_is_told_and_the_others_get_it(error: Exception, code: str, words: str) -> None:
+async def test_the_error_of_one_engine_is_returned_and_the_others_get_the_image(
+    error: Exception, code: str, words: str
+) -> None:
     node = Node(bad=Broken(error), good=FakeEngine(images=True))
     await node.send()
     told = await node.load()
@@ -125,7 +127,7 @@ async def test_an_engine_that_fails_is_told_and_the_others_get_it(error: Excepti
     assert told["good"]["new"] is True
 
 
-async def test_the_slowest_engine_holds_up_who_sends_and_no_more_than_a_few_pieces_wait() -> None:
+async def test_the_upload_waits_for_the_slowest_engine_and_buffers_only_a_few_chunks() -> None:
     slow = Slow()
     node = Node(slow=slow, fast=FakeEngine(images=True))
     await node.send(CONTENT * 20)
@@ -143,7 +145,7 @@ async def test_the_slowest_engine_holds_up_who_sends_and_no_more_than_a_few_piec
     assert slow.taken == len(CONTENT) * 20
 
 
-async def test_a_node_that_cannot_have_it_says_why() -> None:
+async def test_a_node_without_a_suitable_engine_returns_the_reason() -> None:
     cases: list[tuple[Node, dict[str, Any], type[MandorError], str]] = [
         (Node(one=FakeEngine()), {}, Unsupported, "no engine of this node loads"),
         (Node(one=FakeEngine(images=True)), {"kind": "incus"}, Unsupported, "`incus`"),
@@ -155,7 +157,7 @@ async def test_a_node_that_cannot_have_it_says_why() -> None:
             await node.load(**parts)
 
 
-async def test_an_engine_that_is_down_is_told_as_down() -> None:
+async def test_an_engine_that_is_down_is_reported_as_down() -> None:
     engine = FakeEngine(images=True)
     known = {"one": msgspec.structs.replace(await engine.probe(), up=False, message="no answer within 5s")}
     image = ImageFile(kind="archive", size=5)

@@ -1,4 +1,4 @@
-"""The journal: what is written comes back, and what is damaged is set aside."""
+"""The journal: entries are read back, and damaged files are renamed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def journal(tmp_path: Path) -> Journal:
 
 
 @pytest.mark.req("S0-28")
-def test_what_is_written_comes_back_to_the_last_field(journal: Journal, tmp_path: Path) -> None:
+def test_an_entry_is_read_back_with_all_fields(journal: Journal, tmp_path: Path) -> None:
     journal.write(full_entry())
     assert list(Journal(tmp_path).entries()) == [full_entry()]
 
@@ -138,7 +138,7 @@ def test_only_the_owner_reads_the_credential_and_the_orders(journal: Journal, tm
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_new_agent_belongs_to_nobody(journal: Journal) -> None:
+def test_a_new_agent_belongs_to_no_cluster(journal: Journal) -> None:
     assert (journal.credential, journal.membership, journal.contact) == ("", None, None)
 
 
@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     assert path.read_bytes() == b"old"
 
 
-def test_what_was_sealed_with_the_first_credential_stays_readable(journal: Journal, tmp_path: Path) -> None:
+def test_secrets_sealed_with_the_first_credential_stay_readable(journal: Journal, tmp_path: Path) -> None:
     journal.keep_credential("mdr_node.n1_one")
     assert journal.sealing_key == "mdr_node.n1_one"
     for following in ("mdr_node.n1_two", "mdr_node.n1_three"):

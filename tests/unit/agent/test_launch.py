@@ -1,4 +1,4 @@
-"""What an engine is told."""
+"""Launches of tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def template(engine: list[str] | None = None, *, image: bool = False) -> GroupTe
     return from_plain({"engine": engine or [], "tasks": {"main": task}}, GroupTemplate)
 
 
-def test_a_task_is_told_everything_and_who_it_is() -> None:
+def test_a_launch_has_everything_resolved_and_names_the_instance() -> None:
     task = {
         "command": ["run"],
         "args": ["-v"],
@@ -49,7 +49,7 @@ def test_a_task_is_told_everything_and_who_it_is() -> None:
     assert launch.env["MANDOR_NODE"] == "mine", "what the author wrote counts"
 
 
-def test_a_task_is_told_where_telemetry_goes_and_who_it_is_if_the_node_says_so() -> None:
+def test_a_task_gets_opentelemetry_variables_if_the_node_has_a_receiver() -> None:
     inputs = msgspec.structs.replace(NOTHING_SEEN, otlp="http://${MANDOR_NODE}:4318")
     env = make_launch(make_order(), "main", "fake", inputs).env
     assert env["OTEL_EXPORTER_OTLP_ENDPOINT"] == f"http://{env['MANDOR_NODE']}:4318"
@@ -64,7 +64,7 @@ def test_a_task_is_told_where_telemetry_goes_and_who_it_is_if_the_node_says_so()
 
 
 @pytest.mark.req("S2-43")
-def test_a_task_is_told_the_trace_that_starts_it_for_the_first_time() -> None:
+def test_only_the_first_start_of_a_task_gets_the_trace() -> None:
     mark, order = TraceMark("00-" + "a" * 32 + "-" + "b" * 16 + "-01"), make_order()
     instance = order.instance.changed(meta=msgspec.structs.replace(order.instance.meta, trace=mark))
     order = msgspec.structs.replace(order, instance=instance)
@@ -80,7 +80,7 @@ def test_without_limits_there_is_no_limit() -> None:
     assert (launch.cpu_milli, launch.memory_bytes, launch.processes) == (None, None, None)
 
 
-def test_a_task_of_several_says_which_one_it_is() -> None:
+def test_the_launch_name_contains_the_task_if_there_are_several() -> None:
     order = make_order({"a": {"command": ["a"]}, "b": {"command": ["b"]}})
     assert make_launch(order, "b", "fake", NOTHING_SEEN).name == "web-0/b"
 
@@ -110,7 +110,7 @@ def test_the_first_wanted_engine_that_can_run_it_is_taken(
     assert bool(why) == (not chosen)
 
 
-def test_what_a_task_is_told_is_filled_in_wherever_it_stands_and_nothing_else_is() -> None:
+def test_mandor_variables_are_replaced_everywhere_and_no_others() -> None:
     task = {
         "command": ["run", "--id=${MANDOR_INSTANCE}"],
         "args": ["${MANDOR_PORT_HTTP}", "${HOME}", "${MANDOR_UNHEARD_OF}", "$MANDOR_NODE"],
@@ -150,6 +150,6 @@ def test_secrets_within_variables_and_texts_are_filled_in_when_it_starts() -> No
         {"files": [{"path": "a", "content": "${secret:a/b/c}", "fill": True}]},
     ],
 )
-def test_a_reference_to_no_secret_is_refused(task: dict[str, object]) -> None:
+def test_a_reference_to_a_missing_secret_is_refused(task: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         from_plain({"command": ["run"], **task}, Task)

@@ -1,4 +1,4 @@
-"""The disks of engines: asked for again and again, of those that can tell."""
+"""Disks of the engines that report their storage directory."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from mandor.errors import EngineDown
 from mandor.lib.clock import ManualClock
 
 
-class Telling(FakeEngine):
+class WithStorage(FakeEngine):
     folder = ""
 
     async def storage(self) -> str:
@@ -18,9 +18,9 @@ class Telling(FakeEngine):
         return self.folder
 
 
-async def test_one_that_can_tell_may_do_so_late_and_keeps_what_it_had(tmp_path: Path) -> None:
+async def test_a_storage_directory_can_appear_late_and_is_kept_while_the_engine_is_down(tmp_path: Path) -> None:
     clock = ManualClock()
-    engine = Telling(clock)
+    engine = WithStorage(clock)
     disks = EngineDisks([engine], clock)
     asking = asyncio.ensure_future(disks.run())
     await clock.advance(1)
@@ -35,7 +35,7 @@ async def test_one_that_can_tell_may_do_so_late_and_keeps_what_it_had(tmp_path: 
     await asyncio.gather(asking, return_exceptions=True)
 
 
-async def test_where_nobody_can_tell_nobody_is_asked() -> None:
+async def test_engines_that_cannot_report_storage_are_not_queried() -> None:
     clock = ManualClock()
     disks = EngineDisks([FakeEngine(clock)], clock)
     async with asyncio.timeout(5):

@@ -1,4 +1,4 @@
-"""Looking at an engine: not too often, not too late."""
+"""The observer of an engine: neither too many `list` calls nor too late."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER = Unit("u2", "main", 1)
 
 
 class Counting(FakeEngine):
-    """Counts its lists; may keep its events to itself."""
+    """Counts its `list` calls; can send no events."""
 
     silent = False
 
@@ -45,7 +45,7 @@ class Silent(Counting):
 
 
 class Generous(Counting):
-    """Gives out its own list, which changes inside."""
+    """Returns its own list object, which changes later."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
@@ -72,7 +72,7 @@ async def observing(engine: Engine, clock: ManualClock) -> AsyncIterator[tuple[O
 
 
 @pytest.mark.parametrize("kind", [Counting, Silent, Generous])
-async def test_a_change_is_noticed_and_only_its_instance_named(kind: type[Counting]) -> None:
+async def test_a_change_is_reported_with_the_uid_of_its_instance_only(kind: type[Counting]) -> None:
     clock = ManualClock()
     engine = kind(clock)
     await engine.start(UNIT, Launch(name="a"))
@@ -88,7 +88,7 @@ async def test_a_change_is_noticed_and_only_its_instance_named(kind: type[Counti
         assert found[0].exit_code == 1
 
 
-async def test_an_engine_that_tells_is_asked_only_now_and_then() -> None:
+async def test_an_engine_with_events_is_listed_rarely() -> None:
     clock = ManualClock()
     engine = Counting(clock)
     async with observing(engine, clock):
@@ -99,7 +99,7 @@ async def test_an_engine_that_tells_is_asked_only_now_and_then() -> None:
         assert engine.lists - before <= 11
 
 
-async def test_an_engine_that_does_not_tell_is_polled_while_something_runs() -> None:
+async def test_an_engine_without_events_is_polled_while_units_run() -> None:
     clock = ManualClock()
     engine = Silent(clock)
     async with observing(engine, clock) as (observer, _):
@@ -115,7 +115,7 @@ async def test_an_engine_that_does_not_tell_is_polled_while_something_runs() -> 
         assert engine.lists - before <= 11
 
 
-async def test_many_who_want_to_know_share_a_look() -> None:
+async def test_concurrent_refreshes_share_one_list() -> None:
     clock = ManualClock()
     engine = Counting(clock)
     async with observing(engine, clock) as (observer, _):
@@ -124,7 +124,7 @@ async def test_many_who_want_to_know_share_a_look() -> None:
         assert engine.lists - before <= 2
 
 
-async def test_while_the_engine_is_down_nothing_is_known_and_afterwards_everybody_is_told() -> None:
+async def test_an_engine_that_answers_again_reports_a_change_of_all_instances() -> None:
     clock = ManualClock()
     engine = Counting(clock)
     await engine.start(UNIT, Launch(name="a"))

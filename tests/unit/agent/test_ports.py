@@ -1,4 +1,4 @@
-"""The ports of an instance on its node: what a task is told, and what happens when somebody else holds one."""
+"""Ports of an instance on its node, and ports that other programs use."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def order(ports: dict[str, Any], chosen: dict[str, int] | None = None, **task: A
         (False, {"plain": 1000, "fixed": 80, "chosen": 20_001, "same": 20_002}),
     ],
 )
-def test_a_task_listens_where_it_says_unless_it_has_the_nodes_own_network(
+def test_a_task_listens_on_its_own_port_unless_it_uses_the_nodes_network(
     published: bool, inside: dict[str, int]
 ) -> None:
     found = ports_of(order(PORTS, CHOSEN), published=published)
@@ -57,7 +57,7 @@ def test_a_task_listens_where_it_says_unless_it_has_the_nodes_own_network(
     assert {each.name: each.host for each in found} == {"plain": None, "fixed": 80, "chosen": 20_001, "same": 20_002}
 
 
-def test_the_environment_tells_both_numbers() -> None:
+def test_the_environment_has_both_port_numbers() -> None:
     launch = make_launch(order(PORTS, CHOSEN), "main", "docker", NOTHING_SEEN)
     assert {key: value for key, value in launch.env.items() if "PORT" in key} == {
         "MANDOR_PORT_PLAIN": "1000",
@@ -73,7 +73,7 @@ def test_the_environment_tells_both_numbers() -> None:
     assert launch.protocols == {"same": "udp"}
 
 
-def test_a_container_on_the_nodes_network_is_led_no_ports() -> None:
+def test_no_ports_are_published_for_a_container_on_the_nodes_network() -> None:
     docker = {"docker": Capabilities(images=True, extras=frozenset({"ports"})), "process": Capabilities()}
     assert publishes(order(PORTS, CHOSEN), "docker", docker)
     assert not publishes(order(PORTS, CHOSEN, options={"docker": {"network": "host"}}), "docker", docker)
@@ -82,7 +82,7 @@ def test_a_container_on_the_nodes_network_is_led_no_ports() -> None:
 
 @pytest.mark.parametrize(("kind", "protocol"), [(socket.SOCK_STREAM, "tcp"), (socket.SOCK_DGRAM, "udp")])
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
-def test_a_port_is_taken_while_somebody_holds_it(kind: socket.SocketKind, protocol: str, address: str) -> None:
+def test_a_port_is_in_use_while_a_socket_is_bound_to_it(kind: socket.SocketKind, protocol: str, address: str) -> None:
     with socket.socket(socket.AF_INET, kind) as holder:
         holder.bind((address, 0))
         if kind is socket.SOCK_STREAM:
@@ -98,7 +98,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield opened
 
 
-async def test_an_instance_says_where_its_ports_are(world: World) -> None:
+async def test_the_status_of_an_instance_has_its_ports(world: World) -> None:
     await world.apply(ports={"http": {"port": 8080, "host": "auto"}})
     await world.order(ports={"http": 30_004})
     status = await world.until_phase(Phase.RUNNING)
@@ -107,7 +107,7 @@ async def test_an_instance_says_where_its_ports_are(world: World) -> None:
     assert (await world.node()).status.ports == PortRange(30_000, 30_010)
 
 
-async def test_a_port_that_a_stranger_holds_is_refused_and_told_until_it_is_free(world: World) -> None:
+async def test_a_port_of_another_program_is_refused_and_reported_until_it_is_free(world: World) -> None:
     world.taken_ports.add((30_004, "tcp"))
     await world.apply(ports={"http": {"port": 8080, "host": "auto"}})
     await world.order(ports={"http": 30_004})
@@ -126,7 +126,7 @@ async def test_a_port_that_a_stranger_holds_is_refused_and_told_until_it_is_free
     await world.until(lambda: told(()), seconds=200)
 
 
-async def test_a_port_that_the_engine_finds_taken_sends_the_instance_elsewhere(
+async def test_an_instance_fails_if_the_engine_finds_its_port_in_use(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing that can be tried out holds it, as with a rule of the packet filter."""
@@ -148,9 +148,7 @@ async def test_a_port_that_the_engine_finds_taken_sends_the_instance_elsewhere(
     await world.until(lambda: told(()), seconds=300)
 
 
-async def test_a_task_that_begins_again_waits_once_for_its_own_port(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_restarted_task_waits_once_for_its_own_port(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     real, refused = world.engine.start, 0
 
     async def taken_once(unit: Unit, launch: Launch) -> None:
@@ -171,7 +169,7 @@ async def test_a_task_that_begins_again_waits_once_for_its_own_port(
     assert (await world.status()).reason != PORT_TAKEN
 
 
-async def test_a_port_that_nobody_chose_is_refused(world: World) -> None:
+async def test_an_instance_without_a_chosen_port_is_refused(world: World) -> None:
     await world.apply(ports={"http": {"port": 8080, "host": "auto"}})
     await world.order()
     status = await world.until_phase(Phase.FAILED)

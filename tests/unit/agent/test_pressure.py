@@ -1,4 +1,4 @@
-"""When a machine is short of something, for how long, and who has to go."""
+"""Thresholds of node pressure, and the choice of the victim."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def left(signal: str, percent: float) -> Reading:
 
 
 @pytest.mark.req("S3-7")
-def test_a_soft_threshold_calls_for_something_after_its_grace_and_a_hard_one_at_once() -> None:
+def test_a_soft_threshold_creates_a_need_after_its_grace_and_a_hard_one_at_once() -> None:
     pressure = Pressure(SOME)
     pressure.update([left("memory", 9)], 0.0)
     assert pressure.shown == ("memory",)
@@ -39,7 +39,7 @@ def test_a_soft_threshold_calls_for_something_after_its_grace_and_a_hard_one_at_
 
 @pytest.mark.req("S3-12")
 @pytest.mark.parametrize("signal", ["memory", "disk", "inodes"])
-def test_whatever_a_host_can_be_short_of_is_defended_in_the_same_way(signal: str) -> None:
+def test_all_resources_follow_the_same_rules(signal: str) -> None:
     pressure, threshold = Pressure(DEFAULT_THRESHOLDS), DEFAULT_THRESHOLDS[signal]
     soft, hard = 100 * threshold.soft - 1, 100 * threshold.hard - 1
     pressure.update([left(signal, soft)], 0.0)
@@ -52,7 +52,7 @@ def test_whatever_a_host_can_be_short_of_is_defended_in_the_same_way(signal: str
     assert pressure.need.hard
 
 
-def test_what_recovers_within_the_grace_calls_for_nothing_and_is_shown_until_it_is_calm() -> None:
+def test_a_shortage_that_ends_within_the_grace_creates_no_need_and_is_shown_for_a_while() -> None:
     pressure = Pressure(SOME)
     pressure.update([left("memory", 9)], 0.0)
     pressure.update([left("memory", 11)], 30.0)
@@ -66,13 +66,13 @@ def test_what_recovers_within_the_grace_calls_for_nothing_and_is_shown_until_it_
     assert not pressure.shown
 
 
-def test_of_two_readings_the_worse_counts_and_of_two_needs_the_more_urgent() -> None:
+def test_the_lowest_reading_and_the_most_urgent_need_count() -> None:
     pressure = Pressure(SOME)
     pressure.update([left("memory", 90), left("memory", 1), left("disk", 3)], 0.0)
     assert pressure.need == Need("memory", True, 0.01)
 
 
-def test_what_has_no_threshold_and_what_cannot_be_counted_is_left_alone() -> None:
+def test_resources_without_threshold_or_total_are_ignored() -> None:
     pressure = Pressure({"inodes": SOME["disk"]})
     pressure.update([left("disk", 0), Reading("inodes", 0, 0)], 0.0)
     assert pressure.shown == ()
@@ -81,7 +81,7 @@ def test_what_has_no_threshold_and_what_cannot_be_counted_is_left_alone() -> Non
 @pytest.mark.parametrize(
     ("text", "words"), [("10%", "write SOFT:HARD"), ("5%:10%", "hard ≤ soft"), ("a:b", "write SOFT")]
 )
-def test_a_threshold_that_is_none_is_refused(text: str, words: str) -> None:
+def test_an_invalid_threshold_is_refused(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Threshold.parse(text)
 
@@ -98,7 +98,7 @@ def goes(*candidates: EvictionCandidate) -> str | None:
 
 
 @pytest.mark.req("S3-7", "S3-8", "S3-48")
-def test_whoever_uses_more_than_it_asked_for_goes_first_then_the_least_important_then_the_largest() -> None:
+def test_victims_are_ordered_by_excess_over_request_priority_and_size() -> None:
     modest = EvictionCandidate("modest", priority=-5, used=90, requested=100)
     greedy = EvictionCandidate("greedy", priority=100, used=300, requested=100)
     lowly = EvictionCandidate("lowly", priority=0, used=150, requested=100)
@@ -115,7 +115,9 @@ def test_whoever_uses_more_than_it_asked_for_goes_first_then_the_least_important
         st.builds(EvictionCandidate, st.uuids().map(str), st.integers(-9, 9), st.integers(0, 99), st.integers(0, 99))
     )
 )
-def test_nobody_within_its_request_goes_while_another_is_over_his(candidates: list[EvictionCandidate]) -> None:
+def test_no_instance_within_its_request_is_evicted_while_another_exceeds_its_request(
+    candidates: list[EvictionCandidate],
+) -> None:
     found = select_victim(candidates)
     if found is not None and found.used <= found.requested:
         assert all(each.used <= each.requested for each in candidates)

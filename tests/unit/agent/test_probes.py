@@ -1,4 +1,4 @@
-"""Probes against real servers on this machine, and what is made of their answers."""
+"""Probes against real servers on this machine, and the counting of their results."""
 
 from __future__ import annotations
 
@@ -101,32 +101,32 @@ async def test_a_command_that_hangs_or_cannot_run_has_failed(engine: FakeEngine)
 # What is made of the answers.
 
 
-def test_so_many_bad_answers_in_a_row_change_a_good_opinion() -> None:
+def test_the_result_turns_bad_after_the_configured_failures_in_a_row() -> None:
     tally = ProbeCounter(Probe(tcp=80, failures=3), good=True)
     assert [tally.count(answer, 100) for answer in (False, False, True, False, False, False)] == [False] * 5 + [True]
     assert not tally.good
 
 
-def test_so_many_good_answers_in_a_row_change_a_bad_one() -> None:
+def test_the_result_turns_good_after_the_configured_successes_in_a_row() -> None:
     tally = ProbeCounter(Probe(tcp=80, successes=2), good=False)
     assert [tally.count(answer, 0) for answer in (True, False, True, True)] == [False, False, False, True]
 
 
-def test_a_beginning_is_over_after_so_many_good_answers_in_a_row() -> None:
+def test_a_startup_probe_passes_after_the_configured_successes_in_a_row() -> None:
     tally = StartupCounter(Probe(tcp=1, successes=2, failures=3), good=True)
     assert [tally.count(answer, 1) for answer in (True, False, True)] == [False, False, False]
     assert tally.count(True, 1)
     assert (tally.passed, tally.good) == (True, True)
 
 
-def test_bad_answers_do_not_count_before_the_start_period_is_over() -> None:
+def test_failures_do_not_count_within_the_start_period() -> None:
     tally = ProbeCounter(Probe(tcp=80, failures=1, start_period=Seconds(30)), good=True)
     assert not tally.count(False, 29.9)
     assert tally.count(False, 30)
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 4), st.integers(1, 4), st.booleans())
-def test_the_opinion_is_that_of_the_last_long_enough_run(
+def test_the_result_is_that_of_the_last_sufficient_streak(
     answers: list[bool], failures: int, successes: int, good: bool
 ) -> None:
     tally = ProbeCounter(Probe(tcp=80, failures=failures, successes=successes), good=good)
@@ -139,7 +139,7 @@ def test_the_opinion_is_that_of_the_last_long_enough_run(
         assert tally.good == expected
 
 
-async def test_the_question_is_asked_at_every_interval_and_changes_are_told(engine: FakeEngine) -> None:
+async def test_a_probe_runs_at_every_interval_and_reports_changes(engine: FakeEngine) -> None:
     clock = ManualClock()
     told: list[str] = []
     probe = Probe(command=("exit", "1"), interval=Seconds(5), failures=3)

@@ -1,4 +1,4 @@
-"""An agent renews its credential when it is told to or the time has come, and tries until it is done."""
+"""An agent renews its credential when it is due or requested, and retries."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def bench() -> AsyncIterator[Bench]:
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_it_is_renewed_at_its_age_again_and_again(bench: Bench) -> None:
+async def test_a_credential_is_renewed_whenever_it_is_due(bench: Bench) -> None:
     await bench.wait(DAY - 1)
     assert bench.servers.renewed == 0
     await bench.wait(1)
@@ -72,7 +72,7 @@ async def test_it_is_renewed_at_its_age_again_and_again(bench: Bench) -> None:
     assert bench.counts == {("ok",): 2}
 
 
-async def test_servers_that_are_away_are_asked_again(bench: Bench) -> None:
+async def test_a_failed_renewal_is_retried(bench: Bench) -> None:
     bench.servers.recent_silence = True
     await bench.wait(DAY)
     await bench.wait(60)
@@ -82,7 +82,7 @@ async def test_servers_that_are_away_are_asked_again(bench: Bench) -> None:
     assert bench.servers.renewed == 1
 
 
-async def test_without_an_age_only_an_order_renews_it_and_once(bench: Bench) -> None:
+async def test_without_a_due_time_only_a_request_renews_the_credential_once(bench: Bench) -> None:
     bench.servers.renew_at = None
     bench.keeper.wake()
     await bench.wait(1000 * DAY)
@@ -94,7 +94,7 @@ async def test_without_an_age_only_an_order_renews_it_and_once(bench: Bench) -> 
     assert bench.servers.renewed == 1
 
 
-async def test_what_a_later_join_says_holds(bench: Bench) -> None:
+async def test_a_later_join_changes_the_due_time(bench: Bench) -> None:
     bench.servers.renew_at = bench.clock.monotonic() + 60
     bench.keeper.wake()
     await bench.wait(60)

@@ -1,4 +1,4 @@
-"""Statuses on their way to the control plane."""
+"""Writing statuses to the store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.req("S0-30")
 
 @pytest.fixture
 async def world(tmp_path: Path) -> World:
-    """Only its store and its wire are used."""
+    """A world of which only the store and the wire are used."""
     world = World(tmp_path, ManualClock())
     await world.found()
     await world.apply()
@@ -56,11 +56,11 @@ def test_a_path_has_only_allowed_moves(before: Phase, after: Phase) -> None:
 
 
 @pytest.mark.parametrize("after", [phase for phase in Phase if phase not in {Phase.PENDING, Phase.RESERVED}])
-def test_whatever_became_of_a_reserved_instance_can_be_told(after: Phase) -> None:
+def test_every_final_phase_can_be_reached_from_reserved(after: Phase) -> None:
     assert path(Phase.RESERVED, after)[-1] is after
 
 
-async def told_phases(world: World, since: int) -> list[Phase]:
+async def stored_phases(world: World, since: int) -> list[Phase]:
     async for batch in world.store.watch("instance", since=since):
         return [change.after.phase for change in batch if isinstance(change.after, Instance)]
     raise AssertionError("a watch begins with a bookmark")
@@ -69,18 +69,18 @@ async def told_phases(world: World, since: int) -> list[Phase]:
 STARTING = InstanceStatus(phase=Phase.STARTING, since=4.0)
 
 
-async def test_one_that_runs_soon_is_told_of_once(world: World, reporter: Reporter) -> None:
+async def test_an_instance_that_runs_soon_is_reported_once(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
     reporter.report(instance.meta.uid, STARTING)
     await world.clock.advance(SOON_SECONDS / 2)
     reporter.report(instance.meta.uid, RUNNING)
     await world.clock.advance(1)
-    assert await told_phases(world, instance.meta.version) == [Phase.RUNNING]
+    assert await stored_phases(world, instance.meta.version) == [Phase.RUNNING]
     assert await world.status() == RUNNING
 
 
-async def test_one_that_takes_longer_is_said_to_start(world: World, reporter: Reporter) -> None:
+async def test_an_instance_that_takes_longer_is_reported_as_starting(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
     reporter.report(instance.meta.uid, STARTING)
@@ -88,7 +88,7 @@ async def test_one_that_takes_longer_is_said_to_start(world: World, reporter: Re
     assert await world.status() == STARTING
 
 
-async def test_what_is_in_its_way_is_said_at_once(world: World, reporter: Reporter) -> None:
+async def test_a_reason_for_waiting_is_reported_at_once(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
     waits = msgspec.structs.replace(STARTING, reason="SecretMissing", message="secret db does not exist")
@@ -97,20 +97,20 @@ async def test_what_is_in_its_way_is_said_at_once(world: World, reporter: Report
     assert await world.status() == waits
 
 
-async def test_servers_that_do_not_know_it_otherwise_are_told_each_step(world: World) -> None:
+async def test_servers_of_earlier_versions_get_every_phase(world: World) -> None:
     instance = await world.order()
     reporter = Reporter(world.wire, world.clock, at_once=lambda: False)
     running = asyncio.ensure_future(reporter.run())
     reporter.saw(instance)
     reporter.report(instance.meta.uid, RUNNING)
     await world.clock.advance(1)
-    assert await told_phases(world, instance.meta.version) == [Phase.STARTING, Phase.RUNNING]
+    assert await stored_phases(world, instance.meta.version) == [Phase.STARTING, Phase.RUNNING]
     assert await world.status() == RUNNING
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_while_one_report_is_on_its_way_the_others_become_one(world: World, reporter: Reporter) -> None:
+async def test_statuses_are_combined_while_a_commit_is_under_way(world: World, reporter: Reporter) -> None:
     instances = await orders(world, 10)
     world.wire.prompt.clear()
     for each in instances:
@@ -123,7 +123,7 @@ async def test_while_one_report_is_on_its_way_the_others_become_one(world: World
     assert world.wire.commits == 2
 
 
-async def test_what_is_the_same_is_not_written(world: World, reporter: Reporter) -> None:
+async def test_an_unchanged_status_is_not_written(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
     reporter.report(instance.meta.uid, instance.status)
@@ -131,7 +131,7 @@ async def test_what_is_the_same_is_not_written(world: World, reporter: Reporter)
     assert world.wire.commits == 0
 
 
-async def test_while_the_control_plane_is_away_only_the_newest_waits(world: World, reporter: Reporter) -> None:
+async def test_only_the_newest_status_is_kept_during_an_outage(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
     world.wire.cut()
@@ -157,7 +157,7 @@ async def test_a_lost_race_against_a_stop_order_loses_neither(world: World, repo
     assert after.status == RUNNING
 
 
-async def test_what_somebody_wrote_over_is_said_again(world: World, reporter: Reporter) -> None:
+async def test_a_status_that_another_writer_replaced_is_written_again(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
     reporter.report(instance.meta.uid, RUNNING)
@@ -169,7 +169,7 @@ async def test_what_somebody_wrote_over_is_said_again(world: World, reporter: Re
     assert await world.status() == RUNNING
 
 
-async def test_the_status_of_one_that_was_replaced_goes_nowhere(world: World, reporter: Reporter) -> None:
+async def test_the_status_of_a_replaced_instance_is_dropped(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
     meta = Meta(name="web-0", namespace="default", version=instance.meta.version)
@@ -179,7 +179,7 @@ async def test_the_status_of_one_that_was_replaced_goes_nowhere(world: World, re
     assert (await world.status()).phase is Phase.PENDING
 
 
-async def test_what_is_over_in_the_store_stays_so(world: World, reporter: Reporter) -> None:
+async def test_an_instance_that_has_ended_in_the_store_is_not_changed(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     await world.store.commit(Put(instance.reported(InstanceStatus(phase=Phase.STOPPED))))
     reporter.saw(await world.instance())
@@ -192,7 +192,7 @@ async def orders(world: World, count: int) -> list[Instance]:
     return [await world.order(index=index) for index in range(count)]
 
 
-async def test_instances_that_start_together_are_told_of_together(world: World, reporter: Reporter) -> None:
+async def test_instances_that_start_together_are_reported_in_one_commit(world: World, reporter: Reporter) -> None:
     instances = await orders(world, 20)
     for each in instances:
         reporter.saw(each)
@@ -203,7 +203,7 @@ async def test_instances_that_start_together_are_told_of_together(world: World, 
     assert world.wire.commits == 1
 
 
-async def test_one_of_them_that_is_refused_does_not_hold_up_the_others(world: World, reporter: Reporter) -> None:
+async def test_a_refused_status_does_not_delay_the_others(world: World, reporter: Reporter) -> None:
     instances = await orders(world, 5)
     await world.store.commit(Delete(instances[2].key, instances[2].meta.version))
     for each in instances:
@@ -214,7 +214,7 @@ async def test_one_of_them_that_is_refused_does_not_hold_up_the_others(world: Wo
     assert [each.status for each in stored] == [RUNNING] * 4
 
 
-async def test_all_of_them_wait_while_the_control_plane_is_away(world: World, reporter: Reporter) -> None:
+async def test_all_statuses_wait_during_an_outage(world: World, reporter: Reporter) -> None:
     world.wire.cut()
     instances = await orders(world, 5)
     for each in instances:
@@ -228,7 +228,7 @@ async def test_all_of_them_wait_while_the_control_plane_is_away(world: World, re
 
 
 class Picky(StoreWrapper):
-    """Some writes it never answers, and some never in time."""
+    """A store that never answers some writes, and answers others late."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -256,7 +256,7 @@ async def picky(world: World) -> AsyncIterator[tuple[Picky, Reporter]]:
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def told(world: World) -> set[str]:
+async def reported(world: World) -> set[str]:
     items = (await world.store.list("instance")).items
     return {item.meta.name for item in items if isinstance(item, Instance) and item.status == RUNNING}
 
@@ -267,7 +267,7 @@ def say(reporter: Reporter, instances: Sequence[Instance]) -> None:
         reporter.report(each.meta.uid, RUNNING)
 
 
-async def test_commits_that_are_never_answered_hold_up_the_others_for_a_while_only(
+async def test_unanswered_commits_delay_the_others_only_for_a_while(
     world: World, picky: tuple[Picky, Reporter]
 ) -> None:
     store, reporter = picky
@@ -278,20 +278,18 @@ async def test_commits_that_are_never_answered_hold_up_the_others_for_a_while_on
     await world.clock.advance(LATE_SECONDS / 2)
     say(reporter, instances[1:2])
     await world.clock.advance(LATE_SECONDS / 4)
-    assert await told(world) == set(), "they gather as long as it may be slow"
+    assert await reported(world) == set(), "they gather as long as it may be slow"
     await world.clock.advance(LATE_SECONDS / 4)
-    assert await told(world) == {names[1]}
+    assert await reported(world) == {names[1]}
     say(reporter, instances[2:3])
     await world.clock.advance(LATE_SECONDS)
     say(reporter, instances[3:])
     await world.clock.advance(0)
-    assert await told(world) == {names[1], *names[3:]}
+    assert await reported(world) == {names[1], *names[3:]}
     assert store.asked[-1] == names[3:], "in one commit still"
 
 
-async def test_when_it_is_answered_after_all_there_is_one_commit_at_a_time_again(
-    world: World, reporter: Reporter
-) -> None:
+async def test_after_a_late_answer_there_is_one_commit_at_a_time_again(world: World, reporter: Reporter) -> None:
     instances = await orders(world, 10)
     world.wire.prompt.clear()
     say(reporter, instances[:1])
@@ -311,7 +309,7 @@ async def test_when_it_is_answered_after_all_there_is_one_commit_at_a_time_again
     assert reporter.waiting == 0
 
 
-async def test_one_that_can_never_be_stored_does_not_keep_those_beside_it_back(
+async def test_a_status_that_is_always_refused_does_not_block_its_batch(
     world: World, picky: tuple[Picky, Reporter]
 ) -> None:
     store, reporter = picky
@@ -320,13 +318,15 @@ async def test_one_that_can_never_be_stored_does_not_keep_those_beside_it_back(
     store.refused = {names[7]}
     say(reporter, instances)
     await world.clock.advance(1)
-    assert await told(world) == {*names} - store.refused
+    assert await reported(world) == {*names} - store.refused
     store.refused = {names[0]}
     await world.clock.advance(60)
-    assert names[7] in await told(world)
+    assert names[7] in await reported(world)
 
 
-async def test_while_nobody_answers_one_is_tried_and_not_each(world: World, picky: tuple[Picky, Reporter]) -> None:
+async def test_during_an_outage_one_status_is_tried_instead_of_each(
+    world: World, picky: tuple[Picky, Reporter]
+) -> None:
     store, reporter = picky
     instances = await orders(world, 20)
     store.refused = {each.meta.name for each in instances}
@@ -336,7 +336,7 @@ async def test_while_nobody_answers_one_is_tried_and_not_each(world: World, pick
 
 
 class Behind(StoreWrapper):
-    """A server whose view is behind: it does not know the instance yet, so it refuses what is said of it."""
+    """A server with an outdated view: it does not have the instance yet and refuses its status."""
 
     behind = True
 
@@ -349,7 +349,7 @@ class Behind(StoreWrapper):
         return None if self.behind else await super().get(key)
 
 
-async def test_a_status_arrives_once_the_server_knows_the_instance(world: World) -> None:
+async def test_a_status_is_stored_once_the_server_has_the_instance(world: World) -> None:
     server = Behind(world.store)
     reporter = Reporter(server, world.clock)
     running = asyncio.ensure_future(reporter.run())

@@ -1,4 +1,4 @@
-"""The last line of defence."""
+"""Admission of instances by the resources of the node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mandor.agent.resource_admission import ResourceAdmission
 from mandor.model.resources import Resources
 
 
-def test_what_fits_comes_in_once_and_what_does_not_is_refused() -> None:
+def test_an_instance_that_fits_is_admitted_once_and_others_are_refused() -> None:
     admission = ResourceAdmission(Resources(1000, 100))
     assert not admission.admit("a", Resources(600, 10)).refusal
     assert not admission.admit("a", Resources(600, 10)).refusal
@@ -17,14 +17,14 @@ def test_what_fits_comes_in_once_and_what_does_not_is_refused() -> None:
     assert not admission.admit("c", Resources(400, 90)).refusal
 
 
-def test_what_can_never_fit_is_refused_though_others_are_leaving() -> None:
+def test_a_request_over_the_capacity_is_refused_even_if_others_are_stopping() -> None:
     admission = ResourceAdmission(Resources(1000, 100))
     admission.add_running("a", Resources(1000, 100))
     admission.mark_stopping("a")
     assert admission.admit("b", Resources(2000, 0)).refusal
 
 
-def test_room_that_is_about_to_be_free_is_waited_for() -> None:
+def test_an_instance_waits_for_resources_of_a_stopping_one() -> None:
     admission = ResourceAdmission(Resources(1000, 100))
     admission.add_running("a", Resources(1000, 100))
     admission.mark_stopping("a")
@@ -35,7 +35,7 @@ def test_room_that_is_about_to_be_free_is_waited_for() -> None:
     assert not admission.release("a")
 
 
-def test_what_runs_is_kept_even_if_the_room_has_shrunk() -> None:
+def test_a_running_instance_is_counted_even_if_the_capacity_shrinks() -> None:
     admission = ResourceAdmission(Resources(100, 100))
     admission.add_running("a", Resources(500, 0))
     assert admission.admit("b", Resources(1, 0)).refusal
@@ -60,7 +60,7 @@ def test_devices_count() -> None:
     ],
     ids=["cpu", "memory", "disk", "devices"],
 )
-def test_every_resource_is_kept_to_in_the_same_way(share: Resources) -> None:
+def test_every_resource_is_limited(share: Resources) -> None:
     admission = ResourceAdmission(Resources(1000, 1000, 1000, {"gpu": 10}))
     assert not admission.admit("a", share).refusal
     assert admission.admit("b", share).refusal, "there is no second one of it"

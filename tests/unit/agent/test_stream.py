@@ -1,4 +1,4 @@
-"""Logs and exec over a line that is held in memory."""
+"""Logs and exec over an in-memory connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOURCE = Source("c1", 1, 1)
 
 
 class Line:
-    """The agent's end; the test holds the other one."""
+    """The agent's end of a connection; the test has the other end."""
 
     def __init__(self) -> None:
         self.sent: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -68,8 +68,8 @@ class Line:
         return found
 
 
-class Desk:
-    """Streams of a fake engine, and lines for whoever dials."""
+class Sessions:
+    """Streams of a fake engine, and the connections that the agent opens."""
 
     def __init__(self, engine: FakeEngine, most: int = 64) -> None:
         self.engine = engine
@@ -115,10 +115,10 @@ async def engine() -> AsyncIterator[FakeEngine]:
 
 
 @pytest.fixture
-async def desk(engine: FakeEngine) -> AsyncIterator[Desk]:
-    desk = Desk(engine)
-    yield desk
-    await desk.streams.close()
+async def sessions(engine: FakeEngine) -> AsyncIterator[Sessions]:
+    sessions = Sessions(engine)
+    yield sessions
+    await sessions.streams.close()
 
 
 def lines(frames: list[bytes]) -> list[tuple[int, str]]:
@@ -130,18 +130,18 @@ def lines(frames: list[bytes]) -> list[tuple[int, str]]:
     ]
 
 
-async def test_logs_come_as_lines_on_their_channels_and_then_the_line_is_closed(desk: Desk) -> None:
-    frames = await (await desk.open("logs")).frames()
+async def test_log_lines_are_sent_on_their_channels_and_the_connection_is_closed(sessions: Sessions) -> None:
+    frames = await (await sessions.open("logs")).frames()
     assert lines(frames) == [(STDOUT, "one"), (STDOUT, "two"), (STDOUT, "three"), (STDOUT, "ünï"), (STDERR, "oops")]
     assert len(frames) == 2, "lines that are there share a frame"
 
 
-async def test_only_the_last_lines_when_asked_for(desk: Desk) -> None:
-    assert lines(await (await desk.open("logs", tail=1)).frames()) == [(STDERR, "oops")]
+async def test_only_the_last_lines_when_asked_for(sessions: Sessions) -> None:
+    assert lines(await (await sessions.open("logs", tail=1)).frames()) == [(STDERR, "oops")]
 
 
-async def test_following_goes_on_until_the_unit_ends(desk: Desk, engine: FakeEngine) -> None:
-    line = await desk.open("logs", follow=True)
+async def test_following_a_log_continues_until_the_unit_ends(sessions: Sessions, engine: FakeEngine) -> None:
+    line = await sessions.open("logs", follow=True)
     async with asyncio.timeout(20):
         assert await line.sent.get() is not None
     assert not line.closed.is_set()
@@ -150,31 +150,31 @@ async def test_following_goes_on_until_the_unit_ends(desk: Desk, engine: FakeEng
     assert line.closed.is_set()
 
 
-async def test_a_caller_who_hangs_up_ends_the_stream(desk: Desk) -> None:
-    line = await desk.open("logs", follow=True)
+async def test_a_client_that_disconnects_ends_the_stream(sessions: Sessions) -> None:
+    line = await sessions.open("logs", follow=True)
     await line.incoming.put(None)
     await line.frames()
-    assert len(desk.streams) == 0
+    assert len(sessions.streams) == 0
 
 
-async def test_many_lines_come_in_frames_of_a_bounded_size(desk: Desk, engine: FakeEngine) -> None:
+async def test_frames_have_a_limited_size(sessions: Sessions, engine: FakeEngine) -> None:
     unit = Unit("u1", "chatty", 1)
     await engine.start(unit, Launch(name="web-0", options={"stdout": ["x" * 1000] * 20_000}))
-    line = await desk.open("logs", task="chatty")
+    line = await sessions.open("logs", task="chatty")
     frames = await line.frames()
     assert sum(frame.count(b"\n") for frame in frames) == 20_000
     assert max(len(frame) for frame in frames) <= 40_000
 
 
-async def test_exec_has_output_and_an_exit_code(desk: Desk) -> None:
-    frames = await (await desk.open("exec", command=("echo", "hi"))).frames()
+async def test_exec_has_output_and_an_exit_code(sessions: Sessions) -> None:
+    frames = await (await sessions.open("exec", command=("echo", "hi"))).frames()
     assert frames == [bytes([STDOUT]) + b"hi\n", bytes([END]) + b'{"code":0}']
-    frames = await (await desk.open("exec", command=("exit", "7"))).frames()
+    frames = await (await sessions.open("exec", command=("exit", "7"))).frames()
     assert frames == [bytes([END]) + b'{"code":7}']
 
 
-async def test_exec_takes_input_until_its_end(desk: Desk) -> None:
-    line = await desk.open("exec", command=("cat",), stdin=True)
+async def test_exec_takes_input_until_its_end(sessions: Sessions) -> None:
+    line = await sessions.open("exec", command=("cat",), stdin=True)
     await line.incoming.put(bytes([STDIN]) + b"hello")
     await line.incoming.put(b"")
     await line.incoming.put(bytes([99]) + b"from a newer client")
@@ -184,12 +184,12 @@ async def test_exec_takes_input_until_its_end(desk: Desk) -> None:
     assert frames[-1] == bytes([END]) + b'{"code":0}'
 
 
-async def test_without_input_a_command_sees_its_end_at_once(desk: Desk) -> None:
-    frames = await (await desk.open("exec", command=("cat",), stdin=False)).frames()
+async def test_without_input_a_command_sees_its_end_at_once(sessions: Sessions) -> None:
+    frames = await (await sessions.open("exec", command=("cat",), stdin=False)).frames()
     assert frames == [bytes([END]) + b'{"code":0}']
 
 
-async def test_a_terminal_is_resized_and_nonsense_is_passed_over(desk: Desk, engine: FakeEngine) -> None:
+async def test_a_terminal_is_resized_and_invalid_frames_are_ignored(sessions: Sessions, engine: FakeEngine) -> None:
     sizes: list[tuple[int, int]] = []
     original = engine.exec
 
@@ -203,7 +203,7 @@ async def test_a_terminal_is_resized_and_nonsense_is_passed_over(desk: Desk, eng
         return execution
 
     engine.exec = remember  # type: ignore[method-assign]
-    line = await desk.open("exec", command=("cat",), terminal=True, stdin=True)
+    line = await sessions.open("exec", command=("cat",), terminal=True, stdin=True)
     for data in (b"garbage", b'{"rows": -1, "columns": 5}', b'{"rows": 50, "columns": 120}'):
         await line.incoming.put(bytes([RESIZE]) + data)
     await line.incoming.put(bytes([STDIN]))
@@ -211,59 +211,61 @@ async def test_a_terminal_is_resized_and_nonsense_is_passed_over(desk: Desk, eng
     assert sizes == [(50, 120)]
 
 
-async def test_a_caller_who_hangs_up_ends_the_command(desk: Desk, engine: FakeEngine) -> None:
-    line = await desk.open("exec", command=("cat",), stdin=True)
+async def test_a_client_that_disconnects_ends_the_command(sessions: Sessions, engine: FakeEngine) -> None:
+    line = await sessions.open("exec", command=("cat",), stdin=True)
     await line.incoming.put(None)
     await line.frames()
-    assert len(desk.streams) == 0
+    assert len(sessions.streams) == 0
 
 
-async def test_a_load_ends_with_what_became_of_the_image(desk: Desk) -> None:
-    frames = await (await desk.open("load", image=ImageFile(kind="archive", size=7))).frames()
+async def test_an_upload_ends_with_its_results(sessions: Sessions) -> None:
+    frames = await (await sessions.open("load", image=ImageFile(kind="archive", size=7))).frames()
     assert frames == [bytes([END]) + b'{"size":7}']
 
 
-async def test_what_cannot_be_served_is_said(desk: Desk, engine: FakeEngine) -> None:
-    problem = (await (await desk.open("logs", uid="u9")).frames())[-1]
+async def test_errors_are_sent_to_the_client(sessions: Sessions, engine: FakeEngine) -> None:
+    problem = (await (await sessions.open("logs", uid="u9")).frames())[-1]
     assert problem[0] == END
     assert msgspec.json.decode(problem[1:])["code"] == "not_found"
     engine.end(UNIT)
-    problem = (await (await desk.open("exec", command=("cat",))).frames())[-1]
+    problem = (await (await sessions.open("exec", command=("cat",))).frames())[-1]
     assert "not running" in msgspec.json.decode(problem[1:])["detail"]
 
 
-async def test_one_too_many_is_refused_and_the_others_go_on(engine: FakeEngine) -> None:
-    desk = Desk(engine, most=2)
+async def test_a_session_over_the_limit_is_refused_and_the_others_go_on(engine: FakeEngine) -> None:
+    sessions = Sessions(engine, most=2)
     for _ in range(2):
-        await desk.open("logs", follow=True)
-    problem = (await (await desk.open("logs", follow=True)).frames())[-1]
+        await sessions.open("logs", follow=True)
+    problem = (await (await sessions.open("logs", follow=True)).frames())[-1]
     assert msgspec.json.decode(problem[1:])["code"] == "too_many"
-    assert len(desk.streams) == 2
-    await desk.streams.close()
-    assert len(desk.streams) == 0
+    assert len(sessions.streams) == 2
+    await sessions.streams.close()
+    assert len(sessions.streams) == 0
 
 
-async def test_a_session_is_served_once_however_often_it_is_seen(desk: Desk) -> None:
-    await (await desk.open("logs")).frames()
-    desk.streams.changed(Change(2, None, desk.session), SOURCE)
-    desk.streams.listed([desk.session], SOURCE)
+async def test_a_session_is_served_once_however_often_it_is_seen(sessions: Sessions) -> None:
+    await (await sessions.open("logs")).frames()
+    sessions.streams.changed(Change(2, None, sessions.session), SOURCE)
+    sessions.streams.listed([sessions.session], SOURCE)
     await asyncio.sleep(0.01)
-    assert len(desk.lines) == 1
+    assert len(sessions.lines) == 1
 
 
-async def test_a_server_that_does_not_answer_costs_one_session(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    desk.refuse = True
+async def test_a_server_that_does_not_answer_affects_one_session_only(
+    sessions: Sessions, caplog: pytest.LogCaptureFixture
+) -> None:
+    sessions.refuse = True
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
-            await desk.open("logs")
+            await sessions.open("logs")
     assert "cannot connect to the server of session s1: nobody waits" in caplog.text
-    assert len(desk.streams) == 0
+    assert len(sessions.streams) == 0
 
 
 # Which task.
 
 
-def test_the_only_main_is_meant_unless_another_is_named() -> None:
+def test_a_session_uses_the_only_main_task_unless_another_is_named() -> None:
     assert choose_task("", ["app"], ["init", "app", "ship"]) == "app"
     assert choose_task("ship", ["app"], ["init", "app", "ship"]) == "ship"
     with pytest.raises(NotFound, match="no task x"):

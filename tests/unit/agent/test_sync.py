@@ -1,4 +1,4 @@
-"""What the agent does next, case by case."""
+"""Decisions of `sync`, case by case."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_order_that_comes_again_starts_nothing_more() -> None:
 
 
 @pytest.mark.req("S0-27")
-def test_a_start_nobody_saw_is_ordered_again_under_the_same_token() -> None:
+def test_a_start_without_a_unit_is_repeated_with_the_same_unit() -> None:
     decision = decide(make_order(), memory=ONCE)
     assert [action.unit for action in decision.actions] == [unit(attempt=1)]
 
@@ -81,12 +81,12 @@ def test_nothing_is_decided_while_the_engine_does_not_answer() -> None:
     assert (decision.actions, decision.status, decision.memory) == ((), None, ONCE)
 
 
-def test_nothing_starts_before_there_was_time_for_news() -> None:
+def test_nothing_starts_before_the_agent_has_settled() -> None:
     assert decide(make_order(), settled=False).actions == ()
     assert decide(make_order(), exited(1), memory=ONCE, settled=False).memory == ONCE
 
 
-def test_what_runs_is_adopted_though_the_journal_is_lost() -> None:
+def test_running_units_are_adopted_if_the_journal_is_lost() -> None:
     decision = decide(make_order(), running(attempt=4), memory=Memory(engine="fake"))
     assert decision.actions == ()
     assert decision.memory.task("main").attempt == 4
@@ -94,7 +94,7 @@ def test_what_runs_is_adopted_though_the_journal_is_lost() -> None:
     assert decision.status.restarts == 3
 
 
-def test_two_live_units_of_one_task_are_brought_down_to_the_later_one() -> None:
+def test_of_two_running_units_of_a_task_the_earlier_one_is_stopped() -> None:
     decision = decide(make_order(), running(attempt=1), running(attempt=2), memory=ONCE)
     assert decision.actions == (Stop(unit(attempt=1), 10.0),)
 
@@ -189,7 +189,7 @@ def test_a_failing_init_task_is_tried_again_and_the_rest_waits() -> None:
         ("never", 1, Phase.FAILED),
     ],
 )
-def test_the_policy_says_what_follows_an_end(policy: Any, code: int, outcome: object) -> None:
+def test_the_restart_policy_decides_what_follows_an_end(policy: Any, code: int, outcome: object) -> None:
     decision = decide(make_order(policy=policy), exited(code), memory=ONCE)
     assert decision.status is not None
     if outcome == "again":
@@ -202,7 +202,7 @@ def test_the_policy_says_what_follows_an_end(policy: Any, code: int, outcome: ob
 
 
 @pytest.mark.req("S2-49")
-def test_pauses_double_up_to_their_most_and_the_end_is_a_crash_loop() -> None:
+def test_pauses_double_up_to_the_maximum_and_end_in_a_crash_loop() -> None:
     restart = Restart(attempts=4, delay=Seconds(10), max_delay=Seconds(30))
     order = make_order(restart=restart)
     memory, now, pauses = ONCE, NOW, []
@@ -260,27 +260,27 @@ def test_the_reason_of_the_end_is_shown_while_it_waits(reason: str) -> None:
     assert step.status.exit_code == code
 
 
-def test_what_cannot_start_fails_at_once_and_says_why() -> None:
+def test_a_task_that_cannot_start_fails_at_once_with_the_reason() -> None:
     step = decide(make_order(), exited(None, reason="StartFailed", message="no such program: rnu"), memory=ONCE)
     assert step.status is not None
     assert (step.status.phase, step.status.reason) == (Phase.FAILED, "StartFailed")
     assert "no such program: rnu" in step.status.message
 
 
-def test_what_an_engine_says_at_length_is_cut() -> None:
+def test_long_messages_of_an_engine_are_cut() -> None:
     step = decide(make_order(), exited(None, reason="StartFailed", message="x" * 100_000), memory=ONCE)
     assert step.status is not None
     assert len(step.status.message) == 1000
 
 
-def test_a_unit_that_its_engine_forgot_has_vanished_and_is_restarted() -> None:
+def test_a_unit_that_is_missing_from_its_engine_has_vanished_and_is_restarted() -> None:
     step = decide(make_order(), memory=ONCE, known=frozenset({unit()}))
     assert step.memory.task("main").attempt == 2
     assert step.status is not None
     assert step.status.reason == "Vanished"
 
 
-def test_the_clock_set_back_makes_nobody_wait_longer_than_the_pause() -> None:
+def test_a_clock_that_is_set_back_does_not_prolong_the_pause() -> None:
     memory = remember(main=TaskMemory(attempt=2, due=NOW + 10, pause=10.0))
     step = decide(make_order(), exited(1), memory=memory, now=NOW - 86_400)
     assert step.wake_at == NOW - 86_400 + 10
@@ -288,7 +288,7 @@ def test_the_clock_set_back_makes_nobody_wait_longer_than_the_pause() -> None:
     assert [type(action) for action in step.actions] == [Start]
 
 
-def test_the_unit_before_stays_for_its_logs_and_older_ones_are_removed() -> None:
+def test_the_previous_unit_is_kept_for_its_logs_and_older_ones_are_removed() -> None:
     memory = remember(main=TaskMemory(attempt=3))
     units = exited(attempt=1), exited(attempt=2), running(attempt=3)
     assert decide(make_order(), *units, memory=memory).actions == (Remove(unit(attempt=1)),)
@@ -313,7 +313,7 @@ def test_an_unhealthy_task_is_stopped_and_then_restarted_as_unhealthy() -> None:
 @pytest.mark.parametrize(
     ("opinion", "ready"), [(None, False), (ProbeResult(ready=False), False), (ProbeResult(), True)]
 )
-def test_a_task_with_a_readiness_probe_is_ready_only_once_it_was_shown(
+def test_a_task_with_a_readiness_probe_is_ready_only_once_the_probe_passed(
     opinion: ProbeResult | None, ready: bool
 ) -> None:
     order = make_order({"main": {"command": ["run"], "readiness": {"tcp": 80}}})
@@ -339,7 +339,7 @@ def test_a_stop_order_ends_in_stopped_with_its_reason() -> None:
     assert step.status.exit_code == 143
 
 
-def test_the_grace_of_the_order_counts_before_that_of_the_task() -> None:
+def test_the_grace_of_the_stop_order_overrides_that_of_the_task() -> None:
     order = make_order(stop=StopOrder(reason="drained", grace_seconds=1.5))
     assert decide(order, running(), memory=ONCE).actions == (Stop(unit(), 1.5),)
 
@@ -353,7 +353,7 @@ def test_mains_are_stopped_before_sidecars() -> None:
     assert step.actions == (Stop(unit("ship"), 4.0),)
 
 
-def test_what_was_told_to_stop_before_it_began_never_begins() -> None:
+def test_an_instance_stopped_before_its_start_never_starts() -> None:
     step = decide(make_order(stop=STOP))
     assert step.actions == ()
     assert step.status is not None
@@ -362,7 +362,7 @@ def test_what_was_told_to_stop_before_it_began_never_begins() -> None:
     assert decide(without).memory.over
 
 
-def test_what_had_completed_before_the_stop_order_has_succeeded() -> None:
+def test_an_instance_that_completed_before_the_stop_order_has_succeeded() -> None:
     step = decide(make_order(stop=STOP, policy="on-failure"), exited(0), memory=ONCE, status=RUNNING)
     assert step.status is not None
     assert step.status.phase is Phase.SUCCEEDED
@@ -376,20 +376,20 @@ def test_a_stopped_instance_is_kept_until_its_object_is_gone_and_then_removed() 
     assert decide(order, memory=over.memory, gone=True).forget
 
 
-def test_what_nobody_wants_any_more_is_stopped_then_removed_then_forgotten() -> None:
+def test_a_withdrawn_instance_is_stopped_then_removed_then_forgotten() -> None:
     order = make_order()
     assert decide(order, running(), memory=ONCE, gone=True).actions == (Stop(unit(), 10.0),)
     assert decide(order, exited(143), memory=ONCE, gone=True).actions == (Remove(unit()),)
     assert decide(order, memory=ONCE, gone=True).forget
 
 
-def test_an_instance_that_is_over_in_the_store_is_not_begun_here() -> None:
+def test_an_instance_that_has_ended_in_the_store_is_not_started() -> None:
     over = InstanceStatus(phase=Phase.SUCCEEDED, since=NOW - 5)
     step = decide(make_order(status=over), memory=Memory())
     assert (step.actions, step.status) == ((), over)
 
 
-def test_what_is_held_is_neither_stopped_nor_started_again() -> None:
+def test_a_held_instance_is_neither_stopped_nor_restarted() -> None:
     held = msgspec.structs.replace(ONCE, held="another epoch")
     assert decide(make_order(), running(), memory=held).actions == ()
     assert decide(make_order(), exited(1), memory=held).memory == held
@@ -398,7 +398,7 @@ def test_what_is_held_is_neither_stopped_nor_started_again() -> None:
 # Refusing and waiting.
 
 
-def test_what_does_not_fit_is_refused_before_it_begins() -> None:
+def test_an_instance_that_does_not_fit_is_refused_before_its_start() -> None:
     step = decide(make_order(), refusal="it asks for cpu 9")
     assert step.status is not None
     assert (step.status.phase, step.status.reason, step.status.message) == (
@@ -409,11 +409,11 @@ def test_what_does_not_fit_is_refused_before_it_begins() -> None:
     assert step.actions == ()
 
 
-def test_what_runs_already_is_not_refused_any_more() -> None:
+def test_a_running_instance_is_not_refused() -> None:
     assert decide(make_order(), running(), memory=ONCE, refusal="too big").memory.ending is None
 
 
-def test_what_must_wait_says_so() -> None:
+def test_a_waiting_instance_shows_the_reason() -> None:
     step = decide(make_order(), wait="its room is still held")
     assert step.status is not None
     assert (step.status.phase, step.status.reason) == (Phase.RESERVED, "Waiting")
@@ -425,7 +425,7 @@ def test_what_must_wait_says_so() -> None:
 CUT: dict[str, Any] = {"stop_after": SecondsOrNever(60)}
 
 
-def test_without_a_control_plane_for_too_long_the_agent_stops_it_itself() -> None:
+def test_an_instance_is_stopped_when_the_control_plane_is_silent_for_longer_than_stop_after() -> None:
     order = make_order(**CUT)
     before = decide(order, running(), memory=ONCE, silence=59.0)
     assert before.actions == ()
@@ -440,20 +440,18 @@ def test_without_a_control_plane_for_too_long_the_agent_stops_it_itself() -> Non
 @pytest.mark.parametrize(
     ("memory", "fields"), [(ONCE, {"settled": False}), (Memory(), {}), (Memory(), {"wait": "room"})]
 )
-def test_what_nothing_can_be_done_about_yet_is_not_looked_at_again_at_once(
-    memory: Memory, fields: dict[str, Any]
-) -> None:
+def test_a_blocked_instance_is_checked_again_after_a_pause(memory: Memory, fields: dict[str, Any]) -> None:
     units = (running(),) if memory.tasks else ()
     step = decide(make_order(**CUT), *units, memory=memory, silence=100.0, **fields)
     assert step.actions == ()
     assert step.wake_at is None or step.wake_at >= NOW + 1
 
 
-def test_without_such_a_limit_silence_changes_nothing() -> None:
+def test_without_stop_after_silence_changes_nothing() -> None:
     assert decide(make_order(), running(), memory=ONCE, silence=1e9).actions == ()
 
 
-def test_after_a_boot_what_must_not_run_alone_waits_for_the_control_plane() -> None:
+def test_after_a_boot_an_instance_with_stop_after_waits_for_the_control_plane() -> None:
     vanished = exited(None, reason="Vanished", at=NOW - 100)
     step = decide(make_order(**CUT), vanished, memory=ONCE, recent_silence=float("inf"))
     assert step.actions == ()

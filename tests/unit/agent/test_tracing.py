@@ -1,4 +1,4 @@
-"""The agent's part of a trace ends when the cluster knows how it went; what begins again is another trace."""
+"""The agent's spans end when the status is stored; a restart is another trace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def instance(phase: Phase, *, marked: bool = True) -> Instance:
     return made.changed(meta=msgspec.structs.replace(made.meta, trace=mark), status=InstanceStatus(phase=phase))
 
 
-def test_what_carries_no_mark_or_runs_already_is_in_no_trace() -> None:
+def test_instances_without_trace_context_or_already_running_get_no_trace() -> None:
     tracing = Tracing(Tracer())
     assert tracing.begin(instance(Phase.RESERVED, marked=False)) is None
     assert tracing.begin(instance(Phase.RUNNING)) is None
@@ -34,7 +34,7 @@ def test_what_carries_no_mark_or_runs_already_is_in_no_trace() -> None:
     assert tracing.begin_restart(instance(Phase.RUNNING, marked=False)) is None
 
 
-def test_a_story_goes_from_the_order_to_the_report_that_it_runs() -> None:
+def test_a_trace_spans_from_the_order_to_the_report_of_running() -> None:
     tracer = Tracer()
     trace = Tracing(tracer).begin(instance(Phase.RESERVED))
     assert trace is not None
@@ -54,7 +54,7 @@ def test_a_story_goes_from_the_order_to_the_report_that_it_runs() -> None:
     assert (task.attributes["mandor.task"], task.attributes["mandor.attempt"]) == ("main", 1)
 
 
-def test_a_task_that_does_not_start_and_an_instance_that_fails_say_why() -> None:
+def test_spans_of_failed_starts_and_instances_have_the_reason() -> None:
     tracer = Tracer()
     trace = Tracing(tracer).begin(instance(Phase.RESERVED))
     assert trace is not None
@@ -70,7 +70,7 @@ def test_a_task_that_does_not_start_and_an_instance_that_fails_say_why() -> None
     assert (whole.failure, whole.attributes["error.type"]) == ("it failed twice", "CrashLoop")
 
 
-def test_a_restart_is_a_trace_of_its_own_that_points_to_the_first() -> None:
+def test_a_restart_is_a_new_trace_with_a_link_to_the_first() -> None:
     tracer = Tracer()
     trace = Tracing(tracer).begin_restart(instance(Phase.RUNNING))
     assert trace is not None

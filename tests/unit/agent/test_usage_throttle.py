@@ -1,4 +1,4 @@
-"""How busy a node is reaches the store when it matters, and rarely."""
+"""Usage of the node is written when it changes enough, and rarely."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _load(clock: ManualClock, cpu: int = 0, who: tuple[str, ...] = ()) -> UsageT
     return load
 
 
-async def test_a_little_more_is_told_after_a_while_and_a_lot_more_sooner() -> None:
+async def test_large_changes_are_reported_sooner_than_notable_ones() -> None:
     clock = ManualClock()
     load = _load(clock)
     await clock.advance(SUDDEN_SECONDS)
@@ -34,7 +34,7 @@ async def test_a_little_more_is_told_after_a_while_and_a_lot_more_sooner() -> No
     assert load.reported == Resources(2_500, 0, 0)
 
 
-async def test_after_instances_came_or_went_the_same_is_told_again() -> None:
+async def test_other_instances_cause_a_report_of_the_same_usage() -> None:
     clock = ManualClock()
     load = _load(clock, 50, ("a",))
     await clock.advance(STEADY_SECONDS)
@@ -42,13 +42,13 @@ async def test_after_instances_came_or_went_the_same_is_told_again() -> None:
     assert load.measured(Resources(51, 0, 0), HAS, ("a", "b")), "it is in the measure now, whatever it requested"
 
 
-def test_a_part_of_a_machine_uses_what_its_instances_use() -> None:
+def test_the_usage_of_a_partial_node_is_that_of_its_instances() -> None:
     own = {"a": InstanceUsage(cpu_milli=5, memory_bytes=7), "b": InstanceUsage(cpu_milli=1)}
     assert used_by_own(own) == Resources(6, 7, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 3)), max_size=200))
-async def test_whatever_is_measured_a_node_is_written_at_most_every_ten_seconds(
+async def test_usage_is_written_at_most_every_ten_seconds(
     metrics: list[tuple[int, int]],
 ) -> None:
     clock, times = ManualClock(), []

@@ -1,4 +1,4 @@
-"""Whose word it is that an instance is absent."""
+"""What happens to an instance that the control plane does not list."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SAME = Source("c1", 3, 100)
         (Source("c1", 3, 5), 0, "gone"),
     ],
 )
-def test_only_the_cluster_and_epoch_that_gave_an_order_can_take_it_back(
+def test_only_the_cluster_and_epoch_that_gave_an_order_can_withdraw_it(
     source: Source, forget: int, verdict: str
 ) -> None:
     assert judge_missing(make_order(epoch=3, version=5), source, forget)[0] == verdict
 
 
 @pytest.mark.parametrize(("forget", "verdict"), [(0, "held"), (1, "gone")])
-def test_what_no_order_speaks_of_is_left_alone_unless_it_may_be_forgotten(forget: int, verdict: str) -> None:
+def test_units_without_an_order_are_held_unless_the_node_may_forget_them(forget: int, verdict: str) -> None:
     assert judge_missing(None, SAME, forget)[0] == verdict

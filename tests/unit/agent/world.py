@@ -1,4 +1,4 @@
-"""One node on a clock that tests turn: a memory store, a fake engine and an agent that can be killed and reborn."""
+"""One node on a manual clock: a memory store, a fake engine and an agent that can be killed and started again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def inline(work: Callable[..., Any], /, *args: Any) -> Any:
 
 
 class Wire(Store):
-    """The store as an agent reaches it: the wire can be cut, and the store behind it exchanged."""
+    """The store as an agent reaches it: the connection can be cut and the store replaced."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
@@ -242,7 +242,7 @@ class World:
             left -= step
 
     async def until(self, true: Callable[[], Any], seconds: float = 60.0, step: float = 0.5) -> None:
-        """Until it holds, or fail."""
+        """Advance the clock until the condition is true, or fail."""
         for _ in range(int(seconds / step) + 1):
             if await true():
                 return
@@ -260,7 +260,7 @@ class World:
 
 @asynccontextmanager
 async def open_world(data: Path, **settings: Any) -> AsyncIterator[World]:
-    """A founded cluster with one node, whose agent runs."""
+    """Open a cluster with one node whose agent runs."""
     world = World(data, ManualClock(), **settings)
     await world.found()
     await world.boot_agent()

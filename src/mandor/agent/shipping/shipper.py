@@ -41,7 +41,7 @@ BACKOFF = Backoff(1, 30, jitter=0.3)
 
 
 class ReadPosition(Struct, frozen=True, gc=False, omit_defaults=True):
-    """How far the log of a unit was read: the time of the last line, and the number of lines of exactly that time."""
+    """Position in the log of a unit: the time of the last line read, and the number of lines of exactly that time."""
 
     at: float = 0.0
     same: int = 0

@@ -1,4 +1,4 @@
-"""Rates and places: no more than is allowed, and nothing twice or left out."""
+"""Token buckets and read positions: no more than the rate, and every line exactly once."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ times = st.lists(st.integers(0, 2000), min_size=1, max_size=200).map(lambda foun
 
 @pytest.mark.req("S2-40")
 @given(times.map(sorted), st.integers(1, 20))
-def test_no_stretch_of_time_lets_more_through_than_the_rate_and_the_burst(at: list[float], rate: int) -> None:
+def test_no_interval_passes_more_than_rate_and_burst(at: list[float], rate: int) -> None:
     bucket = TokenBucket(rate)
     taken = [each for each in at if bucket.take(each)]
     for first in range(len(taken)):
@@ -22,21 +22,21 @@ def test_no_stretch_of_time_lets_more_through_than_the_rate_and_the_burst(at: li
 
 
 @given(times, st.integers(1, 20))
-def test_every_line_is_taken_or_counted_as_dropped(at: list[float], rate: int) -> None:
+def test_every_line_passes_or_is_counted_as_dropped(at: list[float], rate: int) -> None:
     bucket = TokenBucket(rate)
     taken = sum(bucket.take(each) for each in at)
     assert taken + bucket.take_dropped() == len(at)
     assert bucket.take_dropped() == 0
 
 
-def test_who_stays_below_the_rate_is_never_limited_whatever_time_it_is_read_at() -> None:
+def test_lines_below_the_rate_always_pass_whenever_they_are_read() -> None:
     bucket = TokenBucket(10)
     assert all(bucket.take(1_700_000_000 + number / 10) for number in range(1000))
 
 
 @given(st.lists(st.integers(0, 5), max_size=60).map(sorted), st.data())
 def test_a_log_that_is_read_in_pieces_is_read_once(at: list[int], data: st.DataObject) -> None:
-    """Each piece is read from the time of the last line on, as engines can."""
+    """Each part is read from the time of the last line on, as engines allow."""
     place = ReadPosition()
     read: list[int] = []
     numbered = [(float(each), number) for number, each in enumerate(at)]
@@ -51,11 +51,11 @@ def test_a_log_that_is_read_in_pieces_is_read_once(at: list[int], data: st.DataO
     assert read == list(range(len(numbered)))
 
 
-def test_what_a_clock_that_was_set_back_stamps_is_new_behind_the_place() -> None:
+def test_lines_with_earlier_times_after_the_position_are_new() -> None:
     resumed = ResumeFilter(ReadPosition(10.0, 2))
     assert [resumed.fresh(at) for at in (9.0, 10.0, 10.0, 10.0, 8.0)] == [False, False, False, True, True]
 
 
-def test_a_line_that_is_too_long_is_cut_and_says_so() -> None:
+def test_a_line_that_is_too_long_is_cut_and_marked() -> None:
     assert clean_text(b"a\xffb") == "a\N{REPLACEMENT CHARACTER}b"
     assert clean_text(b"x" * (TEXT_MOST + 3)).endswith("… (3 more bytes)")

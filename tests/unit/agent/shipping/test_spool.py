@@ -1,4 +1,4 @@
-"""The spool: what goes in comes out in order, or is counted; never more than the bound; a crash takes nothing away."""
+"""The spool: lines come out in order or are counted as dropped; its size is limited; a crash loses nothing."""
 
 import tempfile
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_a_damaged_line_is_counted_and_the_others_come(tmp_path: Path) -> None:
     assert (spool.waiting, spool.dropped) == (0, 1)
 
 
-def test_a_smaller_bound_holds_at_once(tmp_path: Path) -> None:
+def test_a_smaller_limit_applies_at_once(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 100_000)
     spool.append([line(number, 100) for number in range(500)])
     spool.resize(20_000)
@@ -100,7 +100,7 @@ def test_a_smaller_bound_holds_at_once(tmp_path: Path) -> None:
     assert spool.waiting + spool.dropped == 500
 
 
-def test_a_line_larger_than_a_part_is_kept_all_the_same(tmp_path: Path) -> None:
+def test_a_line_larger_than_a_segment_is_stored(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 1000)
     spool.append([line(0, 600), line(1, 600)])
     assert spool.waiting + spool.dropped == 2
