@@ -26,7 +26,6 @@ CYCLES = {
         f"mandor.placement.framework.{name}" for name in ("dry_run", "incremental", "points", "profile", "runtime")
     ),
     frozenset({"mandor.placement.allocation_state", "mandor.placement.table"}),
-    frozenset({"mandor.telemetry.span", "mandor.telemetry.tracer"}),
 }
 """Import cycles that are known. The list may only shrink."""
 

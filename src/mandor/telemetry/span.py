@@ -1,17 +1,14 @@
 """Span: one step of a trace, and the current span of a task."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import IntEnum
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mandor.telemetry.context import SpanContext
-
-if TYPE_CHECKING:
-    from mandor.telemetry.tracer import Tracer
 
 Value = str | int | float | bool | tuple[str, ...] | tuple[int, ...]
 MESSAGE_MOST = 1000
@@ -27,9 +24,25 @@ class Kind(IntEnum):
     CONSUMER = 5
 
 
+class SpanFactory(Protocol):
+    """Starts and ends child spans; implemented by the tracer that made the span."""
+
+    def below(
+        self,
+        parent: "Span",
+        name: str,
+        kind: Kind = Kind.INTERNAL,
+        *,
+        start: int = 0,
+        attributes: dict[str, Value] | None = None,
+    ) -> "Span": ...
+
+    def ending(self, span: "Span") -> AbstractContextManager["Span"]: ...
+
+
 @dataclass(slots=True, eq=False)
 class Span:
-    tracer: "Tracer"
+    tracer: "SpanFactory"
     context: SpanContext
     name: str
     kind: Kind = Kind.INTERNAL
