@@ -317,7 +317,7 @@ async def test_no_folder_is_made_on_the_node_for_a_mount(bench: Bench, tmp_path:
         ended = await bench.ended(unit)
         if level == "privileged":
             assert ended.reason == "StartFailed"
-            assert "there is no" in ended.message
+            assert "does not exist on this node" in ended.message
         else:
             assert ended.reason == "Completed"
         assert not target.parent.exists()

@@ -1,4 +1,4 @@
-"""What every engine must do. Subclass `EngineSuite`, say how to make an engine, run pytest.
+"""Conformance suite for engines. Subclass `EngineSuite`, define `make_engine`, run pytest.
 
 class TestMyEngine(EngineSuite):
     image = "busybox"  # for engines that run images; it must have a POSIX shell
@@ -37,7 +37,7 @@ LOADS = {"archive", "incus"}
 class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
     @pytest.fixture(autouse=True)
     async def nothing_is_left(self) -> AsyncIterator[None]:
-        """Whatever a test starts and removes leaves no process, no cgroup and no mount."""
+        """Check that removed units leave no process, no cgroup and no mount."""
         self._uids: list[str] = []
         yield
         await self._until(lambda: _finished(not self.traces(self._uids)), lambda: f"left: {self.traces(self._uids)}")
@@ -53,9 +53,9 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
             for observed in await engine.list():
                 await engine.remove(observed.unit)
 
-    # Begin, end, forget.
+    # Start, stop, remove.
 
-    async def test_it_says_what_it_can_do_in_words_that_are_known(self, engine: Engine) -> None:
+    async def test_its_capabilities_have_known_names(self, engine: Engine) -> None:
         capabilities = await engine.probe()
         assert capabilities.limits <= LIMITS
         assert capabilities.extras <= EXTRAS
@@ -77,7 +77,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         assert unit not in await self._units(engine)
 
     @pytest.mark.req("S0-27")
-    async def test_starting_again_begins_nothing_anew(self, engine: Engine) -> None:
+    async def test_a_second_start_starts_nothing(self, engine: Engine) -> None:
         unit, launch = self._unit(), self.sleeps()
         await asyncio.gather(*(engine.start(unit, launch) for _ in range(5)))
         await self._running(engine, unit)
@@ -88,14 +88,14 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         assert await self._lines(engine, unit) == ["begun"]
 
     @pytest.mark.req("S0-27")
-    async def test_a_unit_that_is_over_is_not_started_again(self, engine: Engine) -> None:
+    async def test_an_exited_unit_is_not_started_again(self, engine: Engine) -> None:
         unit = await self._start(engine, self.prints(["once"]))
         before = await self._ended(engine, unit)
         await engine.start(unit, self.prints(["twice"]))
         assert await self._look(engine, unit) == before
         assert await self._lines(engine, unit) == ["once"]
 
-    async def test_attempts_and_tasks_of_an_instance_are_units_of_their_own(self, engine: Engine) -> None:
+    async def test_attempts_and_tasks_of_an_instance_are_separate_units(self, engine: Engine) -> None:
         uid = self._unit().uid
         units = [Unit(uid, "main", 0), Unit(uid, "main", 1), Unit(uid, "log-shipper", 0)]
         await asyncio.gather(*(engine.start(unit, self.sleeps()) for unit in units))
@@ -112,7 +112,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         await asyncio.gather(*(engine.remove(unit) for unit in units))
         assert await engine.list() == []
 
-    async def test_what_nobody_knows_can_be_stopped_and_removed_without_effect(self, engine: Engine) -> None:
+    async def test_stop_and_remove_of_an_unknown_unit_do_nothing(self, engine: Engine) -> None:
         other = await self._start(engine, self.sleeps())
         unit = self._unit()
         await engine.stop(unit, grace_seconds=0)
@@ -140,13 +140,13 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         await engine.stop(unit, grace_seconds=0)
         assert (await self._ended(engine, unit)).phase is UnitPhase.EXITED
 
-    async def test_removing_ends_what_runs(self, engine: Engine) -> None:
+    async def test_remove_ends_a_running_unit(self, engine: Engine) -> None:
         unit = await self._start(engine, self.ignores())
         await self._printed(engine, unit, 1)
         await engine.remove(unit)
         assert await engine.list() == []
 
-    # How it ends.
+    # Ends.
 
     @pytest.mark.req("S2-44")
     @pytest.mark.parametrize("code", [0, 1, 7, 255])
@@ -156,25 +156,25 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         assert (ended.exit_code, ended.reason) == (code, "Error" if code else "Completed")
 
     @pytest.mark.req("S2-44")
-    async def test_dying_of_a_signal_is_told(self, engine: Engine) -> None:
+    async def test_an_end_by_a_signal_is_reported(self, engine: Engine) -> None:
         unit = await self._start(engine, self.dies("SIGKILL"))
         ended = await self._ended(engine, unit)
         assert (ended.exit_code, ended.reason) == (137, "Signalled")
 
     @pytest.mark.req("S2-44")
-    async def test_what_cannot_start_is_over_with_the_reason(self, engine: Engine) -> None:
+    async def test_a_unit_that_cannot_start_is_listed_as_exited_with_a_reason(self, engine: Engine) -> None:
         unit = await self._start(engine, self.cannot_start())
         ended = await self._ended(engine, unit)
         assert ended.reason == "StartFailed"
         assert ended.message
 
-    async def test_it_is_asked_to_stop_with_the_signal_it_names(self, engine: Engine) -> None:
+    async def test_stop_sends_the_signal_of_the_launch(self, engine: Engine) -> None:
         unit = await self._start(engine, self.obeys("SIGUSR1", 42))
         await self._printed(engine, unit, 1)
         await engine.stop(unit, grace_seconds=self.patience_seconds)
         assert (await self._look(engine, unit)).exit_code == 42
 
-    async def test_what_does_not_listen_is_killed_when_the_grace_is_over(self, engine: Engine) -> None:
+    async def test_a_task_that_ignores_the_stop_signal_is_killed_after_the_grace(self, engine: Engine) -> None:
         unit = await self._start(engine, self.ignores())
         await self._printed(engine, unit, 1)
         await engine.stop(unit, grace_seconds=0.5)
@@ -182,7 +182,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         assert (ended.exit_code, ended.reason) == (137, "Signalled")
         assert ended.finished_at - ended.started_at >= 0.5
 
-    # What it gets.
+    # Launches.
 
     @pytest.mark.req("S0-13")
     async def test_the_command_gets_its_arguments_as_they_are(self, engine: Engine) -> None:
@@ -194,22 +194,22 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         launch = self.shows_variable("GREETING", env={"GREETING": "hello = 'world' $PATH é"})
         assert await self._output(engine, launch) == ["hello = 'world' $PATH é"]
 
-    async def test_the_agents_own_environment_stays_with_it(
+    async def test_the_environment_of_the_agent_is_not_passed_on(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MANDOR_SUITE_SECRET", "do not tell")
         assert await self._output(engine, self.shows_variable("MANDOR_SUITE_SECRET")) == [""]
 
     @pytest.mark.req("S0-13")
-    async def test_files_are_in_place_before_it_begins(self, engine: Engine) -> None:
+    async def test_files_exist_before_the_task_starts(self, engine: Engine) -> None:
         files = (File(path="conf/app.ini", content="first\nsecond é\n"), File(path="key", content="k", mode="0600"))
         assert await self._output(engine, self.shows_file("conf/app.ini", files=files)) == ["first", "second é"]
         assert await self._output(engine, self.shows_mode("key", files=files)) == ["600"]
 
-    async def test_it_works_in_the_folder_it_names(self, engine: Engine) -> None:
+    async def test_a_task_starts_in_its_working_directory(self, engine: Engine) -> None:
         assert await self._output(engine, self.shows_folder(working_dir="/tmp")) == ["/tmp"]
 
-    async def test_it_runs_as_the_user_it_names_or_not_at_all(self, engine: Engine) -> None:
+    async def test_a_task_runs_as_its_user_or_not_at_all(self, engine: Engine) -> None:
         launch = self.shows_user(user=self.other_user)
         if "user" in (await engine.probe()).extras:
             assert await self._output(engine, launch) == [self.other_user]
@@ -218,7 +218,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
             assert (await self._ended(engine, unit)).reason == "StartFailed"
 
     @pytest.mark.req("S2-44")
-    async def test_too_much_memory_is_seen_as_such(self, engine: Engine) -> None:
+    async def test_an_end_for_lack_of_memory_is_reported(self, engine: Engine) -> None:
         limit = self.memory_limit_bytes
         if "memory" not in (await engine.probe()).limits:
             unit = await self._start(engine, self.exits(0, memory_bytes=limit))
@@ -231,7 +231,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         async def known() -> bool:
             return (await self._look(engine, unit)).reason == "OOMKilled"
 
-        # Some hear of the end before they hear of its cause.
+        # Some engines report the end before its cause.
         await self._until(known, lambda: f"it ended as {ended.reason}: {ended.message}")
 
     async def test_processor_time_is_limited_where_that_is_announced(self, engine: Engine) -> None:
@@ -242,7 +242,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         if "cpu" in capabilities.limits and "stats" in capabilities.extras:
             await asyncio.sleep(2.0)
             used = (await engine.usage())[unit].cpu_seconds
-            # Only an upper bound: on a busy machine it may get less. A period's worth may be ahead.
+            # Only an upper bound: on a busy machine it gets less. It may be ahead by one period.
             assert used <= 0.2 * (time.monotonic() - begun) * 1.5 + 0.1
         await engine.stop(unit, grace_seconds=self.patience_seconds)
         assert (await self._look(engine, unit)).exit_code == 0
@@ -253,9 +253,9 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         limited = "processes" in (await engine.probe()).limits
         assert ended.reason == ("Error" if limited else "Completed")
 
-    # What it says.
+    # Logs.
 
-    async def test_both_streams_are_kept_with_their_times(self, engine: Engine) -> None:
+    async def test_logs_have_both_streams_with_times(self, engine: Engine) -> None:
         begun = time.time()
         unit = await self._start(engine, self.prints(["one", "", " three "], ["oops"]))
         await self._ended(engine, unit)
@@ -298,7 +298,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         assert [line.text for line in seen] == [f"tick {n}".encode() for n in range(len(seen))]
         assert [line.text.decode() for line in seen] == await self._lines(engine, unit)
 
-    async def test_a_unit_nobody_knows_has_no_logs(self, engine: Engine) -> None:
+    async def test_an_unknown_unit_has_no_logs(self, engine: Engine) -> None:
         with pytest.raises(NotFound):
             async for _ in engine.logs(self._unit()):
                 pass
@@ -328,10 +328,10 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         with pytest.raises(NotFound):
             await engine.signal(unit, "SIGHUP")
 
-    # Inside.
+    # Commands beside the task.
 
     @where_announced("exec")
-    async def test_a_command_runs_beside_the_task(self, engine: Engine) -> None:
+    async def test_a_command_runs_in_a_running_unit(self, engine: Engine) -> None:
         unit = await self._start(engine, self.sleeps(env={"WORD": "from the unit"}))
         await self._running(engine, unit)
         assert await self._run(engine, unit, self.says("hello")) == (b"hello\n", b"", 0)
@@ -341,7 +341,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         assert (await self._look(engine, unit)).phase is UnitPhase.RUNNING
 
     @where_announced("exec")
-    async def test_what_goes_in_comes_out(self, engine: Engine) -> None:
+    async def test_input_of_a_command_reaches_it(self, engine: Engine) -> None:
         unit = await self._start(engine, self.sleeps())
         await self._running(engine, unit)
         data = bytes(range(256)) * 2048
@@ -368,7 +368,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         assert (await self._look(engine, unit)).phase is UnitPhase.RUNNING
 
     @where_announced("exec")
-    async def test_nothing_runs_beside_what_does_not_run(self, engine: Engine) -> None:
+    async def test_no_command_runs_in_an_exited_unit(self, engine: Engine) -> None:
         unit = await self._start(engine, self.exits(0))
         await self._ended(engine, unit)
         for each in (unit, self._unit()):
@@ -376,7 +376,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
                 await engine.exec(each, self.says("hello"))
 
     @pytest.mark.req("S2-26")
-    async def test_what_a_unit_uses_is_counted_while_it_runs(self, engine: Engine) -> None:
+    async def test_usage_of_a_running_unit_is_measured(self, engine: Engine) -> None:
         unit, other = await self._start(engine, self.burns_cpu()), await self._start(engine, self.exits(0))
         await self._ended(engine, other)
         if "stats" not in (await engine.probe()).extras:
@@ -393,7 +393,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         assert type(used[unit].memory_bytes) is int, "only a plain number is one to a server, too"
 
     @where_announced("events")
-    async def test_an_end_is_told_at_once(self, engine: Engine) -> None:
+    async def test_an_end_sends_an_event(self, engine: Engine) -> None:
         unit = await self._start(engine, self.sleeps())
         await self._printed(engine, unit, 1)
         events = engine.events()
@@ -404,10 +404,10 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
                     break
         await stopping
 
-    # Whose it is.
+    # Ownership.
 
     @pytest.mark.req("S0-14")
-    async def test_what_is_not_mandors_is_neither_shown_nor_touched(self, engine: Engine) -> None:
+    async def test_foreign_objects_are_neither_listed_nor_changed(self, engine: Engine) -> None:
         with self.foreigner() as lives:
             unit = await self._start(engine, self.ignores())
             await self._running(engine, unit)
@@ -418,12 +418,12 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
             assert lives()
 
     @pytest.mark.req("S0-29")
-    async def test_an_engine_made_anew_adopts_what_runs(self, directory: Path) -> None:
+    async def test_a_new_engine_object_lists_running_units(self, directory: Path) -> None:
         async with self.make_engine(directory) as engine:
             unit = await self._start(engine, self.ticks())
             before = await self._running(engine, unit)
         async with self.make_engine(directory) as again:
-            # Its address may have come meanwhile.
+            # It may have got its address meanwhile.
             assert [replace(each, address=before.address) for each in await again.list()] == [before]
             await again.start(unit, self.ticks())
             count = len(await self._lines(again, unit))
@@ -436,7 +436,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
             assert await again.list() == []
 
     @pytest.mark.req("S0-29")
-    async def test_an_end_while_no_engine_looked_is_known_afterwards(self, directory: Path) -> None:
+    async def test_an_end_without_an_engine_object_is_reported_later(self, directory: Path) -> None:
         async with self.make_engine(directory) as engine:
             unit = await self._start(engine, self.exits_later(0.5, 9))
             over = await self._start(engine, self.exits(3))

@@ -1,4 +1,4 @@
-"""What differs from engine to engine in the conformance suite: how to make one, and launches by what they do."""
+"""Hooks of the engine suite: the factory of an engine, launches and commands by their effect."""
 
 import shlex
 import subprocess
@@ -16,47 +16,47 @@ MIB = 1024 * 1024
 
 
 class Line(Protocol):
-    """The way from an engine to its daemon, on which one order can be held up."""
+    """The connection from an engine to its daemon, on which one request can be delayed."""
 
     engine: Engine
 
     def hold(self, skip: int) -> None:
-        """After so many others that change something, the next order is held up."""
+        """Delay the request after the next `skip` requests that change something."""
 
     @property
     def holds(self) -> bool: ...
 
     def cut(self) -> None:
-        """Whoever gave the order that is held up hears no more of it, as if dead."""
+        """Cut the connection of the delayed request, as if its sender had died."""
 
     async def release(self) -> None:
-        """The order arrives, whoever still waits for it; the daemon has answered when this returns."""
+        """Deliver the delayed request; return when the daemon has answered."""
 
 
 class EngineHooks:
-    """What differs from engine to engine. Only `make_engine` has to be given."""
+    """Differences between engines. Only `make_engine` is required."""
 
     image: ClassVar[str | None] = None
     other_user: ClassVar[str] = "65534"
-    """Someone else than the engine's default, as number; used where `user` is announced."""
+    """Number of a user other than the engine's default; used if `user` is announced."""
     patience_seconds: ClassVar[float] = 60.0
     memory_limit_bytes: ClassVar[int] = 48 * MIB
     mount_path: ClassVar[str] = "/mnt"
-    """Where the suite has its volumes mounted."""
+    """Mount path of the suite's volumes."""
     level: ClassVar[Level] = "baseline"
-    """The level of the namespace of the suite's launches; an engine keeps its promises at each."""
+    """Level of the namespace in the suite's launches."""
 
     def make_engine(self, directory: Path) -> Engine:
-        """A new engine object; called again with the same directory, it is the same engine after a restart."""
+        """Make an engine object; a second one with the same directory is the same engine after a restart."""
         raise NotImplementedError("say how to make the engine")
 
     def traces(self, uids: Sequence[str]) -> Sequence[str]:
-        """What is left on the machine of units that were removed: processes, cgroups, mounts. Extend it at will."""
+        """Return leftovers of removed units on the machine: processes, cgroups, mounts. It may be extended."""
         return find_traces(uids)
 
     @contextmanager
     def foreigner(self) -> Iterator[Callable[[], bool]]:
-        """Something that runs on the machine and is not mandor's; the function says whether it still does."""
+        """Run a foreign process; the function returns whether it still runs."""
         process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
         try:
             yield lambda: process.poll() is None
@@ -65,38 +65,38 @@ class EngineHooks:
             process.wait()
 
     def occupies(self, unit: Unit) -> AbstractContextManager[Callable[[], bool]] | None:
-        """Something that is not mandor's and has the name that the engine gives this unit; None: names cannot clash."""
+        """Create a foreign object with the name of this unit; None: names cannot conflict."""
         return None
 
     def image_files(self) -> Sequence[tuple[ImageFile, bytes]]:
-        """Images in files, each with a POSIX shell and not on the machine; at least one of each kind it takes."""
+        """Return images in files, each with a POSIX shell and not on the machine; at least one of each supported
+        kind."""
         return ()
 
     def forget_image(self, name: str) -> None:
-        """Take away an image that was loaded."""
+        """Remove an image that was loaded."""
 
     def fetched_image(self, engine: Engine, name: str) -> bool:
-        """Have the engine believe that it fetched this image itself; False: that cannot be done to it."""
+        """Make the engine treat this image as pulled by itself; False: not possible."""
         return False
 
     def away(self) -> AbstractContextManager[None] | None:
-        """While it lasts, the engine's daemon is not there; None: it has none, or not one that tests may stop."""
+        """Stop the engine's daemon inside the context; None: there is none that tests may stop."""
         return None
 
     def hangs(self) -> AbstractContextManager[None] | None:
-        """While it lasts, the engine's daemon takes questions and answers none; None: as with `away`."""
+        """Freeze the engine's daemon inside the context; None: as with `away`."""
         return None
 
     def line(self, directory: Path) -> AbstractContextManager[Line] | None:
-        """An engine object over that directory whose orders can be late; None: it has no daemon that could hear them
-        late."""
+        """Make an engine object over that directory whose requests can be delayed; None: the engine has no daemon."""
         return None
 
     def make_impatient(self, directory: Path) -> Engine:
-        """An engine object that gives up on an answer after half a second; used where the engine can hang."""
+        """Make an engine object with an answer timeout of half a second; used if the engine can hang."""
         return self.make_engine(directory)
 
-    # Launches, by what they do.
+    # Launches by their effect.
 
     def launch(self, **parts: Any) -> Launch:
         return Launch(**{"name": "suite", "image": self.image, "level": self.level} | parts)
@@ -105,7 +105,7 @@ class EngineHooks:
         return self.launch(**{"command": ("sh", "-c"), "args": (script,)} | parts)
 
     def sleeps(self, **parts: Any) -> Launch:
-        """Prints `begun`, runs until it is asked to stop, and then ends well."""
+        """Prints `begun`, and ends with 0 on the stop signal."""
         return self.shell("trap 'exit 0' TERM; echo begun; while :; do sleep 0.1; done", **parts)
 
     def obeys(self, signal: str, code: int, **parts: Any) -> Launch:
@@ -119,7 +119,7 @@ class EngineHooks:
         return self.shell(f"{script} while :; do sleep 0.1; done", **parts)
 
     def ignores(self, **parts: Any) -> Launch:
-        """Prints `begun`, and does not listen when it is asked to stop."""
+        """Prints `begun`, and ignores the stop signal."""
         return self.shell("trap '' TERM; sleep 3600 & echo begun; while :; do sleep 0.1; done", **parts)
 
     def exits(self, code: int, **parts: Any) -> Launch:
@@ -136,7 +136,7 @@ class EngineHooks:
         return self.launch(command=("/there/is/no/such/program",), **parts)
 
     def lacks_image(self, **parts: Any) -> Launch:
-        """Of an image that is not on the machine and must not be looked for elsewhere."""
+        """Has an image that is not on the machine and is not pulled."""
         return self.launch(image="mandor.test/nowhere:1", command=("sh",), options={"pull": "never"}, **parts)
 
     def prints(self, stdout: Sequence[str], stderr: Sequence[str] = (), **parts: Any) -> Launch:
@@ -151,30 +151,30 @@ class EngineHooks:
         return self.shell(script, **parts)
 
     def serves(self, port: int, text: str, **parts: Any) -> Launch:
-        """Answers on that port with that text, over HTTP; used where `sandbox` is announced."""
+        """Serves that text on that port over HTTP; used if `sandbox` is announced."""
         script = f"mkdir -p /tmp/www; echo {shlex.quote(text)} > /tmp/www/index.html; trap 'exit 0' TERM; "
         return self.shell(f"{script} httpd -f -p {port} -h /tmp/www & wait", **parts)
 
     def fetches(self, port: int, **parts: Any) -> Launch:
-        """Prints what is served on that port of its own network as soon as it is, and ends."""
+        """Prints the page that is served on that port of its own network, and ends."""
         return self.shell(f"until wget -qO- http://127.0.0.1:{port}/ 2>/dev/null; do sleep 0.1; done", **parts)
 
     def shows_variable(self, name: str, **parts: Any) -> Launch:
         return self.shell(f'printf "%s\\n" "${name}"', **parts)
 
     def shows_arguments(self, arguments: Sequence[str], **parts: Any) -> Launch:
-        """Prints each argument it got on a line of its own."""
+        """Prints each argument on its own line."""
         return self.launch(command=("sh", "-c", 'printf "%s\\n" "$@"', "sh"), args=tuple(arguments), **parts)
 
     def shows_file(self, path: str, **parts: Any) -> Launch:
         return self.shell(f"cat {shlex.quote(path)}", **parts)
 
     def writes_file(self, path: str, text: str, **parts: Any) -> Launch:
-        """Writes that line into a file, and ends well only if it can."""
+        """Writes that line to a file; ends with 0 if that succeeded."""
         return self.shell(f"printf '%s\\n' {shlex.quote(text)} > {shlex.quote(path)}", **parts)
 
     def fills(self, path: str, size: int, **parts: Any) -> Launch:
-        """Writes so many bytes into a folder, and ends well only if they all fit."""
+        """Writes `size` bytes to a folder; ends with 0 if they fit."""
         return self.shell(f"head -c {size} /dev/zero > {shlex.quote(path)}/filled", **parts)
 
     def shows_mode(self, path: str, **parts: Any) -> Launch:
@@ -191,12 +191,12 @@ class EngineHooks:
         return self.shell('x=0123456789abcdef; while :; do x="$x$x"; done', **parts)
 
     def forks(self, count: int, **parts: Any) -> Launch:
-        """Tries to have so many processes at once, and ends well only if it can."""
+        """Starts `count` processes at once; ends with 0 if that succeeded."""
         script = f"n=0; while [ $n -lt {count} ]; do sleep 1 & n=$((n+1)); done; wait; exit 0"
         return self.shell(script, **parts)
 
     def burns_cpu(self, **parts: Any) -> Launch:
-        """Prints `begun`, and computes for nothing until it is asked to stop."""
+        """Prints `begun`, and uses CPU time until it is stopped."""
         return self.shell("trap 'exit 0' TERM; echo begun; while :; do :; done", **parts)
 
     # Commands to run beside a task.
@@ -211,7 +211,7 @@ class EngineHooks:
         return ("sh", "-c", f"exit {code}")
 
     def copies(self) -> Sequence[str]:
-        """What comes in goes out, until the input ends."""
+        """Copies its input to its output."""
         return ("cat",)
 
     def shows_size(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What every engine must do with images that come in files: take the kinds it announces, and refuse the rest."""
+"""Engine suite, images from files: announced kinds are loaded, others refused."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -22,7 +22,7 @@ class EngineImages(EngineWatch):
                     await engine.load_image(ImageFile(kind=kind, size=1), _pieces(b"x"))
 
     @pytest.mark.req("S0-2")
-    async def test_an_image_from_a_file_is_there_and_runs(self, engine: Engine) -> None:
+    async def test_an_image_from_a_file_is_listed_and_runs(self, engine: Engine) -> None:
         for image, content in self.image_files():
             try:
                 assert await engine.load_image(image, _pieces(content))
@@ -32,7 +32,7 @@ class EngineImages(EngineWatch):
             finally:
                 await self._clear(engine, image)
 
-    async def test_an_image_that_is_there_already_is_not_taken_again(self, engine: Engine) -> None:
+    async def test_an_existing_image_is_not_loaded_again(self, engine: Engine) -> None:
         for image, content in self.image_files():
             read: list[int] = []
             try:
@@ -42,7 +42,7 @@ class EngineImages(EngineWatch):
             finally:
                 await self._clear(engine, image)
 
-    async def test_a_file_that_breaks_off_or_is_no_image_leaves_none(self, engine: Engine) -> None:
+    async def test_an_incomplete_or_invalid_image_file_leaves_no_image(self, engine: Engine) -> None:
         for image, content in self.image_files():
             try:
                 with pytest.raises(MandorError):
@@ -54,7 +54,7 @@ class EngineImages(EngineWatch):
             finally:
                 await self._clear(engine, image)
 
-    async def test_an_image_from_a_file_is_never_cleaned_away(self, engine: Engine) -> None:
+    async def test_an_image_from_a_file_is_never_removed_by_cleaning(self, engine: Engine) -> None:
         for image, content in self.image_files():
             try:
                 await engine.load_image(image, _pieces(content))
@@ -64,7 +64,7 @@ class EngineImages(EngineWatch):
                 await self._clear(engine, image)
 
     @pytest.mark.req("S3-9")
-    async def test_an_image_that_was_fetched_is_cleaned_away_when_nothing_uses_it(self, engine: Engine) -> None:
+    async def test_a_pulled_image_without_containers_is_removed_by_cleaning(self, engine: Engine) -> None:
         if "clean" not in (await engine.probe()).extras:
             assert await engine.clean_image(()) == ""
             return
@@ -108,5 +108,5 @@ async def _breaking(content: bytes) -> AsyncIterator[bytes]:
 
 
 def _short(name: str) -> str:
-    """As people write it: docker's own registry has no name."""
+    """Return the short name of an image, without Docker's own registry."""
     return name.removeprefix("docker.io/").removeprefix("library/")

@@ -1,4 +1,4 @@
-"""What every engine must do with mounts: exactly what it announces, and refuse the rest."""
+"""Engine suite, mounts: announced kinds work, others are refused."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ MIB = 1024 * 1024
 
 class EngineMounts(EngineWatch):
     @pytest.mark.req("S2-37")
-    async def test_a_folder_of_the_node_is_found_where_it_is_mounted(self, engine: Engine, volume: Path) -> None:
+    async def test_a_folder_of_the_node_is_mounted_at_its_path(self, engine: Engine, volume: Path) -> None:
         launch = self.shows_file(f"{self.mount_path}/seen", mounts=self._at(volume))
         if await self._can(engine, "mounts"):
             assert await self._output(engine, launch) == ["kept"]
@@ -20,7 +20,7 @@ class EngineMounts(EngineWatch):
             await self._refuses(engine, launch)
 
     @pytest.mark.req("S2-37", "S2-39")
-    async def test_what_is_written_there_outlives_the_unit(self, engine: Engine, volume: Path) -> None:
+    async def test_files_in_a_volume_outlive_the_unit(self, engine: Engine, volume: Path) -> None:
         if not await self._can(engine, "mounts"):
             await self._refuses(engine, self.exits(0, mounts=self._at(volume)))
             return
@@ -43,7 +43,7 @@ class EngineMounts(EngineWatch):
         """How changed secrets reach a running task (`on_change: signal`)."""
         extras = (await engine.probe()).extras
         if not {"mounts", "signal"} <= extras:
-            return  # Other tests say what happens then.
+            return  # Other tests cover this case.
         mounts = self._at(volume, read_only=True)
         unit = await self._start(engine, self.shows_on_signal("SIGUSR1", f"{self.mount_path}/seen", mounts=mounts))
         begun = await self._running(engine, unit)
@@ -57,9 +57,9 @@ class EngineMounts(EngineWatch):
             assert (await self._lines(engine, unit))[-1] == text
         assert (await self._look(engine, unit)).started_at == begun.started_at
 
-    async def test_a_command_beside_the_task_sees_the_same(self, engine: Engine, volume: Path) -> None:
+    async def test_a_command_in_a_unit_sees_its_mounts(self, engine: Engine, volume: Path) -> None:
         if not {"mounts", "exec"} <= (await engine.probe()).extras:
-            return  # Other tests say what happens then.
+            return  # Other tests cover this case.
         unit = await self._start(engine, self.sleeps(mounts=self._at(volume)))
         await self._running(engine, unit)
         command = self.tells_file(f"{self.mount_path}/seen")
@@ -73,7 +73,7 @@ class EngineMounts(EngineWatch):
         else:
             await self._refuses(engine, launch)
 
-    async def test_a_tmpfs_holds_as_much_as_it_says(self, engine: Engine) -> None:
+    async def test_a_tmpfs_has_the_given_size(self, engine: Engine) -> None:
         mounts = (Mount(path=self.mount_path, size_bytes=2 * MIB),)
         if not await self._can(engine, "tmpfs"):
             await self._refuses(engine, self.exits(0, mounts=mounts))
@@ -82,13 +82,13 @@ class EngineMounts(EngineWatch):
             unit = await self._start(engine, self.fills(self.mount_path, size, mounts=mounts))
             assert (await self._ended(engine, unit)).reason == reason
 
-    async def test_a_source_that_is_not_there_is_refused_and_not_made(self, engine: Engine, volume: Path) -> None:
+    async def test_a_missing_mount_source_is_refused_and_not_created(self, engine: Engine, volume: Path) -> None:
         missing = volume / "missing"
         await self._refuses(engine, self.exits(0, mounts=self._at(missing)))
         assert not missing.exists()
 
     @pytest.mark.req("S2-6")
-    async def test_a_hosts_file_is_the_tasks_and_shows_later_changes(self, engine: Engine, volume: Path) -> None:
+    async def test_a_mounted_hosts_file_shows_later_changes(self, engine: Engine, volume: Path) -> None:
         """A single file, read-only, changed in place: how tasks find each other by name."""
         extras = (await engine.probe()).extras
         if not {"hosts", "exec"} <= extras:

@@ -1,4 +1,4 @@
-"""What every engine must do with networks: what it announces."""
+"""Engine suite, networks."""
 
 import pytest
 
@@ -27,7 +27,7 @@ class EngineNetwork(EngineWatch):
         assert await self._lines(engine, again) == ["next door"]
         assert sorted(await self._units(engine)) == sorted([server, again])
 
-    async def test_what_was_shared_goes_with_the_last_who_shared_it(self, engine: Engine) -> None:
+    async def test_a_shared_network_is_removed_with_the_last_task(self, engine: Engine) -> None:
         uid = self._unit().uid
         units = [Unit(uid, name, 1) for name in ("one", "two")]
         for unit in units:
@@ -35,4 +35,4 @@ class EngineNetwork(EngineWatch):
         for unit in units:
             await self._running(engine, unit)
             await engine.remove(unit)
-        assert await engine.list() == []  # What is left on the machine is looked at after each test.
+        assert await engine.list() == []  # Leftovers on the machine are checked after each test.

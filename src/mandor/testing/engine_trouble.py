@@ -1,4 +1,4 @@
-"""What every engine must do when things go wrong around it: say so, come back, and leave nothing behind."""
+"""Engine suite, faults: cancelled starts, daemons that stop or hang, foreign objects."""
 
 import asyncio
 from contextlib import suppress
@@ -13,7 +13,7 @@ from mandor.testing.engine_watch import EngineWatch
 
 
 class EngineTrouble(EngineWatch):
-    async def test_an_image_that_is_nowhere_is_told_by_its_name(self, engine: Engine) -> None:
+    async def test_the_error_of_a_missing_image_has_its_name(self, engine: Engine) -> None:
         if self.image is None:
             return
         launch = self.lacks_image()
@@ -26,7 +26,7 @@ class EngineTrouble(EngineWatch):
 
     @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.05, 0.2])
     @pytest.mark.req("S0-27")
-    async def test_a_start_that_was_broken_off_can_be_ordered_again(self, engine: Engine, seconds: float) -> None:
+    async def test_a_cancelled_start_can_be_repeated(self, engine: Engine, seconds: float) -> None:
         unit, launch = self._unit(), self.sleeps()
         starting = asyncio.create_task(engine.start(unit, launch))
         await asyncio.sleep(seconds)
@@ -39,7 +39,7 @@ class EngineTrouble(EngineWatch):
         await self._printed(engine, unit, 1)
         assert await self._lines(engine, unit) == ["begun"]
 
-    async def test_a_start_that_was_broken_off_and_is_not_wanted_any_more_leaves_nothing(self, engine: Engine) -> None:
+    async def test_a_cancelled_start_without_a_repeat_leaves_nothing(self, engine: Engine) -> None:
         for seconds in (0.0, 0.01, 0.05, 0.2):
             unit = self._unit()
             starting = asyncio.create_task(engine.start(unit, self.sleeps()))
@@ -50,7 +50,7 @@ class EngineTrouble(EngineWatch):
         quiet = 0
 
         async def cleared() -> bool:
-            """An order that was on its way may arrive a little later."""
+            """Wait for a request that was in flight."""
             nonlocal quiet
             seen = await engine.list()
             for each in seen:
@@ -62,11 +62,11 @@ class EngineTrouble(EngineWatch):
 
     @pytest.mark.parametrize("end", ["cancelled, then list", "cut off, then list", "cut off, then stop"])
     @pytest.mark.req("S0-14", "S0-27")
-    async def test_what_a_daemon_hears_of_too_late_does_not_begin(
+    async def test_a_delayed_request_starts_nothing(
         self, engine: Engine, directory: Path, volume: Path, end: str
     ) -> None:
-        """Each order of a start in turn is held up until nobody wants it any more: its agent broke it off, or died and
-        was followed by another one, or by a guard."""
+        """Each request of a start in turn is delayed until the unit is no longer wanted: its agent cancelled it, or
+        died and was followed by another agent or by a guard."""
         lines = self.line(directory)
         if lines is None:
             return
@@ -98,7 +98,7 @@ class EngineTrouble(EngineWatch):
     async def _hold_up(
         self, engine: Engine, line: Line, number: int, unit: Unit, launch: Launch
     ) -> asyncio.Task[None] | None:
-        """A start of which that order is held up; None: it has not so many, and the unit is over."""
+        """Start a unit with one delayed request; None: it has fewer requests, and the unit has ended."""
         line.hold(number)
         starting = asyncio.create_task(line.engine.start(unit, launch))
 
@@ -113,11 +113,11 @@ class EngineTrouble(EngineWatch):
         return None
 
     async def _nothing(self, engine: Engine) -> bool:
-        """Twice in a row: what was on its way when the first answer was given is in the second."""
+        """List twice: a request in flight during the first listing shows in the second."""
         return await self._units(engine) == [] and await self._units(engine) == []
 
     @pytest.mark.req("S0-14")
-    async def test_what_has_its_name_and_is_not_mandors_is_left_alone(self, engine: Engine) -> None:
+    async def test_a_foreign_object_with_the_name_of_a_unit_is_not_changed(self, engine: Engine) -> None:
         unit, launch = self._unit(), self.sleeps()
         occupied = self.occupies(unit)
         if occupied is None:
@@ -133,7 +133,7 @@ class EngineTrouble(EngineWatch):
         await self._running(engine, unit)
 
     @pytest.mark.req("S0-29")
-    async def test_an_engine_that_was_away_knows_what_it_ran(self, engine: Engine) -> None:
+    async def test_a_restarted_daemon_lists_its_units(self, engine: Engine) -> None:
         unit = await self._start(engine, self.ticks())
         await self._printed(engine, unit, 1)
         away = self.away()
@@ -151,7 +151,7 @@ class EngineTrouble(EngineWatch):
         assert (await engine.probe()).up
 
     @pytest.mark.req("S0-27", "S0-29")
-    async def test_an_engine_that_goes_in_the_middle_of_starts_begins_nothing_twice(self, engine: Engine) -> None:
+    async def test_a_daemon_that_stops_during_starts_starts_nothing_twice(self, engine: Engine) -> None:
         away = self.away()
         if away is None:
             return
@@ -167,14 +167,14 @@ class EngineTrouble(EngineWatch):
             await engine.start(unit, launch)
         assert sorted(await self._units(engine)) == sorted(units)
         for unit in units:
-            # One whose start it broke off may be over, as the engine itself says; whatever runs was begun once.
+            # A unit whose start was cut may have ended; a running one was started once.
             if (await self._look(engine, unit)).phase is not UnitPhase.EXITED:
                 await self._running(engine, unit)
                 await self._printed(engine, unit, 1)
                 assert await self._lines(engine, unit) == ["begun"]
 
     @pytest.mark.req("S0-27")
-    async def test_an_engine_that_hangs_is_told_and_begins_nothing_twice(self, engine: Engine, directory: Path) -> None:
+    async def test_a_hanging_daemon_is_reported_and_starts_nothing_twice(self, engine: Engine, directory: Path) -> None:
         hangs = self.hangs()
         if hangs is None:
             return

@@ -1,4 +1,4 @@
-"""How the engine suite's tests start units, look at them and wait."""
+"""Helpers of the engine suite: start units, read their state and wait."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ Test = TypeVar("Test", bound=Callable[..., Awaitable[None]])
 
 
 def where_announced(extra: str) -> Callable[[Test], Test]:
-    """The test is about a verb that an engine need not have; whoever does not announce it passes."""
+    """Skip the test for engines that do not announce this capability."""
 
     def guard(test: Test) -> Test:
         @wraps(test)
@@ -35,7 +35,7 @@ def where_announced(extra: str) -> Callable[[Test], Test]:
 
 class EngineWatch(EngineHooks):
     _uids: list[str]
-    """Of everything the test started."""
+    """Uids of the units that the test started."""
 
     @pytest.fixture
     def volume(self, tmp_path: Path) -> Path:
@@ -78,7 +78,7 @@ class EngineWatch(EngineHooks):
         return await self._reach(engine, unit, UnitPhase.EXITED)
 
     async def _lines(self, engine: Engine, unit: Unit, *, tail: int | None = None) -> list[str]:
-        """On its standard output; a shell may have its own to say on the other."""
+        """Return the lines of standard output; a shell may print to standard error."""
         return [line.text.decode() async for line in engine.logs(unit, tail=tail) if line.stream == "stdout"]
 
     async def _printed(self, engine: Engine, unit: Unit, count: int) -> None:
@@ -88,7 +88,7 @@ class EngineWatch(EngineHooks):
         await self._until(printed, lambda: f"{unit} does not print")
 
     async def _output(self, engine: Engine, launch: Launch) -> list[str]:
-        """What it prints to its end."""
+        """Run a unit to its end and return its output."""
         unit = await self._start(engine, launch)
         ended = await self._ended(engine, unit)
         lines = [line.text.decode() async for line in engine.logs(unit)]

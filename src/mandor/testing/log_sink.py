@@ -1,4 +1,4 @@
-"""What every log sink must do: subclass `LogSinkSuite`, and give it a sink and a look at what has arrived."""
+"""Conformance suite for log sinks: subclass `LogSinkSuite`, define a sink and a reader of received lines."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""What every pipeline must do: subclass `PipelineSuite`, and say what is there of what it made."""
+"""Conformance suite for pipelines: subclass `PipelineSuite` and define how to check for its machines."""
 
 import asyncio
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class PipelineSuite:
         raise NotImplementedError
 
     async def begun(self, run: Memory) -> None:
-        """Until making one is under way, in a pipeline that takes its time."""
+        """Wait until the creation of a machine has begun."""
         raise NotImplementedError
 
     def order(self, number: int = 1) -> VmOrder:
@@ -82,7 +82,7 @@ class PipelineSuite:
             await away.delete(self.order(), Memory())
 
     async def broken_off(self, pipeline: Pipeline) -> Memory:
-        """What is known of making one that was under way when its server ended."""
+        """Return the record of a creation that was in progress when its server ended."""
         run = Memory()
         making = asyncio.ensure_future(pipeline.create(self.order(), run))
         try:

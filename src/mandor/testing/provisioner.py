@@ -1,4 +1,4 @@
-"""What every provisioner must do: subclass `ProvisionerSuite`, and give it a provisioner and orders for it."""
+"""Conformance suite for provisioners: subclass `ProvisionerSuite`, define a provisioner and its orders."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What every sink must do: subclass `SinkSuite`, and give it a sink and a look at what has arrived."""
+"""Conformance suite for sinks: subclass `SinkSuite`, define a sink and a reader of received messages."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""What every store must do. Subclass `StoreSuite`, give it a `store` fixture, run pytest.
+"""Conformance suite for stores. Subclass `StoreSuite`, define a `store` fixture, run pytest.
 
 class TestMyStore(StoreSuite):
     @pytest.fixture
@@ -91,7 +91,7 @@ class Watcher:
 
 
 def seen(changes: Sequence[Change]) -> list[tuple[str, str]]:
-    """Changes in short: what happened to whom."""
+    """Return the kind and key of each change."""
     words = []
     for change in changes:
         verb = "created" if change.before is None else "deleted" if change.after is None else "changed"

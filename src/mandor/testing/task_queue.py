@@ -1,4 +1,4 @@
-"""What every queue for tasks must do. Subclass it, give it a `queue` fixture, run pytest."""
+"""Conformance suite for task queues. Subclass it, define a `queue` fixture, run pytest."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,11 +1,11 @@
-"""What units left on a Linux machine: processes, cgroups and mounts that bear their uids."""
+"""Finds leftovers of units on a Linux machine: processes, cgroups and mounts with their uids."""
 
 import os
 from collections.abc import Iterator, Sequence
 
 
 def find_traces(uids: Sequence[str]) -> list[str]:
-    """One line a trace; nothing is found for uids nobody used."""
+    """Return one line per leftover."""
     marks = [uid.encode() for uid in uids]
     if not marks:
         return []
