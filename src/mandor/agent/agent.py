@@ -63,6 +63,8 @@ AHEAD_STEP = 5
 
 
 class Agent:
+    """Runs the parts of an agent: joins the cluster, sends heartbeats, runs orders and reports their status."""
+
     def __init__(
         self,
         settings: AgentSettings,

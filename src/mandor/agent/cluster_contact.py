@@ -17,6 +17,8 @@ SPREAD_SECONDS = 3.0
 
 
 class ClusterContact:
+    """Tracks cluster membership and the time of the last answer, both saved in the journal."""
+
     def __init__(self, journal: Journal, clock: Clock, boot: str) -> None:
         self._journal, self._clock, self._boot = journal, clock, boot
         self._membership = journal.membership

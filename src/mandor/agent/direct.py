@@ -16,6 +16,8 @@ Dial = Callable[[Session], Awaitable[Duplex]]
 
 
 class DirectLink:
+    """Implements `Link` on a store."""
+
     features = frozenset(FEATURES)
     renewing = False
     renew_at = None

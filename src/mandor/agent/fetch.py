@@ -34,15 +34,17 @@ class SecretValues(NamedTuple):
 
 
 class Fetch:
+    """Reads and caches objects of the control plane; concurrent reads are combined."""
+
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._releases: OrderedDict[Key, tuple[int, Release]] = OrderedDict()
         """Releases, each with the version of the instance for which it was read."""
         self._recent: dict[Key, tuple[float, Workload | Namespace]] = {}
         self._classes: tuple[float, dict[str, PriorityClass]] | None = None
-        self._asked: dict[Key, asyncio.Future[Object | None]] = {}
-        self._unsent: list[Key] = []
-        self._asking: asyncio.Task[None] | None = None
+        self._reads: dict[Key, asyncio.Future[Object | None]] = {}
+        self._unread: list[Key] = []
+        self._reader: asyncio.Task[None] | None = None
 
     async def template_and_supervision(self, instance: Instance) -> tuple[GroupTemplate, Supervision | None]:
         """Return the template and restart policy; the namespace is read with them and cached for `namespace_view`."""
@@ -66,8 +68,8 @@ class Fetch:
         """Return the objects, from the cache where it is recent enough; the others are read together."""
         version = instance.meta.version
         found = {key: self._known(key, version) for key in keys}
-        asked = {key: self._ask_for(key) for key, known in found.items() if known is None}
-        for key, answer in asked.items():
+        reads = {key: self._read(key) for key, known in found.items() if known is None}
+        for key, answer in reads.items():
             found[key] = value = await asyncio.shield(answer)
             self._keep(value, version)
         return list(found.values())
@@ -122,9 +124,7 @@ class Fetch:
         found: dict[str, str] = {}
         ids: dict[str, str] = {}
         for reference in sorted(references):
-            secret = await asyncio.shield(
-                self._ask_for(Key(Secret.kind, instance.meta.namespace, secret_of(reference)))
-            )
+            secret = await asyncio.shield(self._read(Key(Secret.kind, instance.meta.namespace, secret_of(reference))))
             if not isinstance(secret, Secret):
                 raise NotFound(f"secret {secret_of(reference)} does not exist")
             value = pick(reference, secret.spec.values)
@@ -176,42 +176,42 @@ class Fetch:
         except (Unavailable, TimeoutError, OSError):
             return None
 
-    def _ask_for(self, key: Key) -> asyncio.Future[Object | None]:
+    def _read(self, key: Key) -> asyncio.Future[Object | None]:
         """Return a future for the object; concurrent callers share one read, since orders come in bursts."""
-        answer = self._asked.get(key)
+        answer = self._reads.get(key)
         if answer is None:
-            answer = self._asked[key] = asyncio.get_running_loop().create_future()
-            self._unsent.append(key)
-            if self._asking is None:
-                self._asking = asyncio.ensure_future(self._ask_on())
+            answer = self._reads[key] = asyncio.get_running_loop().create_future()
+            self._unread.append(key)
+            if self._reader is None:
+                self._reader = asyncio.ensure_future(self._run_reads())
         return answer
 
-    async def _ask_on(self) -> None:
+    async def _run_reads(self) -> None:
         try:
-            while self._unsent:
+            while self._unread:
                 await asyncio.sleep(0)  # collects the keys of orders that arrived together
-                keys, self._unsent = self._unsent, []
-                await self._ask(keys)
+                keys, self._unread = self._unread, []
+                await self._read_all(keys)
         finally:
-            self._asking = None
+            self._reader = None
 
-    async def _ask(self, keys: Sequence[Key]) -> None:
+    async def _read_all(self, keys: Sequence[Key]) -> None:
         try:
             found = await self._store.get_all(keys)
         except MandorError as error:
             for key in keys:
-                answer = self._asked.pop(key)
+                answer = self._reads.pop(key)
                 answer.set_exception(error)
                 answer.exception()  # marks it as retrieved: the caller may have been cancelled
         else:
             for key, value in zip(keys, found, strict=True):
-                self._asked.pop(key).set_result(value)
+                self._reads.pop(key).set_result(value)
 
     async def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
-        for answer in self._asked.values():
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        for answer in self._reads.values():
             answer.cancel()
 
 

@@ -18,6 +18,8 @@ JITTER = 0.1
 
 
 class HeartbeatSender:
+    """Sends heartbeats until cancelled, and joins again if the node was deleted."""
+
     def __init__(
         self,
         link: Link,

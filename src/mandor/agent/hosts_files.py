@@ -169,12 +169,12 @@ async def _quietly(work: Awaitable[None]) -> None:
 def own_names(order: Order) -> list[str]:
     """Return the names of an instance: its name in the cluster first, then its host names."""
     template = order.template
-    asked = (
+    hostnames = (
         [options.get("hostname") for task in template.tasks.values() for options in task.options.values()]
         if template
         else []
     )
-    return list(dict.fromkeys([order.name, hostname(order.name), *(str(name) for name in asked if name)]))
+    return list(dict.fromkeys([order.name, hostname(order.name), *(str(name) for name in hostnames if name)]))
 
 
 def write_in_place(path: Path, text: str) -> None:

@@ -55,7 +55,7 @@ def _resolve(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> _
         mounts += (Mount(path=hosts, source=hosts, read_only=True),)
     identified = _identified(task, inputs, task_name)
     mounts += identified.mounts
-    told = {
+    environment = {
         **_about(order, task_name),
         **identified.variables,
         **port_variables(ports),
@@ -63,7 +63,7 @@ def _resolve(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> _
         **({"MANDOR_HOSTS": hosts} if hosts else {}),
         **{each.variable: each.path for each in mounts if each.name},
     }
-    return _Resolved(mounts, list(ports), told)
+    return _Resolved(mounts, list(ports), environment)
 
 
 def make_live_files(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> tuple[LiveFile, ...]:
@@ -73,7 +73,7 @@ def make_live_files(order: Order, task_name: str, engine: str, inputs: SyncInput
     if not found:
         return ()
     variables = _resolve(order, task_name, engine, inputs).variables
-    return tuple(each._replace(file=_opened(each.file, variables, inputs.secrets)) for each in found)
+    return tuple(each._replace(file=_fill_file(each.file, variables, inputs.secrets)) for each in found)
 
 
 def _live_mounts(order: Order, task: Task, task_name: str, inputs: SyncInputs) -> tuple[Mount, ...]:
@@ -91,7 +91,7 @@ def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -
     task, instance = order.template.tasks[task_name], order.instance
     several = len(order.template.tasks) > 1
     limits = task.resources.limits
-    mounts, ports, told = _resolve(order, task_name, engine, inputs)
+    mounts, ports, environment = _resolve(order, task_name, engine, inputs)
     files = task.files
     if inputs.live_files and (live := {each.file.path for each in live_files(task)}):
         files = tuple(each for each in files if each.path not in live)
@@ -101,15 +101,15 @@ def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -
         namespace=instance.meta.namespace,
         image=task.image,
         login=inputs.secrets.get(whole(login), "") if (login := pull_secret_of(order, task)) else "",
-        command=tuple(filled_in(each, told) for each in task.command),
-        args=tuple(filled_in(each, told) for each in task.args),
+        command=tuple(fill_in(each, environment) for each in task.command),
+        args=tuple(fill_in(each, environment) for each in task.args),
         env={
-            **told,
-            **(_telemetry(order, task_name, inputs, told) if inputs.otlp else {}),
-            **{name: with_secrets(filled_in(each, told), inputs.secrets) for name, each in task.env.items()},
+            **environment,
+            **(_telemetry(order, task_name, inputs, environment) if inputs.otlp else {}),
+            **{name: with_secrets(fill_in(each, environment), inputs.secrets) for name, each in task.env.items()},
             **{name: inputs.secrets[reference] for name, reference in task.secrets.items()},
         },
-        files=tuple(_opened(each, told, inputs.secrets) for each in files),
+        files=tuple(_fill_file(each, environment, inputs.secrets) for each in files),
         secret_files=frozenset(each.path for each in files if each.references),
         mounts=mounts,
         working_dir=task.working_dir,
@@ -163,6 +163,8 @@ def token_path(identity: Identity, *, links: bool) -> str:
 
 
 class _Identified(NamedTuple):
+    """Mount and variable of a task's identity token."""
+
     mounts: tuple[Mount, ...] = ()
     variables: Mapping[str, str] = {}
 
@@ -178,21 +180,21 @@ def _identified(task: Task, inputs: SyncInputs, task_name: str) -> _Identified:
     return _Identified((mount,), {TOKEN_FILE: file})
 
 
-def _opened(file: File, told: Mapping[str, str], secrets: Mapping[str, str]) -> File:
+def _fill_file(file: File, environment: Mapping[str, str], secrets: Mapping[str, str]) -> File:
     """The file with its text; `on_change` is for files with references to secrets, and goes with them."""
     if file.secret is not None:
         return msgspec.structs.replace(file, content=secrets[file.secret], secret=None, on_change=None)
     if not file.fill:
         return file
-    text = with_secrets(filled_in(file.content, told), secrets)
+    text = with_secrets(fill_in(file.content, environment), secrets)
     return msgspec.structs.replace(file, content=text, fill=False, on_change=None)
 
 
-def filled_in(text: str, told: Mapping[str, str]) -> str:
+def fill_in(text: str, environment: Mapping[str, str]) -> str:
     """Replace `${MANDOR_…}` by the variable's value; other names are left to the task's shell."""
     if "${MANDOR_" not in text:
         return text
-    return _VARIABLE.sub(lambda match: told.get(match[1], match[0]), text)
+    return _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), text)
 
 
 def _takes_hosts(task: Task, engine: str) -> bool:
@@ -215,7 +217,7 @@ def _about(order: Order, task_name: str) -> dict[str, str]:
     }
 
 
-def _telemetry(order: Order, task_name: str, inputs: SyncInputs, told: Mapping[str, str]) -> dict[str, str]:
+def _telemetry(order: Order, task_name: str, inputs: SyncInputs, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of OpenTelemetry's libraries: receiver, service name and attributes, as log sinks use them.
     The first start also gets the trace that it is part of."""
     meta, spec = order.instance.meta, order.instance.spec
@@ -227,7 +229,7 @@ def _telemetry(order: Order, task_name: str, inputs: SyncInputs, told: Mapping[s
     }
     return {
         **({"TRACEPARENT": meta.trace.parent} if meta.trace is not None and not inputs.status.started_at else {}),
-        "OTEL_EXPORTER_OTLP_ENDPOINT": filled_in(inputs.otlp, told),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": fill_in(inputs.otlp, environment),
         "OTEL_SERVICE_NAME": spec.workload,
         "OTEL_RESOURCE_ATTRIBUTES": ",".join(f"{name}={quote(value, safe='')}" for name, value in about.items()),
     }

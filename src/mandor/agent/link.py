@@ -35,6 +35,8 @@ class Duplex(Protocol):
 
 
 class Link(Protocol):
+    """Connection of an agent to the control plane."""
+
     @property
     def features(self) -> frozenset[str]:
         """Features that every server of the cluster supports, as last reported."""

@@ -21,6 +21,8 @@ DISKS_SECONDS = 60.0
 
 
 class Machine(Protocol):
+    """The machine that a node runs on."""
+
     def capacity(self) -> Resources: ...
 
     def facts(self) -> Mapping[str, str]: ...

@@ -19,6 +19,8 @@ UNIT = ("namespace", "workload", "instance", "task", "engine")
 
 
 class AgentMetrics:
+    """Counters and histograms of the agent."""
+
     def __init__(self) -> None:
         self.heartbeats = Counts()
         """By result."""

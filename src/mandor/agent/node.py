@@ -30,6 +30,8 @@ LEAST_SECONDS = 1.0
 
 
 class NodeKeeper:
+    """Reads and writes the node's own object."""
+
     def __init__(
         self,
         settings: AgentSettings,

@@ -14,6 +14,8 @@ from mandor.model.user_range import mapped_user
 
 
 class NodeEngines:
+    """The engines of the node, each with its observer."""
+
     def __init__(
         self,
         engines: Mapping[str, Engine],

@@ -50,6 +50,8 @@ class IdlePolling:
 
 
 class Observer:
+    """Keeps the list of units of one engine up to date."""
+
     def __init__(
         self,
         engine: Engine,

@@ -12,6 +12,8 @@ GRACE_SECONDS = 60.0
 
 
 class Reading(NamedTuple):
+    """A measurement of one resource of the machine."""
+
     signal: str
     available: int
     total: int

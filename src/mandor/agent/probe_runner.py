@@ -22,6 +22,8 @@ class _Engines(Protocol):
 
 
 class ProbeRunner:
+    """Runs the probes of the units of one instance."""
+
     def __init__(self, clock: Clock, changed: Callable[[], None], run_probe: RunProbe) -> None:
         self._clock, self._changed, self._run_probe = clock, changed, run_probe
         self._counters: dict[tuple[Unit, ProbeKind], ProbeCounter] = {}

@@ -69,8 +69,8 @@ async def run_probe(probe: Probe, observed: Observed, engine: Engine, ports: Map
             if probe.command is not None:
                 return await _run_command(probe.command, observed, engine)
             host = observed.address or LOCAL
-            asked = probe.port if probe.http is not None else probe.tcp
-            port = ports[asked] if isinstance(asked, str) else asked
+            wanted = probe.port if probe.http is not None else probe.tcp
+            port = ports[wanted] if isinstance(wanted, str) else wanted
             assert port is not None, "the model requires a port for every HTTP and TCP probe"
             return await (_run_tcp(host, port) if probe.http is None else _run_http(host, port, probe.http))
     except TimeoutError:

@@ -17,6 +17,8 @@ from mandor.model.volume import may_be_allowed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
+    """Settings of an agent, checked when they are created."""
+
     name: str
     """The node's name: its identity, whatever its address."""
     data: Path

@@ -36,6 +36,8 @@ MISSING_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
+    """Start a unit."""
+
     unit: Unit
     launch: Launch
     live_files: tuple[LiveFile, ...] = ()
@@ -44,12 +46,16 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
+    """Stop a unit within its grace period."""
+
     unit: Unit
     grace_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
+    """Remove an ended unit."""
+
     unit: Unit
 
 
@@ -58,6 +64,8 @@ Action = Start | Stop | Remove
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """The next actions for an instance, with its new memory and status."""
+
     memory: Memory
     actions: tuple[Action, ...] = ()
     status: InstanceStatus | None = None

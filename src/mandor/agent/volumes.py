@@ -51,6 +51,8 @@ class _Missing(Exception):
 
 
 class VolumeKeeper:
+    """Creates, checks and deletes the volumes of this node."""
+
     def __init__(
         self,
         node: str,

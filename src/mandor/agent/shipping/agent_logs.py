@@ -13,6 +13,8 @@ _formatter = logging.Formatter()
 
 
 class AgentLogHandler(logging.Handler):
+    """Collects the agent's log records as lines."""
+
     def __init__(self, node: str) -> None:
         super().__init__()
         self._node = node

@@ -10,6 +10,8 @@ Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Connection:
+    """A TCP connection to a receiver."""
+
     def __init__(self, where: str, seconds: float, connect: Callable[[], Awaitable[Pair]]) -> None:
         self._where, self._seconds, self._connect = where, seconds, connect
         self._pair: Pair | None = None

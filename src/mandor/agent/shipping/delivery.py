@@ -54,6 +54,8 @@ class TokenBucket:
 
 
 class SinkDelivery:
+    """Buffers and sends the lines of one log sink."""
+
     def __init__(
         self,
         sink: LogSink,

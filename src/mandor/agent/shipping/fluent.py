@@ -32,6 +32,8 @@ def _entry(line: Line) -> tuple[msgspec.msgpack.Ext, dict[str, str]]:
 
 
 class FluentSink(Sink):
+    """Sends lines by Fluent's forward protocol."""
+
     def __init__(self, spec: LogSinkSpec, egress: Egress = STRICT) -> None:
         split, self._egress = urlsplit(spec.url), egress
         self._host, self._port = split.hostname or "", split.port or PORTS["fluent"]

@@ -11,6 +11,8 @@ SEVERITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 class Line(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """A log line of a task or of the agent."""
+
     at: float
     text: str
     node: str

@@ -88,6 +88,8 @@ class LogSource:
 
 
 class Shipper:
+    """Ships the logs of all units that a log sink selects."""
+
     def __init__(
         self,
         node: str,

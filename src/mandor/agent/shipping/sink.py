@@ -18,6 +18,8 @@ ReadSecret = Callable[[str, str], Awaitable[str]]
 
 
 class Sink(ABC):
+    """A receiver of log lines."""
+
     @abstractmethod
     async def send(self, lines: Sequence[Line]) -> None:
         """Return when the receiver has all lines, as far as its protocol shows that.

@@ -24,12 +24,16 @@ _decoder = msgspec.json.Decoder(Line)
 
 
 class Cursor(msgspec.Struct, frozen=True, gc=False):
+    """Position of the first line that is not delivered."""
+
     segment: int = 0
     offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
+    """Lines read from the buffer, with the position after them."""
+
     lines: Sequence[Line]
     segment: int
     end: int

@@ -52,6 +52,8 @@ def _escaped(text: str) -> str:
 
 
 class StreamSyslog(Sink):
+    """Sends lines over a TCP stream."""
+
     def __init__(self, spec: LogSinkSpec, egress: Egress = STRICT) -> None:
         split, self._egress = urlsplit(spec.url), egress
         self._host, self._port = split.hostname or "", split.port or PORTS["syslog+tcp"]

@@ -24,6 +24,8 @@ OTLP_SEVERITIES = {"debug": 5, "info": 9, "warning": 13, "error": 17, "critical"
 
 
 class WebSink(Sink):
+    """Base of sinks that post lines over HTTP."""
+
     path: str
     """Path of the request if the URL has none."""
 
@@ -70,6 +72,8 @@ class WebSink(Sink):
 
 
 class LokiSink(WebSink):
+    """Sends lines to Loki's push API."""
+
     path = "/loki/api/v1/push"
 
     def body(self, lines: Sequence[Line]) -> bytes:
@@ -90,6 +94,8 @@ def _with_facts(line: Line) -> str:
 
 
 class OtlpSink(WebSink):
+    """Sends lines as OTLP log records."""
+
     path = "/v1/logs"
 
     def body(self, lines: Sequence[Line]) -> bytes:
