@@ -53,9 +53,9 @@ _TITLES = {
     "NodeAutoscale": "autoscale-of-a-pool",
     "MachineKind": "kinds",
     "NodeLine": "nodes",
-    "Happening": "timeline",
+    "TimelineEntry": "timeline",
     "Expectation": "expect",
-    "Appetite": "usage",
+    "UsageRule": "usage",
     "Ending": "endings",
     "Jump": "clock",
     "Between": "utilisation",
@@ -129,7 +129,7 @@ a **duration** has units, too (`250ms`, `30s`, `1h30m`)."""
 
 # The scenario.
 
-_SCENARIO = ("NodeLine", "Amounts", "Taint", "Appetite", "Ending", "Arrival", "Traffic", "Strategy", "Happening",
+_SCENARIO = ("NodeLine", "Amounts", "Taint", "UsageRule", "Ending", "Arrival", "Traffic", "Strategy", "TimelineEntry",
              "Slow", "Pressure", "Spike", "Limit", "Scale", "Rollout", "Messages", "Jump", "Expectation", "Counts",
              "Between")  # fmt: skip
 

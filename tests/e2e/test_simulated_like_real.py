@@ -21,8 +21,8 @@ from mandor.model.node import Node
 from mandor.model.record import Event
 from mandor.model.workload import Workload
 from mandor.sim.cluster import SimCluster
-from mandor.sim.compare import load_piece
-from mandor.sim.run import run_piece
+from mandor.sim.compare import load_scenario
+from mandor.sim.run import run_scenario
 from tests.e2e.cluster import Cluster, eventually
 
 CPU = {"n1": 8, "n2": 2}
@@ -173,8 +173,8 @@ def run_simulated(folder: Path) -> dict[str, Any]:
         await cluster.clock.sleep(end - 1)
         written.extend(each for kind in (Event, Workload, Instance, Node, DecisionRecord) for each in cluster.all(kind))
 
-    piece = load_piece(path)
-    run_piece(piece, next(iter(piece.scenario.plans)), 0, beside=read_at_end)
+    loaded = load_scenario(path)
+    run_scenario(loaded, next(iter(loaded.scenario.plans)), 0, extra=read_at_end)
     return described([msgspec.json.decode(encode(each)) for each in written])
 
 

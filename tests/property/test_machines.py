@@ -70,8 +70,8 @@ LUCK = st.builds(
 
 
 @dataclass
-class Yard:
-    """A pool whose machines are made, drained and taken away as luck has it; each holds one piece of work."""
+class SimProvisioner:
+    """A pool whose machines are made, drained and taken away as luck has it; each holds one loaded of work."""
 
     pool: NodePool
     now: float = NOW
@@ -176,7 +176,7 @@ class Yard:
 def test_whatever_happens_the_bounds_are_kept_and_all_is_well_once_it_stops(
     least: int, more: int, at_once: int, lucks: list[Luck], wanted: int
 ) -> None:
-    yard = Yard(make_pool(least, least + more, at_once))
+    yard = SimProvisioner(make_pool(least, least + more, at_once))
     for luck in lucks:
         yard.step(luck)
     yard.wanted = wanted

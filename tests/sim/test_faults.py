@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from mandor.cli.ordeals import again
+from mandor.cli.fault_runs import again
 from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.meta import Meta
 from mandor.model.workload import Workload
-from mandor.sim.invent import invent
-from mandor.sim.ordeal import OrdealResult, run_ordeal
-from mandor.sim.ordeals import Matter
-from mandor.sim.run import Piece
+from mandor.sim.fault_run import FaultRunResult, run_with_faults
+from mandor.sim.fault_runs import FaultRunSource
+from mandor.sim.invariant_checker import InvariantChecker, InvariantViolated
+from mandor.sim.random_scenario import random_scenario
+from mandor.sim.run import LoadedScenario
 from mandor.sim.virtual import run_virtual
-from mandor.sim.witness import Broken, Witness
 from mandor.store.base import Put
 
 SEEDS, PART = 200, 5
@@ -30,8 +30,8 @@ AS_WRITTEN = "as written"
 def test_whatever_breaks_what_must_hold_does_and_the_cluster_comes_to_rest(first: int) -> None:
     broken = []
     for seed in range(first, first + PART):
-        result = run_ordeal(invent(seed), AS_WRITTEN, seed)
-        broken += [f"{text} (again: {again(Matter(), result)})" for text in result.broken]
+        result = run_with_faults(random_scenario(seed), AS_WRITTEN, seed)
+        broken += [f"{text} (again: {again(FaultRunSource(), result)})" for text in result.broken]
     assert broken == []
 
 
@@ -48,27 +48,27 @@ def test_the_same_seed_gives_the_same_history_byte_for_byte_in_any_process(seed:
 
 
 def test_every_seed_has_another_cluster_and_all_types_and_faults_occur() -> None:
-    pieces = [invent(seed) for seed in range(30)]
+    pieces = [random_scenario(seed) for seed in range(30)]
     assert len({str(each.scenario.nodes) + str(each.first) for each in pieces}) == 30
-    workloads = [each for piece in pieces for each in piece.workloads]
+    workloads = [each for loaded in pieces for each in loaded.workloads]
     assert {each.spec.type for each in workloads} == {"service", "batch", "daemon"}
     assert any(each.spec.schedule is not None for each in workloads)
-    deeds = {key for piece in pieces for each in piece.scenario.timeline for key, _ in (*each.nodes, *each.workloads)}
+    deeds = {key for loaded in pieces for each in loaded.scenario.timeline for key, _ in (*each.nodes, *each.workloads)}
     assert deeds == {"cordon", "uncordon", "drain", "delete", "scale", "rollout"}
-    notes = [note for seed in range(4) for note in run_ordeal(pieces[seed], AS_WRITTEN, seed, story=True).notes]
+    notes = [note for seed in range(4) for note in run_with_faults(pieces[seed], AS_WRITTEN, seed, story=True).notes]
     assert {"down", "up", "partition", "restart", "messages", "clock", "calm"} <= {each.kind for each in notes}
 
 
-# The witness sees what is wrong.
+# The checker sees what is wrong.
 
 
-async def witnessed(piece: Piece) -> str:
+async def witnessed(loaded: LoadedScenario) -> str:
     """What it says after an instance too many was put on the first node by somebody who does not ask."""
-    async with piece.cluster(piece.scenario.plans[AS_WRITTEN], 0, shaky=True) as cluster:
-        await cluster.add_nodes(piece.kinds)
-        witness = Witness(cluster)
-        cluster.start("witness", witness.follow())
-        for _, objects in piece.arrivals(piece.scenario.plans[AS_WRITTEN], 0):
+    async with loaded.cluster(loaded.scenario.plans[AS_WRITTEN], 0, unreliable=True) as cluster:
+        await cluster.add_nodes(loaded.kinds)
+        checker = InvariantChecker(cluster)
+        cluster.start("checker", checker.follow())
+        for _, objects in loaded.arrivals(loaded.scenario.plans[AS_WRITTEN], 0):
             for each in objects:
                 assert isinstance(each, Workload)
                 await cluster.apply(each)
@@ -80,14 +80,14 @@ async def witnessed(piece: Piece) -> str:
             await cluster.store.commit(Put(bound))
         try:
             await cluster.clock.sleep(1)
-            await cluster.kill("witness")
-        except Broken as broken:
+            await cluster.kill("checker")
+        except InvariantViolated as broken:
             return str(broken)
         return ""
 
 
 def test_an_instance_too_many_is_noticed() -> None:
-    assert "is one too many" in run_virtual(witnessed(invent(1)))
+    assert "is one too many" in run_virtual(witnessed(random_scenario(1)))
 
 
 def test_a_cluster_that_does_not_come_to_rest_is_broken_and_says_how_to_see_it_again(
@@ -95,8 +95,8 @@ def test_a_cluster_that_does_not_come_to_rest_is_broken_and_says_how_to_see_it_a
 ) -> None:
     from mandor.cli.main import run
 
-    monkeypatch.setattr("mandor.sim.ordeal.restless", lambda *given: ["web-0 is Starting"])
-    monkeypatch.setattr("mandor.sim.ordeal.REST_SECONDS", 5.0)
+    monkeypatch.setattr("mandor.sim.fault_run.unsettled_reasons", lambda *given: ["web-0 is Starting"])
+    monkeypatch.setattr("mandor.sim.fault_run.REST_SECONDS", 5.0)
     assert run(["simulate", "--faults", "--seed", "7"]) == 1
     told = capsys.readouterr()
     assert "1 broken" in told.out
@@ -142,7 +142,7 @@ def test_what_makes_no_sense_with_or_without_faults_is_refused(
 
 
 def test_a_result_knows_its_command() -> None:
-    result = OrdealResult(seed=4, strategy="b", digest="", changes=0, seconds=1.0)
-    own = Matter(path=Path("my shop.yaml"))
+    result = FaultRunResult(seed=4, strategy="b", digest="", changes=0, seconds=1.0)
+    own = FaultRunSource(path=Path("my shop.yaml"))
     assert again(own, result, many=True) == "mandor simulate 'my shop.yaml' --faults --seed 4 --history --strategy b"
-    assert again(Matter(profile="p.yaml"), result).endswith("--seed 4 --history --profile p.yaml")
+    assert again(FaultRunSource(profile="p.yaml"), result).endswith("--seed 4 --history --profile p.yaml")

@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {"cpu": 2, "memory": "4Gi"}
 QUICK: dict[str, Any] = {"provisioner": "fake", "max": 4, "idle_after": "1m", "join_within": "2m"}
 
 
-class Yard:
+class SimProvisioner:
     """Makes machines that join after a while, as the fake provisioner is told to."""
 
     def __init__(self, world: World) -> None:
@@ -72,15 +72,15 @@ async def world() -> AsyncIterator[World]:
     made = World()
     made.checks = [made.check_capacity, made.check_count]
     made.controller_options |= {"profiles": lambda board: {"default": default_profile()}, "restore_seconds": None}
-    yard = Yard(made)
+    yard = SimProvisioner(made)
     made.controller_options["machines"] = MachineSource(lambda scaling: yard.provisioner, yard.join)
     made.yard = yard  # type: ignore[attr-defined]
     async with made:
         yield made
 
 
-def yard_of(world: World) -> Yard:
-    found: Yard = world.yard  # type: ignore[attr-defined]
+def yard_of(world: World) -> SimProvisioner:
+    found: SimProvisioner = world.yard  # type: ignore[attr-defined]
     return found
 
 

@@ -16,9 +16,9 @@ from mandor.model.meta import Object
 from mandor.model.placement import Apart
 from mandor.model.priority import PriorityClass
 from mandor.model.workload import Workload
-from mandor.sim.compare import load_piece, narrowed, run_all
+from mandor.sim.compare import load_scenario, narrowed, run_all
 from mandor.sim.result import PhaseResult, RunResult
-from mandor.sim.run import Piece, run_piece
+from mandor.sim.run import LoadedScenario, run_scenario
 
 SCENARIO = Path(__file__).parents[2] / "examples" / "idp" / "scenario.yaml"
 MI = 1 << 20
@@ -29,19 +29,19 @@ HEALTHY = ("healthy", "agent-0 back", "agent-1 back", "both back", "calm")
 
 
 @pytest.fixture(scope="module")
-def piece() -> Piece:
-    return load_piece(SCENARIO)
+def loaded() -> LoadedScenario:
+    return load_scenario(SCENARIO)
 
 
 @pytest.fixture(scope="module")
-def answers(piece: Piece) -> list[RunResult]:
+def answers(loaded: LoadedScenario) -> list[RunResult]:
     """Mandor's answer, with several orders of arrival."""
-    return run_all(narrowed(piece, ["should"]), SEEDS, workers=1)
+    return run_all(narrowed(loaded, ["should"]), SEEDS, workers=1)
 
 
 @pytest.fixture(scope="module")
-def others(piece: Piece) -> dict[str, RunResult]:
-    return {each.strategy: each for each in run_all(narrowed(piece, ["must", "prefer"]), [1], workers=1)}
+def others(loaded: LoadedScenario) -> dict[str, RunResult]:
+    return {each.strategy: each for each in run_all(narrowed(loaded, ["must", "prefer"]), [1], workers=1)}
 
 
 def phase(run: RunResult, name: str) -> PhaseResult:
@@ -59,15 +59,15 @@ def node_of(state: PhaseResult, workload: str) -> str:
 
 
 @pytest.mark.req("S3-1", "S3-2", "S3-3", "S3-4", "S3-6", "S3-13", "S3-26", "S3-28")
-def test_the_scenario_is_the_platform_as_it_is_described(piece: Piece) -> None:
-    lines = {line.name: line for line in piece.scenario.nodes}
+def test_the_scenario_is_the_platform_as_it_is_described(loaded: LoadedScenario) -> None:
+    lines = {line.name: line for line in loaded.scenario.nodes}
     assert [each.memory for each in lines.values()] == [4 << 30] * 3
     assert {name: line.labels["role"] for name, line in lines.items()} == {
         "server": "server",
         "agent-0": "infra",
         "agent-1": "apps",
     }
-    workloads = {each.meta.name: each for each in piece.workloads}
+    workloads = {each.meta.name: each for each in loaded.workloads}
     sizes = {name: each.spec.groups["main"].request.memory_bytes // MI for name, each in workloads.items()}
     daemons = {name: size for name, size in sizes.items() if workloads[name].spec.type == "daemon"}
     assert daemons == {"cilium": 512, "fluent-bit": 128, "node-exporter": 50}
@@ -76,7 +76,7 @@ def test_the_scenario_is_the_platform_as_it_is_described(piece: Piece) -> None:
     assert sum(sizes[name] for name in OBSERVABILITY) == 2048
     assert sum(sizes[name] for name in ("sonarqube", "postgresql", "argo-workflows")) == 1536
     assert sum(sizes[name] for name in ARGOCD) == 1152
-    classes = {each.meta.name: each.spec.value for each in piece.first if isinstance(each, PriorityClass)}
+    classes = {each.meta.name: each.spec.value for each in loaded.first if isinstance(each, PriorityClass)}
     assert list(classes.values()) == [10000, 9000, 8000, 7000, 6000, 5000]
     for name in ("vault", "external-secrets", "cert-manager"):
         placement = workloads[name].spec.groups["main"].placement
@@ -94,9 +94,9 @@ def test_the_answer_keeps_everything_that_is_expected_of_it_in_every_order_of_ar
 
 @pytest.mark.req("S3-47")
 def test_gitops_has_service_levels_whose_error_budgets_the_answer_keeps_and_hard_rules_spend(
-    piece: Piece, answers: list[RunResult], others: dict[str, RunResult]
+    loaded: LoadedScenario, answers: list[RunResult], others: dict[str, RunResult]
 ) -> None:
-    levels = [each for each in piece.scenario.expect if each.availability_least]
+    levels = [each for each in loaded.scenario.expect if each.availability_least]
     assert {name for each in levels for name in each.availability_least} == {*ARGOCD, "argo-events"}
 
     def spent(run: RunResult) -> list[tuple[str, str]]:
@@ -157,9 +157,9 @@ def test_with_both_workers_gone_the_server_still_heals_by_gitops(answers: list[R
 
 @pytest.mark.req("S3-39", "S3-2")
 def test_what_kernel_and_caches_take_is_set_aside_and_nobody_goes_for_it_in_peace(
-    piece: Piece, answers: list[RunResult]
+    loaded: LoadedScenario, answers: list[RunResult]
 ) -> None:
-    lines = {line.name: line for line in piece.scenario.nodes}
+    lines = {line.name: line for line in loaded.scenario.nodes}
     assert all(0 < int(line.overhead.memory) < int(line.reserved.memory) for line in lines.values())
     for run in answers:
         for name in HEALTHY[:-1]:
@@ -171,11 +171,11 @@ def test_what_kernel_and_caches_take_is_set_aside_and_nobody_goes_for_it_in_peac
 @pytest.mark.req("S3-46")
 @pytest.mark.parametrize("name", ["agent-0 down", "agent-1 down", "both down"])
 def test_without_capacity_from_outside_those_that_are_left_carry_what_they_can_and_say_what_waits(
-    piece: Piece, answers: list[RunResult], name: str
+    loaded: LoadedScenario, answers: list[RunResult], name: str
 ) -> None:
     for run in answers:
         state = phase(run, name)
-        assert state.nodes.keys() == {line.name for line in piece.scenario.nodes}, "nobody joined"
+        assert state.nodes.keys() == {line.name for line in loaded.scenario.nodes}, "nobody joined"
         assert not [each for node in state.nodes.values() if not node.ready for each in node.instances]
         assert state.pending, "there is not room for all"
         assert all(node.memory_percent <= 100 for node in state.nodes.values())
@@ -189,7 +189,7 @@ def test_what_belongs_on_the_server_goes_elsewhere_when_the_server_is_gone(tmp_p
     before, _, _ = text.partition("timeline:")
     path = tmp_path / "scenario.yaml"
     path.write_text(before + "timeline:\n  - {at: 5m, phase: gone, down: server}\nend: 10m\n")
-    (run,) = run_all(narrowed(load_piece(path), ["should"]), [0], workers=1)
+    (run,) = run_all(narrowed(load_scenario(path), ["should"]), [0], workers=1)
     assert {"vault", "external-secrets", "cert-manager"} <= running(phase(run, "gone"))
 
 
@@ -207,21 +207,21 @@ def test_a_healthy_cluster_is_well_packed_and_talks_little_across_nodes(answers:
     assert crossing < 40, "in the order in which it is written"
 
 
-def healthy(folder: Path, text: str) -> Piece:
+def healthy(folder: Path, text: str) -> LoadedScenario:
     """The platform as it comes up, and nothing else."""
     path = folder / "scenario.yaml"
     before, _, _ = text.replace("file: manifests", f"file: {SCENARIO.parent / 'manifests'}").partition("timeline:")
     path.write_text(before + "end: 5m\n")
-    return narrowed(load_piece(path), ["should"])
+    return narrowed(load_scenario(path), ["should"])
 
 
 @pytest.mark.req("S3-21")
 def test_with_a_quarter_more_memory_the_workers_are_filled_to_two_thirds_on_average(tmp_path: Path) -> None:
     larger = SCENARIO.read_text().replace("4096Mi", "5120Mi").replace("memory: 4Gi", "memory: 5Gi")
     assert larger != SCENARIO.read_text()
-    piece = healthy(tmp_path, larger)
+    loaded = healthy(tmp_path, larger)
     for seed in range(3):
-        state = run_piece(piece, "should", seed).phases[0]
+        state = run_scenario(loaded, "should", seed).phases[0]
         shares = [state.nodes[name].memory_percent for name in ("agent-0", "agent-1")]
         assert 65 <= sum(shares) / 2 <= 70
         assert max(shares) < 85
@@ -230,11 +230,11 @@ def test_with_a_quarter_more_memory_the_workers_are_filled_to_two_thirds_on_aver
 
 @pytest.mark.req("S3-22")
 def test_the_wish_to_be_near_spares_traffic_over_all_orders_of_arrival(tmp_path: Path) -> None:
-    piece = healthy(tmp_path, SCENARIO.read_text())
-    careless = replace(piece, first=tuple(_without_near(each) for each in piece.first))
+    loaded = healthy(tmp_path, SCENARIO.read_text())
+    careless = replace(loaded, first=tuple(_without_near(each) for each in loaded.first))
     crossing = [
-        sum(run_piece(each, "should", seed).phases[0].crossing_percent or 0.0 for seed in range(6))
-        for each in (piece, careless)
+        sum(run_scenario(each, "should", seed).phases[0].crossing_percent or 0.0 for seed in range(6))
+        for each in (loaded, careless)
     ]
     assert crossing[0] < crossing[1]
 
@@ -273,7 +273,7 @@ def test_everything_must_paralyses_and_costs_more_downtime_than_the_answer(
 
 
 @pytest.mark.req("S3-31", "S3-44")
-def test_both_say_that_they_want_to_be_apart_and_neither_must(piece: Piece) -> None:
+def test_both_say_that_they_want_to_be_apart_and_neither_must(loaded: LoadedScenario) -> None:
     for one, other in (("prometheus", "loki"), ("loki", "prometheus")):
-        (workload,) = (each for each in piece.workloads if each.meta.name == one)
+        (workload,) = (each for each in loaded.workloads if each.meta.name == one)
         assert workload.spec.groups["main"].placement.apart == (Apart(workload=other, strength="should"),)

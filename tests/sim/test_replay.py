@@ -16,13 +16,13 @@ from mandor.model.codec import KINDS as ALL_KINDS
 from mandor.model.recording import KINDS, NOT_RECORDED, RecordingStart
 from mandor.sim.agreement import agreement
 from mandor.sim.cluster import SimCluster
-from mandor.sim.compare import load_piece, run_all
+from mandor.sim.compare import load_scenario, run_all
 from mandor.sim.node import inline
 from mandor.sim.recorded import read_recorded
 from mandor.sim.replay import RECORDED, load_replay
 from mandor.sim.report import make_report
 from mandor.sim.result import RunResult
-from mandor.sim.run import run_piece
+from mandor.sim.run import run_scenario
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
 from mandor.store.recording import Recording, check_recordable
@@ -93,8 +93,8 @@ def record(
             profiles=lambda: profiles,
         ).run()
 
-    piece = load_piece(scenario)
-    return path, run_piece(piece, next(iter(piece.scenario.plans)), seed, beside=follow)
+    loaded = load_scenario(scenario)
+    return path, run_scenario(loaded, next(iter(loaded.scenario.plans)), seed, extra=follow)
 
 
 def homes(result: RunResult) -> set[tuple[str, str]]:
@@ -104,17 +104,17 @@ def homes(result: RunResult) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("seed", [0, 3])
 def test_what_the_simulator_recorded_is_replayed_as_it_was(tmp_path: Path, seed: int) -> None:
     path, original = record(tmp_path, LOSS, seed=seed)
-    piece = load_replay(path)
-    replayed = run_piece(piece, RECORDED, 0)
+    loaded = load_replay(path)
+    replayed = run_scenario(loaded, RECORDED, 0)
     assert homes(replayed) == homes(original)
-    assert [each for _, each in piece.scenario.endings.items()], "how long the batch took is known"
-    assert [(each.down, each.up) for each in piece.scenario.timeline if each.down or each.up] == [
+    assert [each for _, each in loaded.scenario.endings.items()], "how long the batch took is known"
+    assert [(each.down, each.up) for each in loaded.scenario.timeline if each.down or each.up] == [
         (("n0",), ()),
         ((), ("n2",)),
         ((), ("n0",)),
     ]
-    assert piece.recorded is not None
-    found = agreement(piece.recorded, replayed)
+    assert loaded.recorded is not None
+    found = agreement(loaded.recorded, replayed)
     assert found["same_node_percent"] > 95, found
     assert found["elsewhere"] == []
 
@@ -142,7 +142,7 @@ def test_the_same_profile_gives_the_same_placements(
     lines += [f"  - {{at: 2m, down: {lost}}}"] if lost else []
     base = f"name: any\n{first}arrival: {{within: 5s}}\nend: 5m\ntimeline:\n" + "\n".join(lines) + "\n"
     path, original = record(tmp_path_factory.mktemp("replay"), "", base=base)
-    assert homes(run_piece(load_replay(path), RECORDED, 0)) == homes(original)
+    assert homes(run_scenario(load_replay(path), RECORDED, 0)) == homes(original)
 
 
 QUOTA = """\
@@ -157,7 +157,7 @@ timeline:
 def test_a_quota_holds_instances_back_in_the_replay_until_it_is_deleted(tmp_path: Path) -> None:
     path, original = record(tmp_path, QUOTA)
     assert not any(each.instance == "web-5" and each.begin < 290 for each in original.stays), "the quota had no effect"
-    replayed = run_piece(load_replay(path), RECORDED, 0)
+    replayed = run_scenario(load_replay(path), RECORDED, 0)
     assert homes(replayed) == homes(original)
     late = {each.instance for each in replayed.stays if each.begin > 290}
     assert "web-5" in late
@@ -173,8 +173,8 @@ def test_another_policy_is_shown_beside_the_recorded_one(tmp_path: Path) -> None
     path, _ = record(tmp_path, "", base=SPREAD)
     profile = tmp_path / "packed.yaml"
     profile.write_text(PACKED)
-    piece = load_replay(path, profile)
-    report = make_report(piece, run_all(piece, [0, 1], workers=2), [0, 1])
+    loaded = load_replay(path, profile)
+    report = make_report(loaded, run_all(loaded, [0, 1], workers=2), [0, 1])
     assert [each["name"] for each in report["strategies"]] == [RECORDED, "packed.yaml"]
     told = report["replay"]["strategies"]
     assert told[RECORDED]["same_node_percent"] > 95
@@ -184,16 +184,16 @@ def test_another_policy_is_shown_beside_the_recorded_one(tmp_path: Path) -> None
 
 def test_the_recorded_profile_is_the_one_that_is_replayed(tmp_path: Path) -> None:
     path, _ = record(tmp_path, "", profiles=PACKED)
-    piece = load_replay(path)
-    config, _ = piece.sources[RECORDED].read()
+    loaded = load_replay(path)
+    config, _ = loaded.sources[RECORDED].read()
     assert "MostAllocated" in str(config)
 
 
 def test_a_recording_that_begins_in_mid_life_begins_with_what_was_there(tmp_path: Path) -> None:
     path, original = record(tmp_path, LOSS, after=60)
-    piece = load_replay(path)
-    assert {each.meta.name for each in piece.first} == {"default", "high", "web", "db", "job"}
-    replayed = run_piece(piece, RECORDED, 0)
+    loaded = load_replay(path)
+    assert {each.meta.name for each in loaded.first} == {"default", "high", "web", "db", "job"}
+    replayed = run_scenario(loaded, RECORDED, 0)
     late = {each for each in homes(original) if each[0].startswith("late")}
     assert late <= homes(replayed)
     assert {each for each, _ in homes(replayed)} == {each for each, _ in homes(original)}
@@ -203,7 +203,7 @@ def test_a_torn_last_line_is_no_mistake_and_any_other_is_told_with_its_line(tmp_
     path, _ = record(tmp_path, "")
     whole = path.read_bytes()
     path.write_bytes(whole[:-7])
-    assert read_recorded(path).turns
+    assert read_recorded(path).changes
     lines = whole.split(b"\n")
     path.write_bytes(b"\n".join([*lines[:3], b"{nonsense", *lines[3:]]))
     with pytest.raises(Invalid) as caught:
@@ -223,7 +223,7 @@ def test_the_file_is_bounded_and_says_what_was_dropped(tmp_path: Path) -> None:
     found = read_recorded(path)
     assert any("earlier parts were dropped" in each for each in found.notes)
     assert {each.meta.name for each in found.first} >= {"n0", "n1", "web", "db"}
-    assert run_piece(load_replay(path), RECORDED, 0).phases[-1].workloads["web"].running > 0
+    assert run_scenario(load_replay(path), RECORDED, 0).phases[-1].workloads["web"].running > 0
 
 
 def test_nothing_that_anybody_has_to_hide_is_in_it(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from mandor.errors import Invalid
-from mandor.sim.compare import load_piece, run_all
+from mandor.sim.compare import load_scenario, run_all
 from mandor.sim.report import make_report
 from mandor.sim.result import RunResult
-from mandor.sim.run import run_piece
+from mandor.sim.run import run_scenario
 
 BASE = """\
 name: small
@@ -34,8 +34,8 @@ end: 8m
 def simulate(folder: Path, more: str, seed: int = 0, base: str = BASE) -> RunResult:
     path = folder / "s.yaml"
     path.write_text(base + more)
-    piece = load_piece(path)
-    return run_piece(piece, next(iter(piece.scenario.plans)), seed)
+    loaded = load_scenario(path)
+    return run_scenario(loaded, next(iter(loaded.scenario.plans)), seed)
 
 
 def notes(result: RunResult, kind: str) -> list[str]:
@@ -152,9 +152,9 @@ expect:
 def test_the_report_counts_over_seeds_and_names_the_worst_and_a_typical_one(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(BASE + "strategies: {a: {}, b: {priorities: {web: 20}}}\ntraffic: [{from: web, to: db}]\n")
-    piece = load_piece(path)
-    results = run_all(piece, [0, 1, 2], workers=1)
-    report: dict[str, Any] = make_report(piece, results, [0, 1, 2])
+    loaded = load_scenario(path)
+    results = run_all(loaded, [0, 1, 2], workers=1)
+    report: dict[str, Any] = make_report(loaded, results, [0, 1, 2])
     assert [each["name"] for each in report["strategies"]] == ["a", "b"]
     for each in report["strategies"]:
         assert each["runs"] == 3
@@ -167,10 +167,10 @@ def test_the_report_counts_over_seeds_and_names_the_worst_and_a_typical_one(tmp_
 SCRIPT = """
 import sys
 from pathlib import Path
-from mandor.sim.compare import load_piece
-from mandor.sim.run import run_piece
-piece = load_piece(Path(sys.argv[1]))
-print(run_piece(piece, "as written", int(sys.argv[2])).digest)
+from mandor.sim.compare import load_scenario
+from mandor.sim.run import run_scenario
+loaded = load_scenario(Path(sys.argv[1]))
+print(run_scenario(loaded, "as written", int(sys.argv[2])).digest)
 """
 
 
@@ -214,7 +214,7 @@ def test_copies_of_this_process_and_fresh_ones_come_to_the_same(
     found = []
     for threads in (1, 2):
         monkeypatch.setattr(threading, "active_count", lambda threads=threads: threads)
-        found.append([each.digest for each in run_all(load_piece(path), range(3), workers=2)])
+        found.append([each.digest for each in run_all(load_scenario(path), range(3), workers=2)])
     assert begun == ["fork", "spawn"]
     assert found[0] == found[1]
 
@@ -282,7 +282,7 @@ def test_a_mistake_in_a_file_of_another_tool_is_told_with_its_line(tmp_path: Pat
 def test_work_that_stands_in_two_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache.nomad").write_text(NOMAD + "    }\n  }\n}\n")
     base = "name: twice\nnodes: [{name: n0}]\nend: 3m\nworkloads: [{file: cache.nomad}, {name: cache, image: x}]\n"
-    with pytest.raises(Invalid, match="a second time"):
+    with pytest.raises(Invalid, match="defined twice"):
         simulate(tmp_path, "", base=base)
 
 

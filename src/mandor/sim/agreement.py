@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from mandor.sim.history import Stay
+from mandor.sim.history import RunInterval
 from mandor.sim.recorded import Recorded
 from mandor.sim.result import RunResult
 
@@ -28,8 +28,8 @@ def _percent(part: float, whole: float) -> float:
     return round(100 * part / whole, 1) if whole else 100.0
 
 
-def _same_node(recorded: Sequence[Stay], replayed: Sequence[Stay]) -> float:
-    there: dict[tuple[str, str], list[Stay]] = {}
+def _same_node(recorded: Sequence[RunInterval], replayed: Sequence[RunInterval]) -> float:
+    there: dict[tuple[str, str], list[RunInterval]] = {}
     for each in replayed:
         there.setdefault((each.instance, each.node), []).append(each)
     return sum(
@@ -39,8 +39,8 @@ def _same_node(recorded: Sequence[Stay], replayed: Sequence[Stay]) -> float:
     )
 
 
-def _same_count(recorded: Sequence[Stay], replayed: Sequence[Stay]) -> float:
-    """Which of several equal instances is where does not matter here."""
+def _same_count(recorded: Sequence[RunInterval], replayed: Sequence[RunInterval]) -> float:
+    """Which of several equal instances is where does not source here."""
     places = dict.fromkeys((each.workload, each.node) for each in recorded)
     total = 0.0
     for workload, node in places:
@@ -54,7 +54,7 @@ def _same_count(recorded: Sequence[Stay], replayed: Sequence[Stay]) -> float:
     return total
 
 
-def _elsewhere(recorded: Sequence[Stay], replayed: Sequence[Stay]) -> list[dict[str, str]]:
+def _elsewhere(recorded: Sequence[RunInterval], replayed: Sequence[RunInterval]) -> list[dict[str, str]]:
     """Whoever ran for most of its time on another node, of those who ran in both."""
     homes = [_homes(stays) for stays in (recorded, replayed)]
     return [
@@ -64,7 +64,7 @@ def _elsewhere(recorded: Sequence[Stay], replayed: Sequence[Stay]) -> list[dict[
     ][:ELSEWHERE_MOST]
 
 
-def _homes(stays: Sequence[Stay]) -> dict[str, str]:
+def _homes(stays: Sequence[RunInterval]) -> dict[str, str]:
     spent: dict[str, Counter[str]] = {}
     for each in stays:
         spent.setdefault(each.instance, Counter())[each.node] += each.end - each.begin  # type: ignore[assignment]

@@ -23,19 +23,18 @@ from mandor.model.task import Task
 from mandor.model.workload import Release, Workload
 from mandor.scheduler.last_config import ConfiguredProfiles
 from mandor.scheduler.reload import ConfigSource, Configured
-from mandor.sim.appetite import Appetites
+from mandor.sim.connection import StoreConnection
+from mandor.sim.disturbance import PARTS, Part
 from mandor.sim.node import NodeKind, SimNode
 from mandor.sim.scenario import Ending
-from mandor.sim.trouble import PARTS, Part
+from mandor.sim.usage_rule import UsageRules
 from mandor.sim.virtual import VirtualClock, collect_garbage
-from mandor.sim.wire import Wire
 from mandor.sim.world import World
 from mandor.store.base import Store
 from mandor.store.memory import MemoryStore
 
 QUIET_SECONDS = 3600.0
-"""Whoever shares a process with the store needs no sign that it is there: wires say so themselves when nothing more
-will come."""
+"""Seconds between bookmarks of watches. A simulated connection reports its own end, so bookmarks are not needed."""
 LEASE_SECONDS = 3600.0
 """Of a server that takes its lease back when it goes."""
 TICK_SECONDS = 5.0
@@ -63,11 +62,13 @@ class SimCluster(World):
         times: NodeTimes | None = None,
         restore_seconds: float = 60.0,
         luck: str | None = None,
-        shaky: bool = False,
+        unreliable: bool = False,
     ) -> None:
-        """`luck`: how ties are broken; absent: as the seed says. `shaky`: also the control plane reaches its store over
-        wires."""
-        random.seed(seed)  # Pauses and heartbeats are spread by the module's own dice.
+        """
+        `luck`: seed of the scheduler's tie-break; by default, `seed`.
+        `unreliable`: scheduler, controllers and server use connections to the store that can fail, as agents do.
+        """
+        random.seed(seed)  # Jitter of pauses and heartbeats uses the module's generator.
         self.clock = clock
         self.chance = random.Random(seed)
         store = MemoryStore(clock=clock, new_uid=_counted(), bookmark_seconds=QUIET_SECONDS)
@@ -83,12 +84,14 @@ class SimCluster(World):
             "keep": KEEP,
         }
         self._server_store: Store = store
-        self.wires = [Wire(store, chance=random.Random(self.chance.random())) for _ in PARTS] if shaky else []
-        if shaky:
-            self.scheduler_store, self.controller_store, self._server_store = self.wires
+        self.connections = (
+            [StoreConnection(store, chance=random.Random(self.chance.random())) for _ in PARTS] if unreliable else []
+        )
+        if unreliable:
+            self.scheduler_store, self.controller_store, self._server_store = self.connections
         self._servers = itertools.count(1)
         self.heartbeats = self._new_server()
-        self.appetites = Appetites()
+        self.usage_rules = UsageRules()
         self.nodes: dict[str, SimNode] = {}
         self.looker: Callable[[], bool] = lambda: False
         """Called at a tick at which a machine is not as it was, and at the next one, if it says so."""
@@ -112,7 +115,7 @@ class SimCluster(World):
     ) -> None:
         for node in list(self.nodes.values()):
             await node.kill_agent()
-            await node.wire.close()
+            await node.connection.close()
         await super().__aexit__(kind, error, trace)
         self._folder.cleanup()
 
@@ -124,7 +127,7 @@ class SimCluster(World):
                 kind,
                 self.store,
                 VirtualClock(),
-                self._appetite,
+                self._unit_usage,
                 self._hear,
                 Path(self._folder.name),
                 chance=random.Random(self.chance.random()),
@@ -137,8 +140,8 @@ class SimCluster(World):
 
     def _new_server(self) -> Heartbeats:
         name = f"s{next(self._servers)}"
-        # Over a wire it may be gone without a word, and then its lease has to run out soon.
-        lease = USUAL_LEASE_SECONDS if self.wires else LEASE_SECONDS
+        # Over a connection it may be gone without a word, and then its lease has to run out soon.
+        lease = USUAL_LEASE_SECONDS if self.connections else LEASE_SECONDS
         return Heartbeats(self._server_store, self.clock, name, "", tick_seconds=TICK_SECONDS, lease_seconds=lease)
 
     async def restart(self, part: Part) -> None:
@@ -152,10 +155,10 @@ class SimCluster(World):
             await self.kill("their recorder")
             self.start_controllers()
         else:
-            if isinstance(self._server_store, Wire):
+            if isinstance(self._server_store, StoreConnection):
                 self._server_store.whole = False
             await self.kill("heartbeats")
-            if isinstance(self._server_store, Wire):
+            if isinstance(self._server_store, StoreConnection):
                 self._server_store.whole = True
             self.heartbeats = self._new_server()
             self.start("heartbeats", self.heartbeats.run())
@@ -163,11 +166,11 @@ class SimCluster(World):
     def _hear(self, node: str, beat: Heartbeat) -> None:
         self.heartbeats.beat(node, Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances))
 
-    def _appetite(self, unit: Unit, launch: Launch) -> Resources:
+    def _unit_usage(self, unit: Unit, launch: Launch) -> Resources:
         instance, task = self._whose(unit, launch)
         if instance is None or task is None:
             return Resources()
-        return self.appetites.of(self._written_as(instance), task.resources.request)
+        return self.usage_rules.of(self._written_as(instance), task.resources.request)
 
     def _fate(self, unit: Unit, launch: Launch) -> Mapping[str, Any]:
         if not self.endings:
@@ -217,8 +220,8 @@ class SimCluster(World):
         """At the next tick, whatever happens."""
         self._look_on = True
 
-    def hunger(self) -> None:
-        """Appetites have changed."""
+    def usage_changed(self) -> None:
+        """UsageRules have changed."""
         for node in self.nodes.values():
             node.look_again()
 

@@ -18,7 +18,7 @@ from mandor.errors import Invalid
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import Map
 from mandor.sim.result import Failure, RunResult
-from mandor.sim.run import Piece, run_piece
+from mandor.sim.run import LoadedScenario, run_scenario
 from mandor.sim.scenario import Scenario, read_file
 from mandor.sim.strategy import check_names
 from mandor.sim.work import load_work
@@ -28,20 +28,20 @@ ALONE_MOST = 2
 Progress = Callable[[int, int], None]
 
 
-def load_piece(path: Path) -> Piece:
+def load_scenario(path: Path) -> LoadedScenario:
     """The scenario and all its work; `Invalid` tells what is wrong, and where."""
     scenario, source = read_file(path)
     folder = path.parent
     first = load_work(source["workloads"], folder, str(path))
     later = [load_work(each.get("submit", ()), folder, str(path)) for each in source.get("timeline", ())]
     imported = sum((each.report for each in later), first.report)
-    piece = Piece(scenario, path, first.objects, [each.objects for each in later], imported)
-    _check_workloads(piece, source, str(path))
-    return piece
+    loaded = LoadedScenario(scenario, path, first.objects, [each.objects for each in later], imported)
+    _check_workloads(loaded, source, str(path))
+    return loaded
 
 
-def _check_workloads(piece: Piece, source: Map, file: str) -> None:
-    scenario, known = piece.scenario, [each.meta.name for each in piece.workloads]
+def _check_workloads(loaded: LoadedScenario, source: Map, file: str) -> None:
+    scenario, known = loaded.scenario, [each.meta.name for each in loaded.workloads]
     for name, strategy in scenario.strategies.items():
         check_names(name, strategy, known)
     for where, name in _named(scenario):
@@ -55,8 +55,8 @@ def _named(scenario: Scenario) -> Iterator[tuple[tuple[str, int | str], str]]:
     for number, traffic in enumerate(scenario.traffic):
         yield ("traffic", number), traffic.source
         yield ("traffic", number), traffic.to
-    for number, happening in enumerate(scenario.timeline):
-        yield from ((("timeline", number), name) for _, name in happening.workloads)
+    for number, entry in enumerate(scenario.timeline):
+        yield from ((("timeline", number), name) for _, name in entry.workloads)
     for number, each in enumerate(scenario.expect):
         told = (each.downtime_most, each.availability_least, each.instances)
         for name in (*each.running, *each.any_running, *each.apart, *(name for every in told for name in every)):
@@ -75,77 +75,81 @@ def _line(source: Map, where: tuple[str, int | str]) -> int:
     return source.lines.get(key, source.line)
 
 
-def narrowed(piece: Piece, names: Sequence[str]) -> Piece:
+def narrowed(loaded: LoadedScenario, names: Sequence[str]) -> LoadedScenario:
     """With these strategies alone, and what is expected of them."""
-    plans = piece.scenario.plans
+    plans = loaded.scenario.plans
     for name in names:
         if name not in plans:
             raise Invalid(f"there is no strategy {name!r}", hint=did_you_mean(name, plans))
-    kept = [each for each in piece.scenario.expect if not each.strategy or set(each.strategy) & set(names)]
+    kept = [each for each in loaded.scenario.expect if not each.strategy or set(each.strategy) & set(names)]
     expect = tuple(
         msgspec.structs.replace(each, strategy=tuple(one for one in each.strategy if one in names)) for each in kept
     )
     strategies = {name: plans[name] for name in names}
-    return replace(piece, scenario=msgspec.structs.replace(piece.scenario, strategies=strategies, expect=expect))
+    return replace(loaded, scenario=msgspec.structs.replace(loaded.scenario, strategies=strategies, expect=expect))
 
 
 def run_all(
-    piece: Piece, seeds: Sequence[int], *, workers: int | None = None, progress: Progress = lambda done, of: None
+    loaded: LoadedScenario,
+    seeds: Sequence[int],
+    *,
+    workers: int | None = None,
+    progress: Progress = lambda done, of: None,
 ) -> list[RunResult]:
-    """In order of strategy and seed, whoever ran them."""
-    jobs = [(name, seed) for name in piece.scenario.plans for seed in seeds]
-    again = _repeated(piece, seeds)
+    """Run each strategy with each seed, in several processes; return the results in order of strategy and seed."""
+    jobs = [(name, seed) for name in loaded.scenario.plans for seed in seeds]
+    again = _repeated(loaded, seeds)
     total = len(jobs) + len(again)
     workers = min(workers or os.cpu_count() or 1, total)
     found: list[RunResult] = []
     if workers < 2 or total <= ALONE_MOST:
         for number, (name, seed) in enumerate((*jobs, *again), start=1):
-            found.append(run_piece(piece, name, seed))
+            found.append(run_scenario(loaded, name, seed))
             progress(number, total)
     else:
-        with _processes(piece, workers) as pool:
+        with _processes(loaded, workers) as pool:
             for number, result in enumerate(pool.imap(_one, (*jobs, *again), chunksize=1), start=1):
                 found.append(msgspec.msgpack.decode(result, type=RunResult))
                 progress(number, total)
-    return _compared(found[: len(jobs)], found[len(jobs) :], piece)
+    return _compared(found[: len(jobs)], found[len(jobs) :], loaded)
 
 
-def _processes(piece: Piece, workers: int) -> Pool:
+def _processes(loaded: LoadedScenario, workers: int) -> Pool:
     """Copies of this one, where it may be copied: they begin at once. Else fresh ones, which read the files again."""
     if sys.platform == "linux" and threading.active_count() == 1:
-        return multiprocessing.get_context("fork").Pool(workers, initializer=_begin, initargs=(lambda: piece,))
-    read = piece.again or partial(load_piece, piece.path)
-    again = partial(_narrowed_again, read, tuple(piece.scenario.strategies))
+        return multiprocessing.get_context("fork").Pool(workers, initializer=_begin, initargs=(lambda: loaded,))
+    read = loaded.again or partial(load_scenario, loaded.path)
+    again = partial(_narrowed_again, read, tuple(loaded.scenario.strategies))
     return multiprocessing.get_context("spawn").Pool(workers, initializer=_begin, initargs=(again,))
 
 
-def _narrowed_again(read: Callable[[], Piece], strategies: tuple[str, ...]) -> Piece:
+def _narrowed_again(read: Callable[[], LoadedScenario], strategies: tuple[str, ...]) -> LoadedScenario:
     return narrowed(read(), strategies) if strategies else read()
 
 
-_piece: Piece | None = None
+_loaded: LoadedScenario | None = None
 
 
-def _begin(read: Callable[[], Piece]) -> None:
-    global _piece  # noqa: PLW0603 - a worker process has one piece for all its life
+def _begin(read: Callable[[], LoadedScenario]) -> None:
+    global _loaded  # noqa: PLW0603 - a worker process has one loaded for all its life
     logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
-    _piece = read()
+    _loaded = read()
 
 
 def _one(job: tuple[str, int]) -> bytes:
-    assert _piece is not None
-    return msgspec.msgpack.encode(run_piece(_piece, *job))
+    assert _loaded is not None
+    return msgspec.msgpack.encode(run_scenario(_loaded, *job))
 
 
-def _repeated(piece: Piece, seeds: Sequence[int]) -> list[tuple[str, int]]:
+def _repeated(loaded: LoadedScenario, seeds: Sequence[int]) -> list[tuple[str, int]]:
     """What is run twice: where the same history is expected, one seed of each strategy."""
-    wanted = [each for each in piece.scenario.expect if each.same_placement]
-    names = {name for each in wanted for name in (each.strategy or piece.scenario.plans)}
-    return [(name, random.Random(len(seeds)).choice(list(seeds))) for name in piece.scenario.plans if name in names]
+    wanted = [each for each in loaded.scenario.expect if each.same_placement]
+    names = {name for each in wanted for name in (each.strategy or loaded.scenario.plans)}
+    return [(name, random.Random(len(seeds)).choice(list(seeds))) for name in loaded.scenario.plans if name in names]
 
 
-def _compared(results: list[RunResult], again: Sequence[RunResult], piece: Piece) -> list[RunResult]:
-    title = next((each.title for each in piece.scenario.expect if each.same_placement), "")
+def _compared(results: list[RunResult], again: Sequence[RunResult], loaded: LoadedScenario) -> list[RunResult]:
+    title = next((each.title for each in loaded.scenario.expect if each.same_placement), "")
     for second in again:
         place = next(
             n for n, each in enumerate(results) if (each.strategy, each.seed) == (second.strategy, second.seed)

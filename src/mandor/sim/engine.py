@@ -11,7 +11,7 @@ from mandor.engines.fake import FakeEngine, MemoryState
 from mandor.engines.fake.state import Record
 from mandor.lib.clock import Clock
 from mandor.model.resources import Resources
-from mandor.sim.machine import Hunger, Meal
+from mandor.sim.machine import UnitUsage, UsageCounter
 
 START_SECONDS = 3.0
 STOP_SECONDS = 2.0
@@ -51,7 +51,7 @@ class SimEngine(FakeEngine):
         self,
         clock: Clock,
         units: SimUnits,
-        appetite: Hunger,
+        unit_usage: UnitUsage,
         *,
         images: bool,
         own_options: bool,
@@ -62,8 +62,8 @@ class SimEngine(FakeEngine):
         """`own_options`: what tasks say to this engine is meant for a fake one, and shapes what they do. `changed`:
         what its units use may be different. `exists`: whether the machine has such a path."""
         super().__init__(clock, state=units, images=images, exists=exists)
-        self._appetite, self._own_options, self._fate, self._changed = appetite, own_options, fate, changed
-        self._meals: dict[Unit, Meal] = {}
+        self._unit_usage, self._own_options, self._fate, self._changed = unit_usage, own_options, fate, changed
+        self._counters: dict[Unit, UsageCounter] = {}
         self._used = Resources()
         self._good_until = 0.0
         self._wants: dict[Unit, Resources] = {}
@@ -127,7 +127,7 @@ class SimEngine(FakeEngine):
     def _want(self, record: Record) -> Resources:
         known = self._wants.get(record.unit)
         if known is None:
-            known = self._wants[record.unit] = self._appetite(record.unit, record.launch)
+            known = self._wants[record.unit] = self._unit_usage(record.unit, record.launch)
         return known
 
     def used(self) -> tuple[Resources, float]:
@@ -149,12 +149,12 @@ class SimEngine(FakeEngine):
         await self._answer("usage")
         now, found = self._clock.monotonic(), {}
         for each in self._running(now):
-            meal = self._meals.get(each.unit)
-            if meal is None:
-                meal = self._meals[each.unit] = Meal(each.runs_at)
-            found[each.unit] = meal.until(now, self._want(each))
-        if len(self._meals) > len(found):
-            self._meals = {unit: meal for unit, meal in self._meals.items() if unit in found}
+            counter = self._counters.get(each.unit)
+            if counter is None:
+                counter = self._counters[each.unit] = UsageCounter(each.runs_at)
+            found[each.unit] = counter.until(now, self._want(each))
+        if len(self._counters) > len(found):
+            self._counters = {unit: counter for unit, counter in self._counters.items() if unit in found}
         return found
 
     async def disk(self) -> Mapping[Unit, int]:

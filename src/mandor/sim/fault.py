@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from mandor.lib.quantity import Percent, Seconds
-from mandor.sim.scenario import Happening, Slow
-from mandor.sim.trouble import PARTS, Jump, Messages
+from mandor.sim.disturbance import PARTS, Jump, Messages
+from mandor.sim.scenario import Slow, TimelineEntry
 
 PAUSE_SECONDS = 12.0
 """On average so much lies between two faults."""
@@ -17,9 +17,9 @@ class Faults:
 
     def __init__(self, chance: random.Random, nodes: Sequence[str], workloads: Sequence[str]) -> None:
         self._chance, self._nodes, self._workloads = chance, nodes, workloads
-        self._found: list[Happening] = []
+        self._found: list[TimelineEntry] = []
 
-    def throw(self, begin: float, end: float) -> list[Happening]:
+    def throw(self, begin: float, end: float) -> list[TimelineEntry]:
         """In order of time; at `end` everything is whole again."""
         kinds: list[tuple[int, Callable[[float], None]]] = [
             (5, self._lose_power),
@@ -39,7 +39,7 @@ class Faults:
             self._chance.choices(makers, weights)[0](at)
             at += self._chance.expovariate(1 / PAUSE_SECONDS)
         ends = [each for each in self._found if each.at < end]
-        whole = Happening(at=_at(end), up=tuple(self._nodes), messages=(Messages(),))
+        whole = TimelineEntry(at=_at(end), up=tuple(self._nodes), messages=(Messages(),))
         return [*sorted(ends, key=lambda each: each.at), whole]
 
     def _lose_power(self, at: float) -> None:
@@ -101,7 +101,7 @@ class Faults:
         return self._chance.choice([1.0, 8.0, 25.0, 70.0, 140.0]) * self._chance.uniform(0.7, 1.3)
 
     def _add(self, at: float, **fields: object) -> None:
-        self._found.append(Happening(at=_at(at), **fields))  # type: ignore[arg-type]
+        self._found.append(TimelineEntry(at=_at(at), **fields))  # type: ignore[arg-type]
 
 
 def _at(seconds: float) -> Seconds:

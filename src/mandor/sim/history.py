@@ -8,7 +8,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 
-class Stay(Struct, frozen=True, gc=False):
+class RunInterval(Struct, frozen=True, gc=False):
     """One instance ran on one node, from then to then."""
 
     workload: str
@@ -18,7 +18,7 @@ class Stay(Struct, frozen=True, gc=False):
     end: float
 
 
-class Preempted(Struct, frozen=True, gc=False):
+class PreemptionRecord(Struct, frozen=True, gc=False):
     at: float
     victim: str
     by: str
@@ -27,7 +27,7 @@ class Preempted(Struct, frozen=True, gc=False):
     """1: nobody had made room for this before; 2: whoever took the place had been displaced itself …"""
 
 
-class Note(Struct, frozen=True, gc=False):
+class TimelineNote(Struct, frozen=True, gc=False):
     """Something for the timeline."""
 
     at: float
@@ -69,7 +69,7 @@ def seconds_without(running: Steps, wanted: Steps, begin: float, end: float) -> 
     return none, fewer
 
 
-def always(stays: Sequence[Stay], begin: float, end: float) -> float | None:
+def always(stays: Sequence[RunInterval], begin: float, end: float) -> float | None:
     """When, between these, none of these stays lasted; None: never."""
     at = begin
     for each in sorted(stays, key=lambda one: one.begin):
@@ -78,7 +78,9 @@ def always(stays: Sequence[Stay], begin: float, end: float) -> float | None:
     return None if at >= end else at
 
 
-def together(first: Sequence[Stay], second: Sequence[Stay], windows: Iterable[tuple[float, float]]) -> float | None:
+def together(
+    first: Sequence[RunInterval], second: Sequence[RunInterval], windows: Iterable[tuple[float, float]]
+) -> float | None:
     """When, within these windows, one of the first ran where one of the second did; None: never."""
     found = [
         max(a.begin, b.begin, begin)

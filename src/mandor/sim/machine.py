@@ -107,12 +107,12 @@ class SimMachine:
         ]
 
 
-Hunger = Callable[[Unit, Launch], Resources]
+UnitUsage = Callable[[Unit, Launch], Resources]
 """What a unit uses now."""
 
 
 @dataclass(slots=True)
-class Meal:
+class UsageCounter:
     """What one unit has used up so far."""
 
     since: float

@@ -1,4 +1,4 @@
-"""A simulated node: the real agent on a simulated machine, reaching the store over a wire that can be cut."""
+"""A simulated node: the real agent on a simulated machine, reaching the store over a connection that can be cut."""
 
 import asyncio
 import random
@@ -19,11 +19,11 @@ from mandor.model.node import Node, NodeSpec, Taint
 from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
 from mandor.model.task import Probe
+from mandor.sim.connection import StoreConnection
 from mandor.sim.engine import Fate, SimEngine, SimUnits, no_fate
 from mandor.sim.journal import MemoryJournal
-from mandor.sim.machine import NOTHING, Hunger, SimMachine
+from mandor.sim.machine import NOTHING, SimMachine, UnitUsage
 from mandor.sim.virtual import VirtualClock
-from mandor.sim.wire import Wire
 from mandor.store.base import Store
 
 FAKE = "fake"
@@ -62,13 +62,13 @@ async def inline(work: Callable[..., Any], /, *args: Any) -> Any:
 class SimLink(DirectLink):
     """A heartbeat is heard when it arrives, whether its answer does or not."""
 
-    def __init__(self, wire: Wire, node: str, hear: Callable[[str, Heartbeat], None]) -> None:
-        super().__init__(wire, node)
-        self._wire, self._hear = wire, hear
+    def __init__(self, connection: StoreConnection, node: str, hear: Callable[[str, Heartbeat], None]) -> None:
+        super().__init__(connection, node)
+        self._connection, self._hear = connection, hear
 
     async def heartbeat(self, beat: Heartbeat) -> ClusterSpec:
-        if not self._wire.clear:
-            await self._wire.send()
+        if not self._connection.clear:
+            await self._connection.send()
         self._hear(self._node, beat)
         return await self.cluster()
 
@@ -86,7 +86,7 @@ class SimNode:
         kind: NodeKind,
         store: Store,
         clock: VirtualClock,
-        appetite: Hunger,
+        unit_usage: UnitUsage,
         beat: Callable[[str, Heartbeat], None],
         data: Path,
         *,
@@ -95,8 +95,8 @@ class SimNode:
         **settings: Any,
     ) -> None:
         self._fate = fate
-        self.kind, self.clock, self._appetite, self._beat = kind, clock, appetite, beat
-        self.wire = Wire(store, chance=chance, late=True)
+        self.kind, self.clock, self._unit_usage, self._beat = kind, clock, unit_usage, beat
+        self.connection = StoreConnection(store, chance=chance, late=True)
         facts = {"os": "linux", "arch": "amd64", **kind.facts}
         self.machine = SimMachine(clock, kind.has, kind.overhead, facts_known=facts, host_paths=kind.host_paths)
         self.machine.used, self.machine.changed = self._used, self._mark_changed
@@ -157,7 +157,7 @@ class SimNode:
             name: SimEngine(
                 self.clock,
                 units,
-                self._appetite,
+                self._unit_usage,
                 images=name in IMAGE_ENGINES,
                 own_options=name == FAKE,
                 fate=self._fate,
@@ -171,8 +171,8 @@ class SimNode:
         self.slow_down(self._slowness)
         self.agent = Agent(
             self._settings,
-            self.wire,
-            SimLink(self.wire, self.name, self._beat),
+            self.connection,
+            SimLink(self.connection, self.name, self._beat),
             self.engines,
             self.clock,
             journal=self._journal,
@@ -214,8 +214,8 @@ class SimNode:
         return False
 
     def mend(self) -> None:
-        """Its wire is whole, its engines answer, at their usual speed."""
-        self.wire.mend()
+        """Its connection is whole, its engines answer, at their usual speed."""
+        self.connection.mend()
         self.slow_down(1.0)
         for engine in self.engines.values():
             engine.up()

@@ -89,7 +89,7 @@ def _failures(failures: Sequence[dict[str, Any]]) -> str:
         for each in failures[:NOTES_MOST]
     ]
     told = table(["EXPECTATION", "STRATEGY", "SEED", "PHASE", "WHAT HAPPENED"], rows)
-    return f"<h2>Broken expectations</h2><details open><summary>{len(failures)}</summary>{told}</details>"
+    return f"<h2>InvariantViolated expectations</h2><details open><summary>{len(failures)}</summary>{told}</details>"
 
 
 def _imported(imported: dict[str, Any] | None) -> str:

@@ -23,13 +23,13 @@ from mandor.model.recording import (
     key_of,
     read_line,
 )
-from mandor.sim.history import Stay
+from mandor.sim.history import RunInterval
 
 BYTES_MOST = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RecordedChange:
     """One object is different from then on; times count from the beginning of the recording."""
 
     at: float
@@ -38,7 +38,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class RecordedEnd:
     """An instance came to its end by itself."""
 
     workload: str
@@ -60,9 +60,9 @@ class Recorded:
     profiles: str = ""
     first: list[Object] = field(default_factory=list)
     """What there was at the beginning."""
-    turns: list[Turn] = field(default_factory=list)
-    stays: list[Stay] = field(default_factory=list)
-    finishes: list[Finish] = field(default_factory=list)
+    changes: list[RecordedChange] = field(default_factory=list)
+    stays: list[RunInterval] = field(default_factory=list)
+    finishes: list[RecordedEnd] = field(default_factory=list)
     used: list[tuple[float, dict[str, tuple[int, int]]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What is not in it, for people."""
@@ -71,7 +71,7 @@ class Recorded:
 def read_recorded(path: Path) -> Recorded:
     """The recording, with the part before it where there is one; `Invalid` with a line for what is none."""
     before = path.with_name(path.name + ".1")
-    reading = _Reading(Recorded(path))
+    reading = _RecordingReader(Recorded(path))
     for part in (before, path) if _continues(before, path) else (path,):
         for line in _lines(part):
             reading.take(line)
@@ -112,7 +112,7 @@ def _lines(path: Path) -> Iterator[AnyLine]:
         yield line
 
 
-class _Reading:
+class _RecordingReader:
     def __init__(self, found: Recorded) -> None:
         self._found = found
         self._began: RecordingStart | None = None
@@ -172,7 +172,7 @@ class _Reading:
         if not self._begun:
             self._found.first.append(value)
         elif before != value:
-            self._found.turns.append(Turn(self._at, before, value))
+            self._found.changes.append(RecordedChange(self._at, before, value))
 
     def _see_instance(self, line: InstanceLine) -> None:
         key = key_of(line)
@@ -195,11 +195,11 @@ class _Reading:
         again = line.restarts > before.restarts and not line.phase.over
         if (over and line.exit_code is not None) or again:
             seconds = max(0.001, line.at - before.started_at)
-            self._found.finishes.append(Finish(line.workload, line.name, seconds, line.exit_code or int(again)))
+            self._found.finishes.append(RecordedEnd(line.workload, line.name, seconds, line.exit_code or int(again)))
 
     def _close(self, key: Key) -> None:
         line, since = self._open.pop(key)
-        self._found.stays.append(Stay(line.workload, line.name, line.node, since, self._at))
+        self._found.stays.append(RunInterval(line.workload, line.name, line.node, since, self._at))
 
     def _forget(self, key: Key) -> None:
         self._running.pop(key, None)
@@ -207,7 +207,7 @@ class _Reading:
             self._close(key)
         before = self._objects.pop(key, None)
         if before is not None:
-            self._found.turns.append(Turn(self._at, before, None))
+            self._found.changes.append(RecordedChange(self._at, before, None))
 
     def _complete(self) -> None:
         mentioned, self._mentioned, self._begun = self._mentioned or set(), None, True

@@ -16,11 +16,11 @@ from mandor.model.workload import Workload
 from mandor.placement.config import SchedulerConfig, read_config
 from mandor.placement.plugin_source import Registry
 from mandor.scheduler.reload import ConfigSource
-from mandor.sim.appetite import Appetite
-from mandor.sim.machines import BEGIN_SECONDS, node_line, node_moments, trimmed
-from mandor.sim.recorded import Recorded, Turn, read_recorded
-from mandor.sim.run import Piece
-from mandor.sim.scenario import Arrival, Ending, Happening, Limit, Scenario, Strategy
+from mandor.sim.recorded import Recorded, RecordedChange, read_recorded
+from mandor.sim.recorded_nodes import BEGIN_SECONDS, node_line, node_outages, trimmed
+from mandor.sim.run import LoadedScenario
+from mandor.sim.scenario import Arrival, Ending, Limit, Scenario, Strategy, TimelineEntry
+from mandor.sim.usage_rule import UsageRule
 
 RECORDED = "as recorded"
 SETTLE_SECONDS = 60.0
@@ -50,12 +50,12 @@ class _Moment:
     down: list[str] = field(default_factory=list)
     up: list[str] = field(default_factory=list)
     partition: list[str] = field(default_factory=list)
-    usage: dict[str, Appetite] = field(default_factory=dict)
+    usage: dict[str, UsageRule] = field(default_factory=dict)
     limit: list[Limit] = field(default_factory=list)
     phase: str = ""
 
 
-def load_replay(path: Path, profile: Path | None = None, plugins: Path | None = None) -> Piece:
+def load_replay(path: Path, profile: Path | None = None, plugins: Path | None = None) -> LoadedScenario:
     """What was recorded under the policy of then and, where one is given, under another one."""
     found = read_recorded(path)
     shift = SETTLE_SECONDS if any(isinstance(each, Workload) for each in found.first) else 0.0
@@ -79,14 +79,14 @@ def load_replay(path: Path, profile: Path | None = None, plugins: Path | None = 
         lost_after=Seconds(found.lost_seconds),
         arrival=Arrival(within=Seconds(SETTLE_SECONDS / 6)),
         strategies=strategies,
-        timeline=tuple(_happening(at, moments[at]) for at in times),
+        timeline=tuple(_timeline_entry(at, moments[at]) for at in times),
         end=Seconds(round(shift + max(found.seconds, 1.0) + 1.0, 3)),
     )
     found.stays = [
         msgspec.structs.replace(each, begin=each.begin + shift, end=each.end + shift)
         for each in trimmed(found.stays, found)
     ]
-    return Piece(
+    return LoadedScenario(
         scenario,
         path,
         _in_order(found),
@@ -111,7 +111,7 @@ def _description(found: Recorded) -> str:
 
 def _node_names(found: Recorded) -> list[str]:
     seen = [each for each in found.first if isinstance(each, Node)]
-    seen += [each.after for each in found.turns if isinstance(each.after, Node)]
+    seen += [each.after for each in found.changes if isinstance(each.after, Node)]
     names = list(dict.fromkeys(each.meta.name for each in seen))
     if not names:
         raise Invalid("there is no node in this recording", file=str(found.path))
@@ -155,7 +155,7 @@ def _endings(found: Recorded) -> dict[str, tuple[Ending, ...]]:
     """Of batches: one start of an instance after the other; whoever was not seen to end takes as long as others."""
     batches = {
         each.meta.name
-        for each in (*found.first, *(turn.after for turn in found.turns))
+        for each in (*found.first, *(change.after for change in found.changes))
         if isinstance(each, Workload) and each.spec.type == "batch"
     }
     ends: dict[str, list[Ending]] = {}
@@ -175,24 +175,24 @@ def _endings(found: Recorded) -> dict[str, tuple[Ending, ...]]:
 # Usage.
 
 
-def _appetite(cpu_milli: int, memory_bytes: int) -> Appetite:
-    return Appetite(cpu=f"{cpu_milli}m", memory=str(memory_bytes))
+def _unit_usage(cpu_milli: int, memory_bytes: int) -> UsageRule:
+    return UsageRule(cpu=f"{cpu_milli}m", memory=str(memory_bytes))
 
 
-def _first_usage(found: Recorded) -> dict[str, Appetite]:
+def _first_usage(found: Recorded) -> dict[str, UsageRule]:
     """Each workload's as it was first measured."""
-    usage: dict[str, Appetite] = {}
+    usage: dict[str, UsageRule] = {}
     for _, workloads in found.used:
         for name, amounts in workloads.items():
-            usage.setdefault(_bare(name), _appetite(*amounts))
+            usage.setdefault(_bare(name), _unit_usage(*amounts))
     return usage
 
 
-def _usage_moments(found: Recorded) -> Iterable[tuple[float, dict[str, Appetite]]]:
+def _usage_moments(found: Recorded) -> Iterable[tuple[float, dict[str, UsageRule]]]:
     told: dict[str, tuple[int, int]] = {}
     for at, workloads in found.used:
         news = {name: now for name, now in workloads.items() if name not in told or _differs(told[name], now)}
-        fresh = {_bare(name): _appetite(*now) for name, now in news.items() if name in told}
+        fresh = {_bare(name): _unit_usage(*now) for name, now in news.items() if name in told}
         told |= news
         if fresh:
             yield at, fresh
@@ -214,8 +214,8 @@ class _Timeline:
         self.moments: dict[float, _Moment] = {}
         self._shift = shift
         self._named = _named_volumes(found)
-        for turn in found.turns:
-            self._turn(turn)
+        for change in found.changes:
+            self._apply_change(change)
         self._machines(found)
         for time, usage in _usage_moments(found):
             self._at(time).usage |= usage
@@ -223,24 +223,24 @@ class _Timeline:
     def _at(self, time: float) -> _Moment:
         return self.moments.setdefault(round(time + self._shift, 3), _Moment())
 
-    def _turn(self, turn: Turn) -> None:
-        before, after = turn.before, turn.after
+    def _apply_change(self, change: RecordedChange) -> None:
+        before, after = change.before, change.after
         if after is None:
             if before is not None and _replayed(before, self._named) is not None and not isinstance(before, Node):
                 path = f"{before.meta.namespace}/{before.meta.name}".lstrip("/")
                 kind = "" if isinstance(before, Workload) else f"{before.kind} "
-                self._at(turn.at).delete.append(kind + path)
+                self._at(change.at).delete.append(kind + path)
             return
         made = _replayed(after, self._named)
         if isinstance(after, Node):
             known = isinstance(before, Node) and (before.spec, before.meta.labels) != (after.spec, after.meta.labels)
             made = Node(meta=Meta(name=after.meta.name, labels=after.meta.labels), spec=after.spec) if known else None
         if made is not None:
-            self._at(turn.at).objects.append(made)
+            self._at(change.at).objects.append(made)
 
     def _machines(self, found: Recorded) -> None:
         phases = 0
-        for each in sorted(node_moments(found), key=lambda each: each.at):
+        for each in sorted(node_outages(found), key=lambda each: each.at):
             moment = self._at(each.at)
             getattr(moment, each.kind).append(each.what)
             if each.phase and not moment.phase and phases < PHASES_MOST and each.at > BEGIN_SECONDS:
@@ -250,13 +250,15 @@ class _Timeline:
 
 def _named_volumes(found: Recorded) -> frozenset[str]:
     """Volumes that somebody made; the others come with the instances that use them."""
-    workloads = [each for each in (*found.first, *(turn.after for turn in found.turns)) if isinstance(each, Workload)]
+    workloads = [
+        each for each in (*found.first, *(change.after for change in found.changes)) if isinstance(each, Workload)
+    ]
     groups = [group for each in workloads for group in each.spec.groups.values()]
     return frozenset(each.volume for group in groups for each in group.volumes.values() if each.volume is not None)
 
 
-def _happening(at: float, moment: _Moment) -> Happening:
-    return Happening(
+def _timeline_entry(at: float, moment: _Moment) -> TimelineEntry:
+    return TimelineEntry(
         at=Seconds(at),
         phase=moment.phase,
         delete=tuple(moment.delete),

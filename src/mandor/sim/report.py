@@ -9,33 +9,33 @@ import msgspec
 from mandor.model.priority import PriorityClass
 from mandor.sim.agreement import agreement
 from mandor.sim.result import PhaseResult, RunResult
-from mandor.sim.run import Piece
+from mandor.sim.run import LoadedScenario
 
 REASONS_MOST = 5
 
 
-def make_report(piece: Piece, results: Sequence[RunResult], seeds: Sequence[int]) -> dict[str, Any]:
+def make_report(loaded: LoadedScenario, results: Sequence[RunResult], seeds: Sequence[int]) -> dict[str, Any]:
     """Plain data: what `-o json` prints, and what the tables and the page are made of."""
-    names = list(piece.scenario.plans)
-    classes = {each.meta.name: each.spec.value for each in piece.first if isinstance(each, PriorityClass)}
+    names = list(loaded.scenario.plans)
+    classes = {each.meta.name: each.spec.value for each in loaded.first if isinstance(each, PriorityClass)}
     return {
-        "scenario": piece.scenario.name,
-        "description": piece.scenario.description,
+        "scenario": loaded.scenario.name,
+        "description": loaded.scenario.description,
         "seeds": list(seeds),
         "phases": [
-            {"name": name, "begin_seconds": begin, "end_seconds": end} for name, begin, end in piece.scenario.phases
+            {"name": name, "begin_seconds": begin, "end_seconds": end} for name, begin, end in loaded.scenario.phases
         ],
         "passed": not any(each.failures for each in results),
         "strategies": [_strategy(name, [each for each in results if each.strategy == name], classes) for name in names],
-        "replay": _replay(piece, results),
-        "imported": piece.imported.plain() if piece.imported.total else None,
+        "replay": _replay(loaded, results),
+        "imported": loaded.imported.plain() if loaded.imported.total else None,
         "failures": [msgspec.to_builtins(failure) for each in results for failure in each.failures],
     }
 
 
-def _replay(piece: Piece, results: Sequence[RunResult]) -> dict[str, Any] | None:
+def _replay(loaded: LoadedScenario, results: Sequence[RunResult]) -> dict[str, Any] | None:
     """How far each strategy agrees with what really happened; of the first seed, which has everything as it was."""
-    recorded = piece.recorded
+    recorded = loaded.recorded
     if recorded is None:
         return None
     first = {each.strategy: each for each in reversed(results)}
@@ -44,7 +44,7 @@ def _replay(piece: Piece, results: Sequence[RunResult]) -> dict[str, Any] | None
         "seconds": round(recorded.seconds, 3),
         "notes": recorded.notes,
         "stays": [msgspec.to_builtins(each) for each in recorded.stays],
-        "strategies": {name: agreement(recorded, first[name]) for name in piece.scenario.plans},
+        "strategies": {name: agreement(recorded, first[name]) for name in loaded.scenario.plans},
     }
 
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from mandor.sim.history import Note, Preempted, Stay
+from mandor.sim.history import PreemptionRecord, RunInterval, TimelineNote
 
 
 class NodeState(Struct, frozen=True, gc=False, kw_only=True):
@@ -45,7 +45,7 @@ class PhaseResult(Struct, frozen=True, gc=False, kw_only=True):
     nodes: dict[str, NodeState]
     workloads: dict[str, WorkloadState]
     pending: tuple[Waiting, ...] = ()
-    preemptions: tuple[Preempted, ...] = ()
+    preemptions: tuple[PreemptionRecord, ...] = ()
     relaxed: tuple[tuple[str, str], ...] = ()
     """Instance and rule, as they were given up in it."""
     evictions: tuple[tuple[str, str], ...] = ()
@@ -82,8 +82,8 @@ class RunResult(Struct, frozen=True, gc=False, kw_only=True):
     digest: str
     phases: tuple[PhaseResult, ...]
     failures: tuple[Failure, ...] = ()
-    stays: tuple[Stay, ...] = ()
-    notes: tuple[Note, ...] = ()
+    stays: tuple[RunInterval, ...] = ()
+    notes: tuple[TimelineNote, ...] = ()
     ready: dict[str, tuple[tuple[float, int], ...]] = {}
 
     @property

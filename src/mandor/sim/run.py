@@ -19,25 +19,25 @@ from mandor.model.resources import Resources
 from mandor.model.volume import may_be_allowed
 from mandor.model.workload import Workload
 from mandor.scheduler.reload import ConfigSource
-from mandor.sim.chronicle import Chronicle
 from mandor.sim.cluster import TICK_SECONDS, SimCluster
-from mandor.sim.happen import Director
+from mandor.sim.expectation_check import check_expectations
 from mandor.sim.history import seconds_without
-from mandor.sim.judge import judge
+from mandor.sim.history_recorder import HistoryRecorder
 from mandor.sim.node import NodeKind
+from mandor.sim.phase_end import PhaseEndState
 from mandor.sim.recorded import Recorded
 from mandor.sim.result import NodeState, PhaseResult, RunResult, Waiting, WorkloadState
-from mandor.sim.scenario import Happening, Scenario, Strategy
-from mandor.sim.settled import Settled
+from mandor.sim.scenario import Scenario, Strategy, TimelineEntry
+from mandor.sim.sim_provisioner import SimProvisioner
 from mandor.sim.strategy import revised
+from mandor.sim.timeline_runner import TimelineRunner
 from mandor.sim.virtual import VirtualClock, run_virtual
-from mandor.sim.yard import Yard
 
 NEVER_SECONDS = 10.0 * 365 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LoadedScenario:
     """A scenario with its work read."""
 
     scenario: Scenario
@@ -52,7 +52,7 @@ class Piece:
     """What really happened, where that is known."""
     sources: Mapping[str, ConfigSource] = field(default_factory=dict)
     """Scheduler configurations that are in no file beside the scenario, by strategy."""
-    again: "Callable[[], Piece] | None" = None
+    again: "Callable[[], LoadedScenario] | None" = None
     """Reads it once more, in another process; absent: as a scenario, from `path`."""
 
     @property
@@ -100,7 +100,7 @@ class Piece:
         """Machines without power at the beginning."""
         return {name for line in self.scenario.nodes if line.off for name in line.names}
 
-    def cluster(self, strategy: Strategy, seed: int, *, shaky: bool = False, name: str = "") -> SimCluster:
+    def cluster(self, strategy: Strategy, seed: int, *, unreliable: bool = False, name: str = "") -> SimCluster:
         """As yet without nodes and work; `name`: what the strategy is called."""
         given = _config(self.folder / strategy.profile) if strategy.profile else None
         restore = 60.0 if strategy.restore else NEVER_SECONDS
@@ -112,17 +112,17 @@ class Piece:
             seed=seed,
             config=self.sources.get(name, given),
             restore_seconds=restore,
-            shaky=shaky,
+            unreliable=unreliable,
             times=NodeTimes(
                 suspect_seconds=scenario.suspect_after, lost_seconds=scenario.lost_after, tick_seconds=TICK_SECONDS
             ),
             luck=self.recorded.luck if self.recorded is not None and seed == 0 else None,
         )
-        cluster.controller_options["machines"] = Yard(cluster).source
+        cluster.controller_options["machines"] = SimProvisioner(cluster).source
         cluster.endings = scenario.endings
         usage = scenario.usage
-        cluster.appetites.by_workload = {name: each for name, each in usage.items() if name != "default"}
-        cluster.appetites.usual = usage.get("default", cluster.appetites.usual)
+        cluster.usage_rules.by_workload = {name: each for name, each in usage.items() if name != "default"}
+        cluster.usage_rules.usual = usage.get("default", cluster.usage_rules.usual)
         return cluster
 
     @property
@@ -151,52 +151,59 @@ def _config(file: Path) -> ConfigSource:
     return ConfigSource(file).once()
 
 
-Beside = Callable[[SimCluster], Coroutine[Any, Any, None]]
+ExtraTask = Callable[[SimCluster], Coroutine[Any, Any, None]]
 
 
-def run_piece(piece: Piece, name: str, seed: int, *, story: bool = True, beside: Beside | None = None) -> RunResult:
-    """`story`: with who ran where and when, for the timeline. `beside`: something that goes on with it."""
-    return run_virtual(_Run(piece, name, piece.scenario.plans[name], seed).go(story=story, beside=beside))
+def run_scenario(
+    loaded: LoadedScenario, name: str, seed: int, *, story: bool = True, extra: ExtraTask | None = None
+) -> RunResult:
+    """
+    Run one strategy with one seed.
+
+    `story`: the result includes the intervals in which instances ran, for the timeline of the report.
+    `extra`: an additional task that runs in the cluster until the end.
+    """
+    return run_virtual(_Run(loaded, name, loaded.scenario.plans[name], seed).run(story=story, extra=extra))
 
 
 class _Run:
-    def __init__(self, piece: Piece, name: str, strategy: Strategy, seed: int) -> None:
-        self._piece, self._name, self._strategy, self._seed = piece, name, strategy, seed
-        self._scenario = piece.scenario
+    def __init__(self, loaded: LoadedScenario, name: str, strategy: Strategy, seed: int) -> None:
+        self._loaded, self._name, self._strategy, self._seed = loaded, name, strategy, seed
+        self._scenario = loaded.scenario
         self._peak: dict[str, float] = {}
         self._looked_at: dict[str, object] = {}
         """What each host said last: as long as that is the same, there is nothing new in it."""
         self._short_since: dict[str, float] = {}
         self._short: dict[str, float] = {}
 
-    async def go(self, *, story: bool, beside: Beside | None) -> RunResult:
-        cluster = self._piece.cluster(self._strategy, self._seed, name=self._name)
+    async def run(self, *, story: bool, extra: ExtraTask | None) -> RunResult:
+        cluster = self._loaded.cluster(self._strategy, self._seed, name=self._name)
         async with cluster:
             self._cluster = cluster
-            self._chronicle = Chronicle(cluster.clock, cluster.clock.monotonic())
-            cluster.start("chronicle", self._chronicle.follow(cluster.store))
-            if beside is not None:
-                cluster.start("beside", beside(cluster))
-            self._director = Director(cluster, self._chronicle)
-            await cluster.add_nodes(self._piece.kinds, off=self._piece.off)
+            self._history = HistoryRecorder(cluster.clock, cluster.clock.monotonic())
+            cluster.start("history", self._history.follow(cluster.store))
+            if extra is not None:
+                cluster.start("extra", extra(cluster))
+            self._timeline = TimelineRunner(cluster, self._history)
+            await cluster.add_nodes(self._loaded.kinds, off=self._loaded.off)
             self._look_at_hosts()
             cluster.looker = self._look_at_hosts
             phases = await self._live()
-            await self._director.close()
-            chronicle = self._chronicle
-            failures = judge(self._scenario.expect, phases, chronicle, self._name, self._seed)
-            chronicle.close()
+            await self._timeline.close()
+            history = self._history
+            failures = check_expectations(self._scenario.expect, phases, history, self._name, self._seed)
+            history.close()
             return RunResult(
                 strategy=self._name,
                 seed=self._seed,
-                digest=chronicle.digest,
+                digest=history.digest,
                 phases=tuple(phases),
                 failures=tuple(failures),
-                stays=tuple(chronicle.stays) if story else (),
-                notes=tuple(chronicle.notes) if story else (),
+                stays=tuple(history.stays) if story else (),
+                notes=tuple(history.notes) if story else (),
                 ready={
                     name: tuple(zip(steps.times, steps.values, strict=True))
-                    for name, steps in (chronicle.ready.items() if story else ())
+                    for name, steps in (history.ready.items() if story else ())
                 },
             )
 
@@ -204,40 +211,40 @@ class _Run:
 
     async def _live(self) -> list[PhaseResult]:
         arriving = asyncio.ensure_future(self._arrive())
-        moments = list(zip(self._scenario.timeline, self._piece.later, strict=True))
+        moments = list(zip(self._scenario.timeline, self._loaded.later, strict=True))
         results = []
         for name, begin, end in self._scenario.phases:
             self._peak, self._short = {}, {}
             self._looked_at.clear()
             self._cluster.look_on()
             while moments and moments[0][0].at < end:
-                happening, objects = moments.pop(0)
-                await self._until(happening.at)
-                await self._moment(happening, objects)
+                entry, objects = moments.pop(0)
+                await self._until(entry.at)
+                await self._moment(entry, objects)
             await self._until(end)
             self._cluster.check()
             results.append(self._result(name, begin, end))
         await arriving
         return results
 
-    async def _moment(self, happening: Happening, objects: Sequence[Object]) -> None:
-        if happening.phase:
-            self._chronicle.note("phase", happening.phase)
-        await self._director.submit(revised(objects, self._strategy))
-        await self._director.happen(happening)
+    async def _moment(self, entry: TimelineEntry, objects: Sequence[Object]) -> None:
+        if entry.phase:
+            self._history.note("phase", entry.phase)
+        await self._timeline.submit(revised(objects, self._strategy))
+        await self._timeline.happen(entry)
 
     async def _arrive(self) -> None:
-        for at, objects in self._piece.arrivals(self._strategy, self._seed):
+        for at, objects in self._loaded.arrivals(self._strategy, self._seed):
             await self._until(at)
-            await self._director.submit(objects)
+            await self._timeline.submit(objects)
 
     async def _until(self, at: float) -> None:
-        await asyncio.sleep(max(0.0, at - self._chronicle.now))
+        await asyncio.sleep(max(0.0, at - self._history.now))
 
     def _look_at_hosts(self) -> bool:
         """True: somebody is short, and it is counted for how long."""
         looked_at = self._looked_at
-        now = self._chronicle.now
+        now = self._history.now
         for name, node in self._cluster.nodes.items():
             readings = node.machine.last if node.up else ()
             if readings is looked_at.get(name) and name not in self._short_since:
@@ -257,7 +264,7 @@ class _Run:
     # What it came to.
 
     def _result(self, name: str, begin: float, end: float) -> PhaseResult:
-        settled, chronicle = Settled(self._cluster), self._chronicle
+        settled, history = PhaseEndState(self._cluster), self._history
         pending = sorted(settled.pending, key=lambda each: (-each.priority, each.instance.meta.name))
         return PhaseResult(
             name=name,
@@ -269,16 +276,16 @@ class _Run:
                 Waiting(instance=each.instance.meta.name, priority=each.priority, reason=each.instance.status.message)
                 for each in pending
             ),
-            preemptions=tuple(each for each in chronicle.preemptions if begin <= each.at < end),
-            relaxed=tuple((who, rule) for at, who, rule in chronicle.relaxed if begin <= at < end),
-            evictions=tuple((who, node) for at, who, node in chronicle.evictions if begin <= at < end),
+            preemptions=tuple(each for each in history.preemptions if begin <= each.at < end),
+            relaxed=tuple((who, rule) for at, who, rule in history.relaxed if begin <= at < end),
+            evictions=tuple((who, node) for at, who, node in history.evictions if begin <= at < end),
             crossing_percent=self._crossing(),
             inversions=tuple(settled.inversions()),
             blocked=tuple(settled.blocked_softly()),
             short_seconds={name: round(each, 3) for name, each in sorted(self._short.items())},
         )
 
-    def _node(self, name: str, settled: Settled) -> NodeState:
+    def _node(self, name: str, settled: PhaseEndState) -> NodeState:
         node = self._cluster.find(Node, name, "")
         assert node is not None
         sim, asked, may = self._cluster.nodes[name], settled.used(name), node.allocatable
@@ -292,14 +299,14 @@ class _Run:
             instances=tuple(settled.running(name)),
         )
 
-    def _workloads(self, settled: Settled, begin: float, end: float) -> dict[str, WorkloadState]:
-        found, chronicle = {}, self._chronicle
-        for name in sorted(chronicle.wanted):
-            down, short = seconds_without(chronicle.running[name], chronicle.wanted[name], begin, end)
+    def _workloads(self, settled: PhaseEndState, begin: float, end: float) -> dict[str, WorkloadState]:
+        found, history = {}, self._history
+        for name in sorted(history.wanted):
+            down, short = seconds_without(history.running[name], history.wanted[name], begin, end)
             found[name] = WorkloadState(
                 priority=settled.priority_of(name),
-                wanted=chronicle.wanted[name].at(end),
-                running=chronicle.running[name].at(end),
+                wanted=history.wanted[name].at(end),
+                running=history.running[name].at(end),
                 down_seconds=round(down, 3),
                 short_seconds=round(short, 3),
             )

@@ -19,9 +19,9 @@ from mandor.model.placement import Strength
 from mandor.model.reading import FAILED, Mistake, Reader
 from mandor.model.resources import Resources
 from mandor.model.volume import HOST_PATHS, may_be_allowed
-from mandor.sim.appetite import USUAL, Appetite
+from mandor.sim.disturbance import Jump, Messages, Part
 from mandor.sim.expectation import Expectation
-from mandor.sim.trouble import Jump, Messages, Part
+from mandor.sim.usage_rule import USUAL, UsageRule
 
 NODES_MOST = 5000
 SEEDS_MOST = 10_000
@@ -115,7 +115,7 @@ class Spike(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     disk: str | None = None
     duration: Seconds = field(default=Seconds(600), name="for")
 
-    def over(self, usual: Appetite) -> Appetite:
+    def over(self, usual: UsageRule) -> UsageRule:
         wants = {"cpu": self.cpu, "memory": self.memory, "disk": self.disk}
         return msgspec.structs.replace(usual, **{key: each for key, each in wants.items() if each is not None})
 
@@ -178,7 +178,7 @@ NODE_KEYS = (
 )
 
 
-class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class TimelineEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What happens at one moment. With `phase`, a new phase of the report begins."""
 
     at: Seconds
@@ -190,7 +190,7 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     down: tuple[str, ...] = ()
     """These machines lose power."""
     up: tuple[str, ...] = ()
-    """These have power again, and a whole wire at their usual speed."""
+    """These have power again, and a whole connection at their usual speed."""
     partition: tuple[str, ...] = ()
     """These go on, and nobody hears them."""
     mute: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     slow: tuple[Slow, ...] = ()
     pressure: tuple[Pressure, ...] = ()
     spike: tuple[Spike, ...] = ()
-    usage: dict[str, Appetite] = {}
+    usage: dict[str, UsageRule] = {}
     """What instances really use from now on, by workload."""
     limit: tuple[Limit, ...] = ()
     scale: tuple[Scale, ...] = ()
@@ -261,7 +261,7 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     nodes: tuple[NodeLine, ...]
     workloads: tuple[dict[str, Any], ...]
     """Manifests, or `file:` with one or several of them."""
-    usage: dict[str, Appetite] = {}
+    usage: dict[str, UsageRule] = {}
     """What instances really use, by workload; `default` is everybody else's."""
     endings: dict[str, tuple[Ending, ...]] = {}
     """Programs that end by themselves, by workload or instance: the first start as the first says, the second as the
@@ -273,7 +273,7 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     arrival: Arrival = Arrival()
     traffic: tuple[Traffic, ...] = ()
     strategies: dict[str, Strategy] = {}
-    timeline: tuple[Happening, ...] = ()
+    timeline: tuple[TimelineEntry, ...] = ()
     end: Seconds
     expect: tuple[Expectation, ...] = ()
 
@@ -351,11 +351,11 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
                         )
 
 
-def _at(happening: Happening) -> float:
-    return happening.at
+def _at(entry: TimelineEntry) -> float:
+    return entry.at
 
 
-LISTS = frozenset(Happening.__struct_fields__) - {"at", "phase", "usage"}
+LISTS = frozenset(TimelineEntry.__struct_fields__) - {"at", "phase", "usage"}
 """Keys of the timeline under which one thing need not be a list."""
 WORDS = frozenset({"phase", "strategy", "nodes", "running", "any_running", "apart", "empty"})
 NOUNS = {"nodes": "node", "empty": "node"}

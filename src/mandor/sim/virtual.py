@@ -60,28 +60,28 @@ class _Timer(Struct, eq=False):
             self._loop._timer_handle_cancelled(self)
 
 
-class _Nap:
+class _Sleep:
     """What a sleeper waits for: timer, future and step in one object, since most of what happens is that time passes.
 
-    It goes on when a future would: in the turn after the one in which its time has come.
+    It goes on when a future would: in the change after the one in which its time has come.
     """
 
     __slots__ = (
         "_asyncio_future_blocking",
         "_cancelled",
         "_context",
+        "_due_now",
         "_loop",
-        "_rung",
         "_scheduled",
         "_wake",
     )
 
     def __init__(self, loop: "VirtualLoop", seconds: float) -> None:
         self._loop = loop
-        self._asyncio_future_blocking = self._cancelled = self._rung = self._scheduled = False
-        loop.lay_down(self, seconds)
+        self._asyncio_future_blocking = self._cancelled = self._due_now = self._scheduled = False
+        loop.schedule_sleep(self, seconds)
 
-    def __await__(self) -> Generator["_Nap", None, None]:
+    def __await__(self) -> Generator["_Sleep", None, None]:
         self._asyncio_future_blocking = True
         yield self
 
@@ -90,7 +90,7 @@ class _Nap:
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
 
-    def add_done_callback(self, wake: Callable[["_Nap"], object], *, context: Context) -> None:
+    def add_done_callback(self, wake: Callable[["_Sleep"], object], *, context: Context) -> None:
         self._wake, self._context = wake, context
 
     def result(self) -> None:
@@ -98,7 +98,7 @@ class _Nap:
             raise asyncio.CancelledError
 
     def cancel(self, msg: object = None) -> bool:
-        if self._rung or self._cancelled:
+        if self._due_now or self._cancelled:
             return False
         self._cancelled = True
         self._loop._timer_handle_cancelled(self)
@@ -110,7 +110,7 @@ class _Nap:
 
     # What the loop does with it.
 
-    def go_on(self) -> None:
+    def wake(self) -> None:
         self._context.run(self._wake, self)
 
 
@@ -149,10 +149,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._wait(when, timer)
         return timer  # type: ignore[return-value]
 
-    def lay_down(self, nap: _Nap, seconds: float) -> None:
+    def schedule_sleep(self, sleep: _Sleep, seconds: float) -> None:
         """Time passes, however short."""
-        nap._rung, nap._scheduled = False, True
-        self._wait(self._now + max(seconds, LEAST), nap)
+        sleep._due_now, sleep._scheduled = False, True
+        self._wait(self._now + max(seconds, LEAST), sleep)
 
     def _wait(self, when: float, handle: Any) -> None:
         self._waiting += 1
@@ -182,21 +182,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._waiting, self._cancelled = sum(map(len, self._due.values())), 0
 
     def _run_once(self) -> None:
-        """One turn, as the loop's `run_forever` wants it."""
+        """One change, as the loop's `run_forever` wants it."""
         ready = self._ready
         if not ready:
-            self._doze()
+            self._run_sleeps()
         self._pass_time()
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            if type(handle) is not _Nap:
+            if type(handle) is not _Sleep:
                 self._run(handle)
-            elif handle._rung:
-                handle.go_on()
+            elif handle._due_now:
+                handle.wake()
             else:
-                handle._rung = True
+                handle._due_now = True
                 ready.append(handle)
 
     def _run(self, handle: _Step | _Timer) -> None:
@@ -209,8 +209,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
             )
 
-    def _doze(self) -> None:
-        """As long as what is due gives nobody else anything to do, it takes no turns: naps go on at once."""
+    def _run_sleeps(self) -> None:
+        """As long as what is due gives nobody else anything to do, it takes no changes: sleeps go on at once."""
         ready = self._ready
         while self._moments and not ready:
             when = self._moments[0]
@@ -224,17 +224,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._now = max(self._now, when)
             for each in together:
                 each._scheduled = False
-            naps = 0
+            sleeps = 0
             for each in together:
-                if type(each) is _Nap:
-                    each._rung = True
+                if type(each) is _Sleep:
+                    each._due_now = True
                     ready.append(each)
-                    naps += 1
+                    sleeps += 1
                 elif not each._cancelled:
                     self._run(each)
-            if len(ready) == naps:
-                for _ in range(naps):
-                    ready.popleft().go_on()
+            if len(ready) == sleeps:
+                for _ in range(sleeps):
+                    ready.popleft().wake()
 
     def _pass_time(self) -> None:
         """Until there is something to do, and what else is due then."""
@@ -277,7 +277,7 @@ class VirtualClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        await _Nap(self._loop, seconds)
+        await _Sleep(self._loop, seconds)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
         return self._loop.call_later(LEAST if 0 < seconds < LEAST else seconds, ring)

@@ -15,7 +15,7 @@ from mandor.model.phase import Phase
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.binding import Binder, chunks
-from mandor.sim.wire import Wire
+from mandor.sim.connection import StoreConnection
 from mandor.store.base import Check, Put, Write
 from mandor.store.fence import FencedStore
 from mandor.store.memory import MemoryStore
@@ -136,19 +136,19 @@ async def test_an_outage_just_after_a_lost_race_is_waited_out(whole: bool) -> No
     desk = Desk()
     attempts = await desk.attempts((0, "n1"))
     await desk.store.commit(Put(stored(attempts[0]).stopping("scaled down")))
-    wire, clock = Wire(desk.store), ManualClock()
+    connection, clock = StoreConnection(desk.store), ManualClock()
 
     async def commit(*writes: Write) -> int:
-        wire.sends = False
+        connection.sends = False
         return await desk.store.commit(*writes)
 
-    wire.commit = commit  # type: ignore[method-assign]
+    connection.commit = commit  # type: ignore[method-assign]
     failed: list[Attempt] = []
-    binder = Binder(wire, clock, bound=lambda _: None, failed=failed.append)
+    binder = Binder(connection, clock, bound=lambda _: None, failed=failed.append)
     writing = asyncio.ensure_future(binder.write_whole(attempts) if whole else binder.write(attempts))
     await clock.advance(60)
     assert not writing.done()
-    wire.mend()
+    connection.mend()
     await clock.advance(60)
     await writing
     assert failed == attempts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mandor.errors import Invalid
-from mandor.sim.compare import load_piece
+from mandor.sim.compare import load_scenario
 from mandor.sim.scenario import read_scenario
 from mandor.sim.strategy import revised
 
@@ -79,7 +79,7 @@ def test_names_that_are_nowhere_are_refused(tmp_path: Path, more: str, message: 
     path = tmp_path / "s.yaml"
     path.write_text(GOOD + more)
     with pytest.raises(Invalid) as caught:
-        load_piece(path)
+        load_scenario(path)
     assert message in str(caught.value)
     assert caught.value.facts["line"] == line
 
@@ -88,7 +88,7 @@ def test_a_file_of_work_that_is_not_there_is_told(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(GOOD.replace("- {name: web", "- file: none.yaml\n  - {name: web"))
     with pytest.raises(Invalid, match=r"cannot read .*none\.yaml: no such file"):
-        load_piece(path)
+        load_scenario(path)
 
 
 @pytest.mark.req("S3-29", "S3-30", "S3-31", "S3-32")
@@ -99,17 +99,17 @@ def test_a_strategy_changes_strengths_and_priorities_and_nothing_else(tmp_path: 
         GOOD.replace("memory: 256Mi}", f"memory: 256Mi}}, {placed}")
         + "strategies:\n  all: {strength: should, priorities: {web: 7}}\n  none: {}\n"
     )
-    piece = load_piece(path)
-    (web,) = revised(piece.first, piece.scenario.plans["all"])
+    loaded = load_scenario(path)
+    (web,) = revised(loaded.first, loaded.scenario.plans["all"])
     rules = web.spec.groups["main"].placement.rules
     assert [each.strength for each in rules] == ["should", "should"]
     assert web.spec.priority == 7
-    assert revised(piece.first, piece.scenario.plans["none"]) == list(piece.first)
+    assert revised(loaded.first, loaded.scenario.plans["none"]) == list(loaded.first)
 
 
 def test_what_stands_in_a_scenario_is_taken_as_it_was_typed(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     work = "{name: a, image: b, env: {VERSION: 1.10, MODE: 0755}}"
     path.write_text(f"name: x\nnodes: [{{name: n}}]\nworkloads: [{work}]\nend: 1h\n")
-    (workload,) = load_piece(path).workloads
+    (workload,) = load_scenario(path).workloads
     assert workload.spec.groups["main"].tasks["main"].env == {"VERSION": "1.10", "MODE": "0755"}

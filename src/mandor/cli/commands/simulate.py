@@ -14,7 +14,7 @@ from mandor.errors import Invalid
 from mandor.lib.words import counted
 
 if TYPE_CHECKING:
-    from mandor.sim.run import Piece
+    from mandor.sim.run import LoadedScenario
 
 TEXTS_MOST = 12
 LINES_MOST = 40
@@ -83,18 +83,18 @@ def simulate_command(
 
     if page is not None and not page.parent.is_dir():
         raise Invalid(f"cannot write {page}: there is no folder {page.parent}")
-    piece = _piece(file, replay, profile, plugins)
-    piece = narrowed(piece, wanted) if wanted else piece
-    tell(piece.imported, strict=strict)
-    chosen = [seed] if seed is not None else list(range(seeds or piece.scenario.seeds))
+    loaded = _piece(file, replay, profile, plugins)
+    loaded = narrowed(loaded, wanted) if wanted else loaded
+    tell(loaded.imported, strict=strict)
+    chosen = [seed] if seed is not None else list(range(seeds or loaded.scenario.seeds))
     with Bar() as bar, silence():  # What goes wrong in there is what it is about.
-        results = run_all(piece, chosen, workers=workers, progress=bar.show)
-    report = make_report(piece, results, chosen)
+        results = run_all(loaded, chosen, workers=workers, progress=bar.show)
+    report = make_report(loaded, results, chosen)
     if output == "json":
         show_json(report)
     else:
         _show(report)
-    _tell_failures(report, piece.path)
+    _tell_failures(report, loaded.path)
     if page is not None:
         _write_page(report, page)
     return 0 if report["passed"] else 1
@@ -110,15 +110,15 @@ def _write_page(report: dict[str, Any], page: Path) -> None:
     click.echo(f"the report is in {page}", err=True)
 
 
-def _piece(file: Path | None, replay: Path | None, profile: str, plugins: Path | None) -> "Piece":
+def _piece(file: Path | None, replay: Path | None, profile: str, plugins: Path | None) -> "LoadedScenario":
     if (file is None) == (replay is None):
         raise click.UsageError("give a SCENARIO, or a recording with --replay, or --faults")
     if file is not None:
         if profile or plugins is not None:
             raise click.UsageError("--profile and --plugins belong to --replay; a scenario has `strategies`")
-        from mandor.sim.compare import load_piece
+        from mandor.sim.compare import load_scenario
 
-        return load_piece(file)
+        return load_scenario(file)
     from mandor.sim.replay import load_replay
 
     assert replay is not None
@@ -137,8 +137,8 @@ def _with_faults(
     history: bool,
     output: str,
 ) -> int:
-    from mandor.cli.ordeals import try_seeds
-    from mandor.sim.ordeals import Matter
+    from mandor.cli.fault_runs import try_seeds
+    from mandor.sim.fault_runs import FaultRunSource
 
     if page is not None:
         raise click.UsageError("--html shows runs without faults")
@@ -146,9 +146,9 @@ def _with_faults(
         raise click.UsageError("--strategy names one of a SCENARIO")
     if file is not None and profile:
         raise click.UsageError("--profile is for clusters that are made up: a SCENARIO names its own, under strategies")
-    matter = Matter(path=file, strategies=wanted, profile=profile)
+    source = FaultRunSource(path=file, strategies=wanted, profile=profile)
     chosen = [seed] if seed is not None else list(range(first, first + (seeds or SEEDS)))
-    return 0 if try_seeds(matter, chosen, workers=workers, history=history, output=output) else 1
+    return 0 if try_seeds(source, chosen, workers=workers, history=history, output=output) else 1
 
 
 # Tables.

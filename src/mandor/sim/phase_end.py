@@ -15,7 +15,7 @@ from mandor.sim.world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class InstanceDemand:
     """An instance, with what it asks for and how much it matters."""
 
     instance: Instance
@@ -24,7 +24,7 @@ class Seat:
     priority: int
 
 
-class Settled:
+class PhaseEndState:
     """The cluster as it stands."""
 
     def __init__(self, world: World) -> None:
@@ -32,14 +32,14 @@ class Settled:
         self._classes = {each.meta.name: each.spec.value for each in world.all(PriorityClass)}
         self._forms: dict[tuple[Key, str, int], tuple[GroupTemplate, Resources]] = {}
         self._used: dict[str, Resources] = {}
-        seats = [seat for each in world.instances() if (seat := self._seat(each)) is not None]
-        self.placed = [each for each in seats if each.instance.node and not each.instance.phase.over]
-        self._by_node: dict[str, list[Seat]] = {}
+        demands = [demand for each in world.instances() if (demand := self._demand(each)) is not None]
+        self.placed = [each for each in demands if each.instance.node and not each.instance.phase.over]
+        self._by_node: dict[str, list[InstanceDemand]] = {}
         for each in self.placed:
             self._by_node.setdefault(each.instance.node, []).append(each)
         self.pending = [
             each
-            for each in seats
+            for each in demands
             if each.instance.phase is Phase.PENDING and not each.instance.node and each.instance.spec.stop is None
         ]
         self.nodes = [each for each in world.all(Node) if _open(each)]
@@ -51,12 +51,14 @@ class Settled:
             return self._classes.get(asked, 0)
         return asked or 0
 
-    def _seat(self, instance: Instance) -> Seat | None:
+    def _demand(self, instance: Instance) -> InstanceDemand | None:
         release = self._world.find(Release, instance.spec.release, instance.meta.namespace)
         if release is None:
             return None
         form, request = self._form(release, instance.spec.group, instance.spec.variant)
-        return Seat(instance, form, request, self.priority_of(instance.spec.workload, instance.meta.namespace))
+        return InstanceDemand(
+            instance, form, request, self.priority_of(instance.spec.workload, instance.meta.namespace)
+        )
 
     def _form(self, release: Release, group: str, variant: int) -> tuple[GroupTemplate, Resources]:
         found = self._forms.get((release.key, group, variant))
@@ -101,13 +103,13 @@ class Settled:
             if self._may(each, node) and each.request.fits(node.allocatable - self.used(node.meta.name))
         ]
 
-    def _on(self, node: Node) -> Sequence[Seat]:
+    def _on(self, node: Node) -> Sequence[InstanceDemand]:
         return [each for each in self._by_node.get(node.meta.name, ()) if each.instance.spec.stop is None]
 
-    def _may(self, seat: Seat, node: Node) -> bool:
+    def _may(self, demand: InstanceDemand, node: Node) -> bool:
         """By what is `must`; of neighbours, those that stand there now."""
-        placement = seat.form.placement
-        if seat.instance.spec.pin not in {"", node.meta.name}:
+        placement = demand.form.placement
+        if demand.instance.spec.pin not in {"", node.meta.name}:
             return False
         if placement.only_pool not in {None, node.spec.pool}:
             return False
@@ -117,20 +119,20 @@ class Settled:
             hard = taint.effect != "PreferNoSchedule"
             if hard and not any(each.covers(taint) for each in placement.tolerate):
                 return False
-        return all(self._holds(rule, seat, node) for rule in placement.rules if rule.strength == "must")
+        return all(self._holds(rule, demand, node) for rule in placement.rules if rule.strength == "must")
 
-    def _holds(self, rule: object, seat: Seat, node: Node) -> bool:
+    def _holds(self, rule: object, demand: InstanceDemand, node: Node) -> bool:
         facts = {**node.status.facts, **node.meta.labels, "node": node.meta.name, "pool": node.spec.pool}
         if isinstance(rule, Where):
             return any(each.test(facts.get(each.fact)) for each in rule.rules)
         if isinstance(rule, Apart | Near):
-            there = any(self._meant(rule, seat, each) for each in self._on(node) if each.instance != seat.instance)
+            there = any(self._meant(rule, demand, each) for each in self._on(node) if each.instance != demand.instance)
             return there if isinstance(rule, Near) else not there
         return True
 
-    def _meant(self, rule: Apart | Near, seat: Seat, other: Seat) -> bool:
+    def _meant(self, rule: Apart | Near, demand: InstanceDemand, other: InstanceDemand) -> bool:
         if rule.workload == "self":
-            return other.instance.spec.workload == seat.instance.spec.workload
+            return other.instance.spec.workload == demand.instance.spec.workload
         if rule.workload is not None:
             return other.instance.spec.workload == rule.workload
         workload = self._world.find(Workload, other.instance.spec.workload, other.instance.meta.namespace)

@@ -1,4 +1,4 @@
-"""A wire on which nothing comes back: whoever waits for changes learns it late, and at once when it is mended."""
+"""A connection on which nothing comes back: whoever waits for changes learns it late, and at once when it is mended."""
 
 import asyncio
 
@@ -10,8 +10,8 @@ from mandor.model.meta import Meta
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.workload import Release, ReleaseSpec
+from mandor.sim.connection import SILENT_SECONDS, StoreConnection
 from mandor.sim.virtual import run_virtual
-from mandor.sim.wire import SILENT_SECONDS, Wire
 from mandor.store.base import Filter, Put
 from mandor.store.memory import MemoryStore
 from mandor.testing.store import make_instance, make_workload
@@ -19,19 +19,19 @@ from mandor.testing.store import make_instance, make_workload
 
 async def _ends_after(*, mended_after: float | None, change: bool) -> float:
     store = MemoryStore(bookmark_seconds=1e9)
-    wire = Wire(store)
-    stream = wire.watch("node", since=0)
+    connection = StoreConnection(store)
+    stream = connection.watch("node", since=0)
     await anext(stream)
     loop = asyncio.get_running_loop()
     waiting = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(100)
-    wire.deafen()
+    connection.deafen()
     begun = loop.time()
     if change:
         await store.commit(Put(Node(meta=Meta(name="n1"))))
     if mended_after is not None:
         await asyncio.sleep(mended_after)
-        wire.mend()
+        connection.mend()
     with pytest.raises(Unavailable):
         await waiting
     return loop.time() - begun
@@ -51,15 +51,15 @@ def test_several_objects_are_one_question_and_none_when_the_wire_is_cut() -> Non
         store = MemoryStore()
         nodes = [Node(meta=Meta(name=name)) for name in ("n1", "n2")]
         await store.commit(*map(Put, nodes))
-        wire = Wire(store)
-        wire.delay_seconds = 2.0
+        connection = StoreConnection(store)
+        connection.delay_seconds = 2.0
         begun = asyncio.get_running_loop().time()
-        found = await wire.get_all([each.key for each in nodes])
+        found = await connection.get_all([each.key for each in nodes])
         assert [each is not None and each.meta.name for each in found] == ["n1", "n2"]
         took = asyncio.get_running_loop().time() - begun
-        wire.cut()
+        connection.cut()
         with pytest.raises(Unavailable):
-            await wire.get_all([nodes[0].key])
+            await connection.get_all([nodes[0].key])
         return took
 
     assert run_virtual(ask()) == pytest.approx(2.0)
@@ -71,7 +71,7 @@ def test_what_an_instance_needs_comes_along_with_it_for_whoever_wants_that() -> 
         workload = make_workload("web")
         spec = ReleaseSpec(workload="web", sequence=1, hash="h", groups=dict(workload.spec.template))
         await store.commit(Put(workload), Put(Release(meta=Meta(name="web.1", namespace="default"), spec=spec)))
-        stream = Wire(store).watch("instance", since=store.index.revision, where=Filter(supplies=supplies))
+        stream = StoreConnection(store).watch("instance", since=store.index.revision, where=Filter(supplies=supplies))
         found = [await anext(stream)]
         order = make_instance("web-0", node="n1")
         order = order.changed(

@@ -12,18 +12,18 @@ from mandor.cli.progress import Bar
 from mandor.lib.logs import silence
 from mandor.lib.quantity import Seconds
 from mandor.lib.words import counted
-from mandor.sim.ordeal import OrdealResult
-from mandor.sim.ordeals import Matter, run_ordeals
+from mandor.sim.fault_run import FaultRunResult
+from mandor.sim.fault_runs import FaultRunSource, run_all_with_faults
 
 BROKEN_MOST = 5
 
 
-def try_seeds(matter: Matter, seeds: Sequence[int], *, workers: int | None, history: bool, output: str) -> bool:
+def try_seeds(source: FaultRunSource, seeds: Sequence[int], *, workers: int | None, history: bool, output: str) -> bool:
     """True: everything held that must."""
-    results: list[OrdealResult] = []
+    results: list[FaultRunResult] = []
     with Bar() as bar, silence():  # What goes wrong in there is what it is about.
-        total = len(seeds) * len(matter.piece(seeds[0]).scenario.plans)
-        for each in run_ordeals(matter, seeds, workers=workers, story=history):
+        total = len(seeds) * len(source.loaded(seeds[0]).scenario.plans)
+        for each in run_all_with_faults(source, seeds, workers=workers, story=history):
             results.append(each)
             bar.show(len(results), total)
     broken = [each for each in results if each.broken]
@@ -32,13 +32,13 @@ def try_seeds(matter: Matter, seeds: Sequence[int], *, workers: int | None, hist
     else:
         _show(results, history=history)
     for each in broken[:BROKEN_MOST]:
-        _tell(each, matter, many=len({one.strategy for one in results}) > 1)
+        _tell(each, source, many=len({one.strategy for one in results}) > 1)
     if len(broken) > BROKEN_MOST:
         click.echo(f"and {len(broken) - BROKEN_MOST} more", err=True)
     return not broken
 
 
-def _show(results: Sequence[OrdealResult], *, history: bool) -> None:
+def _show(results: Sequence[FaultRunResult], *, history: bool) -> None:
     if history:
         for result in results:
             for note in result.notes:
@@ -52,7 +52,7 @@ def _show(results: Sequence[OrdealResult], *, history: bool) -> None:
     click.echo(said)
 
 
-def _report(results: Sequence[OrdealResult], *, history: bool) -> dict[str, Any]:
+def _report(results: Sequence[FaultRunResult], *, history: bool) -> dict[str, Any]:
     return {
         "passed": not any(each.broken for each in results),
         "items": [
@@ -74,19 +74,19 @@ def _report(results: Sequence[OrdealResult], *, history: bool) -> dict[str, Any]
     }
 
 
-def _tell(result: OrdealResult, matter: Matter, *, many: bool) -> None:
+def _tell(result: FaultRunResult, source: FaultRunSource, *, many: bool) -> None:
     where = f"seed {result.seed}" + (f", {result.strategy}" if many else "")
     click.echo(f"{click.style('broken:', fg='red', bold=True)} {where}, at {Seconds(round(result.seconds))}", err=True)
     for text in result.broken[:BROKEN_MOST]:
         click.echo(f"  {text}", err=True)
-    click.echo(f"  again: {again(matter, result, many=many)}", err=True)
+    click.echo(f"  again: {again(source, result, many=many)}", err=True)
 
 
-def again(matter: Matter, result: OrdealResult, *, many: bool = False) -> str:
+def again(source: FaultRunSource, result: FaultRunResult, *, many: bool = False) -> str:
     """The command that shows all that happened in that run."""
     words: list[str | Path] = ["mandor", "simulate"]
-    words += [matter.path] if matter.path is not None else []
+    words += [source.path] if source.path is not None else []
     words += ["--faults", "--seed", str(result.seed), "--history"]
     words += ["--strategy", result.strategy] if many else []
-    words += ["--profile", matter.profile] if matter.profile else []
+    words += ["--profile", source.profile] if source.profile else []
     return shlex.join(map(str, words))

@@ -12,16 +12,16 @@ from mandor.model.rollout import ONGOING
 from mandor.model.workload import Group, Release, Workload
 from mandor.scheduler.table_check import compare
 from mandor.sim.cluster import SimCluster
-from mandor.sim.settled import Settled
-from mandor.sim.witness import Witness
+from mandor.sim.invariant_checker import InvariantChecker
+from mandor.sim.phase_end import PhaseEndState
 
 MOMENT_SECONDS = 60.0
 """So long something may be on its way."""
 
 
-def restless(cluster: SimCluster, witness: Witness) -> list[str]:
+def unsettled_reasons(cluster: SimCluster, checker: InvariantChecker) -> list[str]:
     """Every reason, in words; none: it is at rest."""
-    return list(_Rest(cluster, witness).reasons())
+    return list(_ConvergenceCheck(cluster, checker).reasons())
 
 
 async def differences(cluster: SimCluster) -> list[str]:
@@ -31,9 +31,9 @@ async def differences(cluster: SimCluster) -> list[str]:
     return [f"{each.about}: the scheduler has it {each.table}, the store {each.store}" for each in report.differences]
 
 
-class _Rest:
-    def __init__(self, cluster: SimCluster, witness: Witness) -> None:
-        self._cluster, self._witness = cluster, witness
+class _ConvergenceCheck:
+    def __init__(self, cluster: SimCluster, checker: InvariantChecker) -> None:
+        self._cluster, self._checker = cluster, checker
         self._now = cluster.clock.monotonic()
 
     def reasons(self) -> Iterator[str]:
@@ -44,7 +44,7 @@ class _Rest:
         for workload in self._cluster.all(Workload):
             yield from self._workload(workload)
         yield from self._orders()
-        settled = Settled(self._cluster)
+        settled = PhaseEndState(self._cluster)
         waiting = {each.instance.meta.name for each in settled.pending if self._may_wait(each.instance)}
         yield from (each for each in settled.blocked_softly() if each.split()[0] not in waiting)
         yield from (each for each in settled.inversions() if each.split()[0] not in waiting)
@@ -125,7 +125,7 @@ class _Rest:
         return bool(each.spec.waits) or gang or self._age(each) < MOMENT_SECONDS / 2
 
     def _age(self, each: Instance) -> float:
-        return self._now - self._witness.changed_at.get(each.meta.uid, self._now)
+        return self._now - self._checker.changed_at.get(each.meta.uid, self._now)
 
     def _workload(self, workload: Workload) -> Iterator[str]:
         name, status = workload.meta.name, workload.status

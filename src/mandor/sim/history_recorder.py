@@ -12,7 +12,7 @@ from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload
 from mandor.scheduler.preempting import PREEMPTED
-from mandor.sim.history import Note, Preempted, Stay, Steps
+from mandor.sim.history import PreemptionRecord, RunInterval, Steps, TimelineNote
 from mandor.store.base import Change
 from mandor.store.memory import MemoryStore
 
@@ -20,14 +20,14 @@ NOTES_MOST = 20_000
 
 
 @dataclass(slots=True)
-class Chronicle:
+class HistoryRecorder:
     """Times count from the beginning of the run."""
 
     clock: Clock
     begun: float
-    stays: list[Stay] = field(default_factory=list)
-    preemptions: list[Preempted] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    stays: list[RunInterval] = field(default_factory=list)
+    preemptions: list[PreemptionRecord] = field(default_factory=list)
+    notes: list[TimelineNote] = field(default_factory=list)
     running: dict[str, Steps] = field(default_factory=dict)
     wanted: dict[str, Steps] = field(default_factory=dict)
     ready: dict[str, Steps] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Chronicle:
 
     def note(self, kind: str, text: str) -> None:
         if len(self.notes) < NOTES_MOST:
-            self.notes.append(Note(round(self.now, 3), kind, text))
+            self.notes.append(TimelineNote(round(self.now, 3), kind, text))
 
     def power_off(self, node: str) -> None:
         """Whoever ran there does not run any more, long before anybody notices."""
@@ -89,9 +89,10 @@ class Chronicle:
             self._leave(instance, since)
         self._open.clear()
 
-    def stays_of(self, *workloads: str) -> list[Stay]:
+    def stays_of(self, *workloads: str) -> list[RunInterval]:
         open_now = [
-            Stay(each.spec.workload, each.meta.name, each.node, since, self.now) for each, since in self._open.values()
+            RunInterval(each.spec.workload, each.meta.name, each.node, since, self.now)
+            for each, since in self._open.values()
         ]
         return [each for each in (*self.stays, *open_now) if each.workload in workloads]
 
@@ -159,7 +160,7 @@ class Chronicle:
         steps.set(self.now, steps.at(self.now) + by)
 
     def _leave(self, instance: Instance, since: float) -> None:
-        self.stays.append(Stay(instance.spec.workload, instance.meta.name, instance.node, since, self.now))
+        self.stays.append(RunInterval(instance.spec.workload, instance.meta.name, instance.node, since, self.now))
 
     # Who made room for whom: told in one commit.
 
@@ -178,7 +179,7 @@ class Chronicle:
     def _displace(self, victim: Instance, taker: Instance) -> None:
         depth = self._depths.get(taker.meta.name, 0) + 1
         self._depths[victim.meta.name] = depth
-        self.preemptions.append(Preempted(self.now, victim.meta.name, taker.meta.name, victim.node, depth))
+        self.preemptions.append(PreemptionRecord(self.now, victim.meta.name, taker.meta.name, victim.node, depth))
         self.note("preempted", f"{victim.meta.name} makes room on {victim.node} for {taker.meta.name}")
 
 

@@ -14,7 +14,7 @@ SILENT_SECONDS = 45.0
 """So long nothing comes before whoever waits for changes gives up."""
 
 
-class Wire(Store):
+class StoreConnection(Store):
     """The store as one party reaches it. The store behind it may be exchanged.
 
     `late`: a commit that is under way arrives, whether its sender still lives or not.
@@ -72,7 +72,7 @@ class Wire(Store):
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
         if not self.whole or not self.sends:
-            raise Unavailable("the wire is cut")
+            raise Unavailable("the connection is cut")
         if self.dropped_share and self._chance.random() < self.dropped_share:
             raise Unavailable("the message was lost")
 
@@ -151,11 +151,11 @@ class Wire(Store):
             if not self.whole:
                 break
             yield await _supplied(store, result) if where.supplies else result
-        raise Unavailable("the wire is cut")
+        raise Unavailable("the connection is cut")
 
 
 async def _supplied(store: Store, changes: Sequence[Change]) -> Sequence[Change]:
-    """Whoever is at the other end of a wire gets what an instance needs along with it, as over the API."""
+    """Whoever is at the other end of a connection gets what an instance needs along with it, as over the API."""
     found = []
     for change in changes:
         for key in change.after.start_keys if isinstance(change.after, Instance) else ():

@@ -11,7 +11,7 @@ from mandor.api.heartbeat import HEARD_SECONDS
 from mandor.lib.quantity import Cpu, Size
 from mandor.model.node import Node, NodePhase
 from mandor.model.volume import HOST_PATHS
-from mandor.sim.history import Stay
+from mandor.sim.history import RunInterval
 from mandor.sim.recorded import Recorded
 from mandor.sim.scenario import Amounts, Limit, NodeLine
 
@@ -25,7 +25,7 @@ SILENT = frozenset({NodePhase.SUSPECT, NodePhase.DOWN})
 
 
 @dataclass(frozen=True, slots=True)
-class NodeMoment:
+class NodeOutage:
     at: float
     kind: Literal["down", "up", "partition", "limit"]
     what: object
@@ -34,26 +34,26 @@ class NodeMoment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class _NodeVersion:
     at: float
     node: Node | None
     """None: it was removed."""
 
 
-def _sights(found: Recorded, name: str) -> list[_Sight]:
-    first = [_Sight(0.0, each) for each in found.first if isinstance(each, Node) and each.meta.name == name]
+def _versions(found: Recorded, name: str) -> list[_NodeVersion]:
+    first = [_NodeVersion(0.0, each) for each in found.first if isinstance(each, Node) and each.meta.name == name]
     later = [
-        _Sight(turn.at, turn.after if isinstance(turn.after, Node) else None)
-        for turn in found.turns
-        if any(isinstance(each, Node) and each.meta.name == name for each in (turn.before, turn.after))
+        _NodeVersion(change.at, change.after if isinstance(change.after, Node) else None)
+        for change in found.changes
+        if any(isinstance(each, Node) and each.meta.name == name for each in (change.before, change.after))
     ]
     return first + later
 
 
 def node_line(name: str, found: Recorded) -> NodeLine:
     """The machine as it was when it was first known in full."""
-    sights = _sights(found, name)
-    known = [each.node for each in sights if each.node is not None]
+    versions = _versions(found, name)
+    known = [each.node for each in versions if each.node is not None]
     node = next((each for each in known if each.status.capacity.cpu_milli), known[0])
     has, reserved = node.status.capacity, node.spec.reserved
     return NodeLine(
@@ -69,7 +69,7 @@ def node_line(name: str, found: Recorded) -> NodeLine:
         taints=node.spec.taints,
         engines=tuple(sorted(node.status.engines)),
         host_paths=tuple(filter(None, node.status.facts.get(HOST_PATHS, "").split(","))),
-        off=_comes_at(sights) > BEGIN_SECONDS,
+        off=_comes_at(versions) > BEGIN_SECONDS,
     )
 
 
@@ -83,69 +83,69 @@ def _told(node: Node | None) -> tuple[object, ...]:
     return () if node is None else (node.status.capacity, node.status.facts, node.status.engines)
 
 
-def _comes_at(sights: Sequence[_Sight]) -> float:
-    number = next((number for number, each in enumerate(sights) if _there(each.node)), None)
-    return NEVER if number is None else _heard_at(sights[: number + 1])
+def _comes_at(versions: Sequence[_NodeVersion]) -> float:
+    number = next((number for number, each in enumerate(versions) if _there(each.node)), None)
+    return NEVER if number is None else _heard_at(versions[: number + 1])
 
 
-def _heard_at(sights: Sequence[_Sight]) -> float:
+def _heard_at(versions: Sequence[_NodeVersion]) -> float:
     """When the agent of a machine that is there at last began to speak: a little before everybody knew."""
-    last = sights[-1]
-    return next((each.at for each in sights if _told(each.node) == _told(last.node)), last.at)
+    last = versions[-1]
+    return next((each.at for each in versions if _told(each.node) == _told(last.node)), last.at)
 
 
-def node_moments(found: Recorded) -> Iterator[NodeMoment]:
+def node_outages(found: Recorded) -> Iterator[NodeOutage]:
     names = dict.fromkeys(
         each.meta.name
-        for each in (*found.first, *(side for turn in found.turns for side in (turn.before, turn.after)))
+        for each in (*found.first, *(side for change in found.changes for side in (change.before, change.after)))
         if isinstance(each, Node)
     )
     for name in names:
-        yield from _life(name, _sights(found, name), found)
+        yield from _life(name, _versions(found, name), found)
 
 
-def _life(name: str, sights: Sequence[_Sight], found: Recorded) -> Iterator[NodeMoment]:
-    comes = _comes_at(sights)
+def _life(name: str, versions: Sequence[_NodeVersion], found: Recorded) -> Iterator[NodeOutage]:
+    comes = _comes_at(versions)
     up, last, lost = comes <= BEGIN_SECONDS, 0.0, 0
-    first = next((number for number, each in enumerate(sights) if _there(each.node)), len(sights))
-    for number, sight in enumerate(sights[first:], start=first):
-        node = sight.node
+    first = next((number for number, each in enumerate(versions) if _there(each.node)), len(versions))
+    for number, version in enumerate(versions[first:], start=first):
+        node = version.node
         if up and not _there(node):
-            at = sight.at if node is None else max(last + 0.001, sight.at - found.suspect_seconds - UNHEARD_SECONDS)
-            kind = "down" if node is None else _loss(sights[number:], _boot(sights[:number]))
+            at = version.at if node is None else max(last + 0.001, version.at - found.suspect_seconds - UNHEARD_SECONDS)
+            kind = "down" if node is None else _loss(versions[number:], _boot(versions[:number]))
             up, last, lost = False, at, number
-            yield NodeMoment(at, kind, name, f"{name} is {'removed' if node is None else 'lost'}")
+            yield NodeOutage(at, kind, name, f"{name} is {'removed' if node is None else 'lost'}")
         elif not up and _there(node):
-            back = _heard_at(sights[lost + 1 : number + 1]) if lost else comes
+            back = _heard_at(versions[lost + 1 : number + 1]) if lost else comes
             up, last = True, max(last + 0.001, back)
-            yield NodeMoment(last, "up", name, f"{name} {'is back' if lost else 'joins'}")
-    yield from _limits(name, [each for each in sights if _there(each.node)])
+            yield NodeOutage(last, "up", name, f"{name} {'is back' if lost else 'joins'}")
+    yield from _limits(name, [each for each in versions if _there(each.node)])
 
 
-def _limits(name: str, sights: Sequence[_Sight]) -> Iterator[NodeMoment]:
+def _limits(name: str, versions: Sequence[_NodeVersion]) -> Iterator[NodeOutage]:
     """Other sizes than before."""
-    for before, after in pairwise(sights):
+    for before, after in pairwise(versions):
         assert before.node is not None, "it is there"
         assert after.node is not None, "it is there"
         now = after.node.status.capacity
         if now != before.node.status.capacity:
             limit = Limit(node=name, cpu=Cpu(now.cpu_milli), memory=Size(now.memory_bytes), disk=Size(now.disk_bytes))
-            yield NodeMoment(after.at, "limit", limit)
+            yield NodeOutage(after.at, "limit", limit)
 
 
-def _boot(sights: Sequence[_Sight]) -> str:
-    return next((each.node.status.facts.get(BOOT, "") for each in reversed(sights) if each.node is not None), "")
+def _boot(versions: Sequence[_NodeVersion]) -> str:
+    return next((each.node.status.facts.get(BOOT, "") for each in reversed(versions) if each.node is not None), "")
 
 
-def _loss(ahead: Sequence[_Sight], boot: str) -> Literal["down", "partition"]:
+def _loss(ahead: Sequence[_NodeVersion], boot: str) -> Literal["down", "partition"]:
     """Who comes back without having started anew was only not heard; who never comes back is taken for dead."""
     back = next((each.node for each in ahead if _there(each.node)), None)
     return "partition" if back is not None and back.status.facts.get(BOOT, "") == boot else "down"
 
 
-def trimmed(stays: Iterable[Stay], found: Recorded) -> list[Stay]:
+def trimmed(stays: Iterable[RunInterval], found: Recorded) -> list[RunInterval]:
     """Whoever ran on a machine that lost power did not run any more, long before the cluster noticed."""
-    lost = [(each.what, each.at) for each in node_moments(found) if each.kind == "down"]
+    lost = [(each.what, each.at) for each in node_outages(found) if each.kind == "down"]
     kept = []
     for stay in stays:
         ends = [at for node, at in lost if node == stay.node and stay.begin <= at < stay.end]

@@ -12,22 +12,22 @@ from mandor.model.meta import Object
 from mandor.model.node import Drain
 from mandor.model.resources import Resources
 from mandor.model.workload import Workload
-from mandor.sim.appetite import Appetite
-from mandor.sim.chronicle import Chronicle
 from mandor.sim.cluster import SimCluster
+from mandor.sim.disturbance import Messages
+from mandor.sim.history_recorder import HistoryRecorder
 from mandor.sim.node import SimNode
-from mandor.sim.scenario import Happening, Limit, Pressure, Rollout, Scale, Slow, Spike
-from mandor.sim.trouble import Messages
+from mandor.sim.scenario import Limit, Pressure, Rollout, Scale, Slow, Spike, TimelineEntry
+from mandor.sim.usage_rule import UsageRule
 from mandor.store.base import Put
 
 NAMESPACE = "default"
 
 
-class Director:
-    """Makes things happen in a cluster, and says so in its chronicle."""
+class TimelineRunner:
+    """Makes things happen in a cluster, and says so in its history."""
 
-    def __init__(self, cluster: SimCluster, chronicle: Chronicle) -> None:
-        self._cluster, self._chronicle = cluster, chronicle
+    def __init__(self, cluster: SimCluster, history: HistoryRecorder) -> None:
+        self._cluster, self._history = cluster, history
         self._later: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -51,14 +51,14 @@ class Director:
             )
         await self._cluster.store.commit(Put(value))
 
-    async def happen(self, what: Happening) -> None:
+    async def happen(self, what: TimelineEntry) -> None:
         for name in what.delete:
             await self._delete(name)
         for name in what.up:
             self._up(self._cluster.nodes[name])
         for name in what.down:
             self._say("down", f"{name} loses power")
-            self._chronicle.power_off(name)
+            self._history.power_off(name)
             await self._cluster.nodes[name].crash()
         self._disturb(what)
         for name in what.restart_agent:
@@ -86,8 +86,8 @@ class Director:
         for spike in what.spike:
             self._spike(spike)
         if what.usage:
-            self._cluster.appetites.by_workload |= what.usage
-            self._cluster.hunger()
+            self._cluster.usage_rules.by_workload |= what.usage
+            self._cluster.usage_changed()
         for scale in what.scale:
             await self._change(scale.workload, partial(_scaled, to=scale))
         for rollout in what.rollout:
@@ -105,26 +105,26 @@ class Director:
             await self._cluster.delete(found)
             self._say("delete", text)
 
-    def _disturb(self, what: Happening) -> None:
+    def _disturb(self, what: TimelineEntry) -> None:
         """Everybody goes on, and they do not understand each other."""
         nodes = self._cluster.nodes
         for name in what.partition:
             self._say("partition", f"{name} is cut off")
-            nodes[name].wire.cut()
+            nodes[name].connection.cut()
         for name in what.mute:
             self._say("mute", f"nothing that {name} says arrives")
-            nodes[name].wire.sends = False
+            nodes[name].connection.sends = False
         for name in what.deaf:
             self._say("deaf", f"{name} hears nothing")
-            nodes[name].wire.deafen()
+            nodes[name].connection.deafen()
         for name in what.engine_down:
             self._say("engine_down", f"the engines of {name} do not answer")
             nodes[name].engines_down()
         for each in what.messages:
             self._say("messages", f"of {each.node or 'the control plane'}: {_told(each)}")
-            for wire in [nodes[each.node].wire] if each.node else self._cluster.wires:
-                wire.delay_seconds, wire.repeated_share = float(each.delay), each.repeated / 100
-                wire.lost_share = wire.dropped_share = each.lost / 100
+            for connection in [nodes[each.node].connection] if each.node else self._cluster.connections:
+                connection.delay_seconds, connection.repeated_share = float(each.delay), each.repeated / 100
+                connection.lost_share = connection.dropped_share = each.lost / 100
         for jump in what.clock:
             way = f"forward by {jump.forward}" if jump.forward else f"back by {jump.back}"
             self._say("clock", f"of {jump.node or 'the control plane'}: {way}")
@@ -172,18 +172,18 @@ class Director:
         self._after(pressure.duration, lambda: node.take(Resources()))
 
     def _spike(self, spike: Spike) -> None:
-        appetites, name = self._cluster.appetites, spike.workload
-        wants = spike.over(appetites.by_workload.get(name) or appetites.usual)
+        usage_rules, name = self._cluster.usage_rules, spike.workload
+        wants = spike.over(usage_rules.by_workload.get(name) or usage_rules.usual)
         self._say("spike", f"{name} uses cpu {wants.cpu}, memory {wants.memory} for {spike.duration}")
         self._feed(name, wants)
         self._after(spike.duration, lambda: self._feed(name, None))
 
-    def _feed(self, name: str, wants: Appetite | None) -> None:
+    def _feed(self, name: str, wants: UsageRule | None) -> None:
         if wants is None:
-            self._cluster.appetites.spikes.pop(name, None)
+            self._cluster.usage_rules.spikes.pop(name, None)
         else:
-            self._cluster.appetites.spikes[name] = wants
-        self._cluster.hunger()
+            self._cluster.usage_rules.spikes[name] = wants
+        self._cluster.usage_changed()
 
     async def _change(self, name: str, change: Callable[[Workload], Workload]) -> None:
         while True:
@@ -221,7 +221,7 @@ class Director:
         task.add_done_callback(self._later.discard)
 
     def _say(self, kind: str, text: str) -> None:
-        self._chronicle.note(kind, text)
+        self._history.note(kind, text)
 
 
 def _told(messages: Messages) -> str:

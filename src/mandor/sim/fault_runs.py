@@ -8,16 +8,16 @@ from pathlib import Path
 
 import msgspec
 
-from mandor.sim.compare import load_piece, narrowed
-from mandor.sim.invent import invent
-from mandor.sim.ordeal import OrdealResult, run_ordeal
-from mandor.sim.run import Piece
+from mandor.sim.compare import load_scenario, narrowed
+from mandor.sim.fault_run import FaultRunResult, run_with_faults
+from mandor.sim.random_scenario import random_scenario
+from mandor.sim.run import LoadedScenario
 
 ALONE_MOST = 2
 """So few runs are not worth a second process."""
 
 
-class Matter(msgspec.Struct, frozen=True, kw_only=True):
+class FaultRunSource(msgspec.Struct, frozen=True, kw_only=True):
     """What is put to the test."""
 
     path: Path | None = None
@@ -27,19 +27,19 @@ class Matter(msgspec.Struct, frozen=True, kw_only=True):
     profile: str = ""
     """A scheduler configuration for clusters that are made up."""
 
-    def piece(self, seed: int) -> Piece:
+    def loaded(self, seed: int) -> LoadedScenario:
         if self.path is None:
-            return invent(seed, self.profile)
-        piece = load_piece(self.path)
-        return narrowed(piece, self.strategies) if self.strategies else piece
+            return random_scenario(seed, self.profile)
+        loaded = load_scenario(self.path)
+        return narrowed(loaded, self.strategies) if self.strategies else loaded
 
 
-def run_ordeals(
-    matter: Matter, seeds: Sequence[int], *, workers: int | None = None, story: bool = False
-) -> Iterator[OrdealResult]:
+def run_all_with_faults(
+    source: FaultRunSource, seeds: Sequence[int], *, workers: int | None = None, story: bool = False
+) -> Iterator[FaultRunResult]:
     """Each as soon as it is known, in order of seed and strategy."""
-    names = list(matter.piece(seeds[0]).scenario.plans)  # Whoever made a mistake hears of it here.
-    jobs = [(matter, name, seed, story) for seed in seeds for name in names]
+    names = list(source.loaded(seeds[0]).scenario.plans)  # Whoever made a mistake hears of it here.
+    jobs = [(source, name, seed, story) for seed in seeds for name in names]
     workers = min(workers or os.cpu_count() or 1, len(jobs))
     if workers < 2 or len(jobs) <= ALONE_MOST:
         for job in jobs:
@@ -48,16 +48,16 @@ def run_ordeals(
     # A fresh interpreter each: nothing of this process may leak into a run.
     with multiprocessing.get_context("spawn").Pool(workers, initializer=_begin) as pool:
         for result in pool.imap(_one, jobs, chunksize=1):
-            yield msgspec.msgpack.decode(result, type=OrdealResult)
+            yield msgspec.msgpack.decode(result, type=FaultRunResult)
 
 
 def _begin() -> None:
     logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
 
 
-def _one(job: tuple[Matter, str, int, bool]) -> bytes:
+def _one(job: tuple[FaultRunSource, str, int, bool]) -> bytes:
     return msgspec.msgpack.encode(_run(*job))
 
 
-def _run(matter: Matter, strategy: str, seed: int, story: bool) -> OrdealResult:
-    return run_ordeal(matter.piece(seed), strategy, seed, story=story)
+def _run(source: FaultRunSource, strategy: str, seed: int, story: bool) -> FaultRunResult:
+    return run_with_faults(source.loaded(seed), strategy, seed, story=story)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mandor.lib.yaml12 import dump
-from mandor.sim.run import Piece
+from mandor.sim.run import LoadedScenario
 from mandor.sim.scenario import read_scenario
 from mandor.sim.work import load_work
 
@@ -14,18 +14,18 @@ TROUBLE_SECONDS = 200.0
 DEEDS = ("scale", "scale", "rollout", "rollout", "restart", "drain", "cordon", "uncordon", "uncordon", "delete")
 
 
-def invent(seed: int, profile: str = "") -> Piece:
+def random_scenario(seed: int, profile: str = "") -> LoadedScenario:
     """The same for the same seed, whoever asks. `profile`: a scheduler configuration, if not what is built in."""
-    made = _Inventor(random.Random(f"a cluster {seed}"))
+    made = _ScenarioMaker(random.Random(f"a cluster {seed}"))
     strategies = {"strategies": {"as written": {"profile": profile}}} if profile else {}
     text = dump(made.scenario(seed) | strategies)
     scenario, _ = read_scenario(text, f"seed {seed}")
     first = load_work(scenario.workloads, Path(), f"seed {seed}").objects
     later = [load_work(each.submit, Path(), f"seed {seed}").objects for each in scenario.timeline]
-    return Piece(scenario, Path(), first, later)
+    return LoadedScenario(scenario, Path(), first, later)
 
 
-class _Inventor:
+class _ScenarioMaker:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._nodes = [f"n{number}" for number in range(chance.randint(3, 5))]

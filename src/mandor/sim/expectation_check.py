@@ -4,24 +4,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from mandor.lib.quantity import Seconds
-from mandor.sim.chronicle import Chronicle
 from mandor.sim.expectation import Expectation
 from mandor.sim.history import always, together
+from mandor.sim.history_recorder import HistoryRecorder
 from mandor.sim.result import Failure, PhaseResult
 
 
-def judge(
-    expectations: Iterable[Expectation], phases: Sequence[PhaseResult], chronicle: Chronicle, strategy: str, seed: int
+def check_expectations(
+    expectations: Iterable[Expectation],
+    phases: Sequence[PhaseResult],
+    history: HistoryRecorder,
+    strategy: str,
+    seed: int,
 ) -> list[Failure]:
     found = []
     for each in expectations:
         if each.strategy and strategy not in each.strategy:
             continue
         if each.nodes:
-            found += [_failure(each, strategy, seed, "", text) for text in _apart_on(each, chronicle, phases)]
+            found += [_failure(each, strategy, seed, "", text) for text in _apart_on(each, history, phases)]
         for phase in phases:
             if not each.phase or phase.name in each.phase:
-                found += [_failure(each, strategy, seed, phase.name, text) for text in _broken(each, phase, chronicle)]
+                found += [_failure(each, strategy, seed, phase.name, text) for text in _broken(each, phase, history)]
     return found
 
 
@@ -29,42 +33,42 @@ def _failure(each: Expectation, strategy: str, seed: int, phase: str, message: s
     return Failure(expectation=each.title, strategy=strategy, seed=seed, phase=phase, message=message)
 
 
-def _broken(wanted: Expectation, phase: PhaseResult, chronicle: Chronicle) -> Iterator[str]:
+def _broken(wanted: Expectation, phase: PhaseResult, history: HistoryRecorder) -> Iterator[str]:
     begin, end = phase.begin + wanted.after, phase.end
     if begin < end:
-        yield from _not_running(wanted, chronicle, begin, end)
+        yield from _not_running(wanted, history, begin, end)
         if wanted.apart and not wanted.nodes:
-            yield from _beside(wanted, chronicle, [(begin, end)])
+            yield from _beside(wanted, history, [(begin, end)])
     yield from _settled(wanted, phase)
     yield from _counted(wanted, phase)
     yield from _served(wanted, phase)
 
 
-def _not_running(wanted: Expectation, chronicle: Chronicle, begin: float, end: float) -> Iterator[str]:
+def _not_running(wanted: Expectation, history: HistoryRecorder, begin: float, end: float) -> Iterator[str]:
     for name in wanted.running:
-        at = always(chronicle.stays_of(name), begin, end)
+        at = always(history.stays_of(name), begin, end)
         if at is not None:
             yield f"{name} does not run at {_time(at)}"
     if wanted.any_running:
-        at = always(chronicle.stays_of(*wanted.any_running), begin, end)
+        at = always(history.stays_of(*wanted.any_running), begin, end)
         if at is not None:
             yield f"none of {', '.join(wanted.any_running)} runs at {_time(at)}"
 
 
-def _beside(wanted: Expectation, chronicle: Chronicle, windows: Sequence[tuple[float, float]]) -> Iterator[str]:
+def _beside(wanted: Expectation, history: HistoryRecorder, windows: Sequence[tuple[float, float]]) -> Iterator[str]:
     names = wanted.apart
     for number, first in enumerate(names):
         for second in names[number + 1 :]:
-            at = together(chronicle.stays_of(first), chronicle.stays_of(second), windows)
+            at = together(history.stays_of(first), history.stays_of(second), windows)
             if at is not None:
                 yield f"{first} and {second} run on one node at {_time(at)}"
 
 
-def _apart_on(wanted: Expectation, chronicle: Chronicle, phases: Sequence[PhaseResult]) -> Iterator[str]:
+def _apart_on(wanted: Expectation, history: HistoryRecorder, phases: Sequence[PhaseResult]) -> Iterator[str]:
     """While all those nodes have been up for long enough."""
     end = phases[-1].end
     windows: list[tuple[float, float]] = []
-    steps = [chronicle.ready[name] for name in wanted.nodes if name in chronicle.ready]
+    steps = [history.ready[name] for name in wanted.nodes if name in history.ready]
     cuts = sorted({0.0, end, *(at for each in steps for at in each.times if at < end)})
     since: float | None = None
     for left, right in pairwise(cuts):
@@ -72,7 +76,7 @@ def _apart_on(wanted: Expectation, chronicle: Chronicle, phases: Sequence[PhaseR
         since = (left if since is None else since) if up else None
         if since is not None and since + wanted.after < right:
             windows.append((max(left, since + wanted.after), right))
-    return _beside(wanted, chronicle, windows)
+    return _beside(wanted, history, windows)
 
 
 def _settled(wanted: Expectation, phase: PhaseResult) -> Iterator[str]:

@@ -16,7 +16,7 @@ DISK_BYTES = 100 << 30
 """Of a kind that does not say."""
 
 
-class Yard:
+class SimProvisioner:
     """A machine that is taken away is gone at once, with all that runs on it."""
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -56,4 +56,4 @@ class Yard:
         node = self._cluster.nodes.pop(machine, None)
         if node is not None:
             await node.crash()
-            await node.wire.close()
+            await node.connection.close()

@@ -1,4 +1,4 @@
-"""One change of the store in a line for people."""
+"""Describes changes of the store, one line each, for the report of a run with faults."""
 
 from mandor.model.instance import Instance
 from mandor.model.node import Node
@@ -7,8 +7,8 @@ from mandor.model.workload import Workload
 from mandor.store.base import Change
 
 
-def tell(change: Change) -> str:
-    """Empty: nothing that anybody would look for."""
+def describe_change(change: Change) -> str:
+    """Return one line about a change, or an empty text for changes that do not help to understand a run."""
     value = change.value
     if isinstance(value, Instance):
         return _instance(change.before, value, gone=change.after is None)

@@ -29,12 +29,12 @@ LOOKED_AT = (Instance, Node, Volume)
 """When one of these changes, the whole cluster is looked at."""
 
 
-class Broken(Exception):
+class InvariantViolated(Exception):
     """Something that must hold does not."""
 
 
 @dataclass(slots=True)
-class _Lately:
+class _RecentStops:
     """A number as it was during the last seconds: the greatest counts."""
 
     seen: deque[tuple[float, int]] = field(default_factory=deque)
@@ -53,16 +53,16 @@ class _Lately:
 class _Limits:
     """Of one group: each is what is left, with all that was taken on purpose put back."""
 
-    spare: _Lately = field(default_factory=_Lately)
+    spare: _RecentStops = field(default_factory=_RecentStops)
     """By its disruption budget."""
-    away: _Lately = field(default_factory=_Lately)
+    away: _RecentStops = field(default_factory=_RecentStops)
     """By what an update may take away."""
-    most: _Lately = field(default_factory=_Lately)
+    most: _RecentStops = field(default_factory=_RecentStops)
     """How many there may be."""
     taken: int = 0
 
 
-class Witness:
+class InvariantChecker:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._limits: dict[GroupKey, _Limits] = {}
@@ -91,14 +91,14 @@ class Witness:
             check_capacity(self._cluster)
             check_volumes(self._cluster)
         except AssertionError as error:
-            raise Broken(str(error)) from None
+            raise InvariantViolated(str(error)) from None
         self._look_at_machines()
 
     # One change.
 
     def _see(self, change: Change) -> None:
         if change.revision < self._revision:
-            raise Broken(f"revision {change.revision} came after {self._revision}")
+            raise InvariantViolated(f"revision {change.revision} came after {self._revision}")
         self._revision = change.revision
         before = change.before if isinstance(change.before, Instance) else None
         after = change.after if isinstance(change.after, Instance) else None
@@ -123,9 +123,9 @@ class Witness:
         if before.phase is not after.phase:
             self.changed_at[after.meta.uid] = self._now
         if not may_move(before.phase, after.phase):
-            raise Broken(f"{after.meta.name} went from {before.phase.value} to {after.phase.value}")
+            raise InvariantViolated(f"{after.meta.name} went from {before.phase.value} to {after.phase.value}")
         if before.node and after.node != before.node:
-            raise Broken(f"{after.meta.name} went from {before.node} to {after.node or 'no node'}")
+            raise InvariantViolated(f"{after.meta.name} went from {before.node} to {after.node or 'no node'}")
         if after.phase.over and not before.phase.over:
             self._check_end(after)
         if before.spec.stop is None and after.spec.stop is not None and available(before):
@@ -143,13 +143,15 @@ class Witness:
             not each.phase.over and each.spec.stop is None and each.spec.instead_of not in leaving for each in members
         )
         if live > limits.most.most:
-            raise Broken(f"{made.meta.name} is one too many: {live} of {limits.most.most} of {_shown(_group(made))}")
+            raise InvariantViolated(
+                f"{made.meta.name} is one too many: {live} of {limits.most.most} of {_shown(_group(made))}"
+            )
 
     def _check_end(self, over: Instance) -> None:
         """What is over does not run."""
         node = self._cluster.nodes.get(over.node)
         if node is not None and any(uid == over.meta.uid for uid, *_ in self._live(over.node)):
-            raise Broken(f"{over.meta.name} is {over.phase.value}, and still runs on {over.node}")
+            raise InvariantViolated(f"{over.meta.name} is {over.phase.value}, and still runs on {over.node}")
 
     def _check_stop(self, before: Instance, after: Instance) -> None:
         """Whoever has a choice keeps to the limits of the group."""
@@ -166,7 +168,7 @@ class Witness:
         lately = limits.away if updated else limits.spare
         if lately.seen and lately.most < limits.taken:
             over = limits.taken - lately.most
-            raise Broken(f"{after.meta.name} is stopped ({stop.reason}), {over} too many of {_shown(group)}")
+            raise InvariantViolated(f"{after.meta.name} is stopped ({stop.reason}), {over} too many of {_shown(group)}")
 
     def _check_runs(self, change: Change) -> None:
         """Of runs that may not overlap, one goes on at a time."""
@@ -179,7 +181,7 @@ class Witness:
         others = [each for each in self._cluster.all(Workload) if each.spec.run_of == owner.meta.name]
         going = [each.meta.name for each in others if each.meta.namespace == owner.meta.namespace and active(each)]
         if len(going) > 1:
-            raise Broken(f"{' and '.join(going)} go on at once, and {owner.meta.name} forbids it")
+            raise InvariantViolated(f"{' and '.join(going)} go on at once, and {owner.meta.name} forbids it")
 
     def _check_machines(self, before: NodePool, after: NodePool) -> None:
         """A pool orders no more than it may have."""
@@ -188,7 +190,7 @@ class Witness:
             return
         flying = sum(each.phase == "Ordered" for each in after.machines)
         if len(after.machines) > scaling.max or flying > scaling.at_once:
-            raise Broken(f"{after.meta.name} has {len(after.machines)} machines, {flying} of them ordered")
+            raise InvariantViolated(f"{after.meta.name} has {len(after.machines)} machines, {flying} of them ordered")
 
     # Limits.
 
@@ -224,15 +226,15 @@ class Witness:
                 self._excused |= {uid for uid, *_ in live}
             twice = [key for key, count in Counter((uid, task) for uid, task, *_ in live).items() if count > 1]
             if twice:
-                raise Broken(f"two units of task {twice[0][1]} of {twice[0][0]} run on {name}")
+                raise InvariantViolated(f"two units of task {twice[0][1]} of {twice[0][0]} run on {name}")
             for uid, _, namespace, title in live:
                 if where.setdefault(uid, name) != name:
-                    raise Broken(f"{title} runs on {where[uid]} and on {name}")
+                    raise InvariantViolated(f"{title} runs on {where[uid]} and on {name}")
                 by_name.setdefault((namespace, title), set()).add(uid)
         for (namespace, title), uids in by_name.items():
             if len(uids - self._excused) > 1 and self._single(namespace, title):
                 places = " and ".join(sorted({where[uid] for uid in uids}))
-                raise Broken(f"{title} runs twice, on {places}, which its `stop_after` rules out")
+                raise InvariantViolated(f"{title} runs twice, on {places}, which its `stop_after` rules out")
 
     def _live(self, node: str) -> Iterator[tuple[str, str, str, str]]:
         """Uid, task, namespace and name of what runs there."""

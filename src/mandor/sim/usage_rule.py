@@ -11,7 +11,7 @@ Amount = str
 """`80%` of the request, or an amount as requests have it."""
 
 
-class Appetite(Struct, frozen=True, forbid_unknown_fields=True):
+class UsageRule(Struct, frozen=True, forbid_unknown_fields=True):
     """What one instance uses of each; a percentage is of its request."""
 
     cpu: Amount = "50%"
@@ -38,16 +38,16 @@ def _amount(text: str, request: int, parse: type[int] | object) -> int:
     return int(parse(text))  # type: ignore[operator]
 
 
-USUAL = Appetite()
+USUAL = UsageRule()
 
 
 @dataclass(slots=True)
-class Appetites:
-    usual: Appetite = USUAL
-    by_workload: dict[str, Appetite] = field(default_factory=dict)
-    spikes: dict[str, Appetite] = field(default_factory=dict)
+class UsageRules:
+    usual: UsageRule = USUAL
+    by_workload: dict[str, UsageRule] = field(default_factory=dict)
+    spikes: dict[str, UsageRule] = field(default_factory=dict)
     """While they last, these count."""
 
     def of(self, workload: str, request: Resources) -> Resources:
-        appetite = self.spikes.get(workload) or self.by_workload.get(workload) or self.usual
-        return appetite.of(request)
+        unit_usage = self.spikes.get(workload) or self.by_workload.get(workload) or self.usual
+        return unit_usage.of(request)
