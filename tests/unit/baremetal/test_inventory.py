@@ -1,4 +1,4 @@
-"""Machines of an inventory: a list that is read, nodes that are made of it, and what happens when it fails."""
+"""Inventories: reading the list, the nodes made from it, and failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BM = {"name": "bm-1", "ip": "10.0.0.1", "cpu": 32, "memory": 131072, "pool": "ai
 
 
 class Given(MachineSource):
-    """Answers what it is told to."""
+    """A source with scripted answers."""
 
     text = "a test"
 
@@ -64,7 +64,7 @@ class World:
         return found
 
     async def _shown(self) -> bool:
-        """The mirrors show what is stored."""
+        """Wait until the mirrors show the store."""
         for mirror, kind in zip(self.mirrors, (VmRequest.kind, Instance.kind, Node.kind), strict=True):
             stored = {each.key: each.meta.version for each in (await self.store.list(kind)).items}
             if stored != {each.key: each.meta.version for each in mirror.items()}:
@@ -119,7 +119,7 @@ async def test_a_failed_refresh_keeps_the_last_good_list_and_says_how_old_it_is(
     assert await world.node("bm-1") is not None
 
 
-async def test_a_list_that_is_empty_all_at_once_is_not_believed(world: World) -> None:
+async def test_a_list_that_suddenly_is_empty_is_refused(world: World) -> None:
     await world.look(BM)
     world.source.answer = []
     assert (await world.look()).status.failures == 1
@@ -135,7 +135,7 @@ async def test_a_node_with_an_agent_is_left_alone(world: World) -> None:
     assert not node.status.inventory
 
 
-async def test_what_people_set_on_a_node_stays(world: World) -> None:
+async def test_settings_of_users_on_a_node_are_kept(world: World) -> None:
     await world.look(BM)
     node = await world.node("bm-1")
     assert node is not None
@@ -177,7 +177,7 @@ async def test_the_claim_goes_when_the_list_names_the_machine(world: World) -> N
     assert after.meta.version > before.meta.version, "a bind that was decided before must not go through"
 
 
-async def test_a_machine_that_holds_room_is_not_forgotten(world: World) -> None:
+async def test_a_machine_with_claims_is_not_deleted(world: World) -> None:
     await world.look(BM)
     await confirmed(world, 1.0, vm="web-1")
     await world.look({**BM, "name": "bm-2"})
@@ -197,7 +197,7 @@ async def test_a_file_is_read_as_yaml_and_looked_at_again_when_it_changes(tmp_pa
     assert [each.name for each in await source.fetch()] == ["bm-1"]
 
 
-async def test_a_node_api_that_hangs_or_errs_is_not_waited_for() -> None:
+async def test_an_inventory_that_hangs_or_fails_is_reported() -> None:
     hang = asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:
@@ -237,6 +237,6 @@ async def test_a_node_api_that_hangs_or_errs_is_not_waited_for() -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_list_that_cannot_be_is_refused(text: bytes) -> None:
+def test_an_invalid_list_is_refused(text: bytes) -> None:
     with pytest.raises(Invalid):
         read_machines(text)

@@ -1,4 +1,4 @@
-"""Spares: made step by step, undone when anything fails, taken up again by another leader, and given back."""
+"""Spares are made step by step, undone after failures, continued by a new leader, and released."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ class Joined(Ready):
 
 
 class Flaky(MemoryStore):
-    """So many of the next reads of spares find nobody."""
+    """A store whose next reads of spares fail."""
 
     away = 0
 
@@ -74,7 +74,7 @@ class World:
         await self.store.commit(Put(found.changed(spec=spec)))
 
     async def _place(self) -> None:
-        """What the scheduler does."""
+        """Place requests as the scheduler does."""
         while True:
             for task in await self.tasks():
                 if task.status.state == "Queued":
@@ -106,7 +106,7 @@ class World:
 
 
 @pytest.mark.req("S4-28", "S4-29", "S4-33")
-async def test_machines_are_found_made_watched_and_confirmed() -> None:
+async def test_machines_are_placed_created_awaited_and_confirmed() -> None:
     world = World()
     spare = await world.prepare()
     async with world.leading() as recorder:
@@ -124,7 +124,7 @@ async def test_machines_are_found_made_watched_and_confirmed() -> None:
 
 
 @pytest.mark.req("S4-35")
-async def test_after_the_upgrade_they_are_taken_away_and_their_room_is_given_back() -> None:
+async def test_released_machines_are_deleted_and_their_resources_freed() -> None:
     world = World()
     spare = await world.prepare()
     async with world.leading():
@@ -160,7 +160,7 @@ async def test_a_pipeline_that_fails_is_tried_again() -> None:
 
 @pytest.mark.req("S4-34")
 @pytest.mark.parametrize("trouble", ["broken", "tries", "never", "room"])
-async def test_whatever_fails_nothing_is_left_and_nothing_is_held(trouble: str) -> None:
+async def test_after_any_failure_no_machine_and_no_claim_is_left(trouble: str) -> None:
     world = World()
     world.pipeline.broken = trouble == "broken"
     world.pipeline.fails = 99 if trouble == "tries" else 0
@@ -179,7 +179,7 @@ async def test_whatever_fails_nothing_is_left_and_nothing_is_held(trouble: str) 
 
 
 @pytest.mark.req("S4-34")
-async def test_a_pipeline_that_never_ends_is_broken_off() -> None:
+async def test_a_pipeline_that_exceeds_its_time_limit_fails() -> None:
     world = World()
     world.pipeline.hangs = True
     spare = await world.prepare(count=1)
@@ -192,7 +192,7 @@ async def test_a_pipeline_that_never_ends_is_broken_off() -> None:
     assert not world.pipeline.there
 
 
-async def test_what_cannot_be_taken_away_yet_holds_its_room_until_it_is_gone() -> None:
+async def test_a_machine_that_cannot_be_deleted_keeps_its_resources_until_it_is_gone() -> None:
     world = World()
     spare = await world.prepare(count=1)
     async with world.leading():
@@ -208,7 +208,7 @@ async def test_what_cannot_be_taken_away_yet_holds_its_room_until_it_is_gone() -
         assert task.status.state == "Released"
 
 
-async def test_one_that_is_called_off_in_the_middle_is_taken_away() -> None:
+async def test_a_spare_released_while_it_is_made_is_deleted() -> None:
     world = World()
     world.ready.never = True
     spare = await world.prepare(count=1)
@@ -221,7 +221,7 @@ async def test_one_that_is_called_off_in_the_middle_is_taken_away() -> None:
 
 
 @pytest.mark.parametrize("after", [0.1, 0.6, 1.1, 1.6, 2.1, 3.1])
-async def test_another_leader_goes_on_whenever_the_last_one_died(after: float) -> None:
+async def test_a_new_leader_continues_at_the_stored_step(after: float) -> None:
     world = World()
     spare = await world.prepare()
     async with world.leading():
@@ -242,7 +242,7 @@ async def test_a_cluster_without_a_pipeline_fails_at_once() -> None:
     assert "there is no pipeline for the cluster other" in found.status.message
 
 
-async def test_a_store_that_is_away_for_a_while_fails_no_spare() -> None:
+async def test_a_temporarily_unavailable_store_fails_no_spare() -> None:
     world = World()
     store = world.store = Flaky(clock=world.clock)
     spare = await world.prepare()
@@ -256,8 +256,8 @@ async def test_a_store_that_is_away_for_a_while_fails_no_spare() -> None:
     assert [each.phase for each in found.status.history] == ["Preparing", "Ready"]
 
 
-async def test_what_somebody_took_away_by_hand_gives_its_room_back_at_once() -> None:
-    """Also when its cluster is not in the file any more, and nobody can be asked to take it away."""
+async def test_a_machine_deleted_by_hand_frees_its_resources() -> None:
+    """This includes clusters that are no longer in the file and have no pipeline."""
     world = World()
     spare = await world.prepare(count=2)
     async with world.leading():
@@ -278,7 +278,7 @@ async def test_what_somebody_took_away_by_hand_gives_its_room_back_at_once() -> 
 
 
 @pytest.mark.req("S4-33")
-async def test_what_is_kept_of_the_past_is_bounded_by_time_and_number() -> None:
+async def test_ended_spares_are_kept_up_to_an_age_and_number() -> None:
     world = World()
     old, ready = await world.prepare(), await world.prepare()
     async with world.leading(spares_kept_most=2, spares_kept_seconds=1000.0):

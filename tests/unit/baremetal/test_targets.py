@@ -1,4 +1,4 @@
-"""The clusters that spares are made for: the file that lists them, and whether a node of theirs is ready."""
+"""Target clusters of spares: their file, and the readiness check of machines."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.components.gitlab import serving
 
 
 @pytest.mark.req("S4-31")
-async def test_a_machine_is_ready_when_its_node_of_kubernetes_says_so(tmp_path: Path) -> None:
+async def test_a_machine_is_ready_when_its_kubernetes_node_is(tmp_path: Path) -> None:
     answers: dict[str, Any] = {}
 
     async def node(request: web.Request) -> web.Response:
@@ -42,7 +42,7 @@ async def test_a_machine_is_ready_when_its_node_of_kubernetes_says_so(tmp_path: 
         await ready.close()
 
 
-def test_the_file_of_pipelines_is_read_and_mistakes_are_told(tmp_path: Path) -> None:
+def test_the_file_of_pipelines_is_read_and_errors_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "pipelines.yaml"
     file.write_text(json.dumps({"prod": {"ansible": {"playbook": "/p"}, "ready": {"url": "https://k:6443"}}}))
     (spec,) = read_targets(str(file)).values()
@@ -61,6 +61,6 @@ def test_the_file_of_pipelines_is_read_and_mistakes_are_told(tmp_path: Path) -> 
     assert read_targets("") == {}
 
 
-def test_the_files_that_are_shipped_are_understood() -> None:
+def test_the_shipped_pipeline_files_are_valid() -> None:
     root = Path(__file__).parents[3]
     assert read_targets(str(root / "deploy" / "pipelines.yaml")).keys() == {"prod", "lab"}

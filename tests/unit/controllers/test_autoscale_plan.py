@@ -1,4 +1,4 @@
-"""The arithmetic of counts that follow their load, case by case."""
+"""Counts of autoscaled groups, case by case."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def autoscale(**fields: Any) -> Autoscale:
 
 
 def used(count: int, *, cpu: float = 0.0, memory: float = 0.0) -> GroupUsage:
-    """So many, each with such a part of what it asks for."""
+    """Usage of `count` instances, each with this share of its request."""
     return GroupUsage(count, round(count * cpu * 1000), round(count * memory * GI))
 
 
@@ -46,7 +46,7 @@ def test_the_count_is_what_brings_the_average_to_the_target(part: float, count: 
 
 
 @pytest.mark.req("S2-47")
-def test_of_several_measures_the_one_that_asks_for_most_decides() -> None:
+def test_the_measure_with_the_highest_count_decides() -> None:
     scaling = autoscale(cpu="50%", memory="50%", metric={"query": "q", "target": 100})
     usage = used(4, cpu=0.25, memory=0.75)
     assert count_of(scaling, count=4, usage=usage, metric=100.0) == 6
@@ -61,13 +61,13 @@ def test_a_total_is_shared_by_all_and_an_average_is_not() -> None:
     assert count_of(average, count=3, metric=1.0) == 6
 
 
-def test_from_none_a_total_makes_the_first_ones_and_takes_the_last_away() -> None:
+def test_a_total_metric_scales_from_zero_and_to_zero() -> None:
     scaling = autoscale(min=0, metric={"query": "q", "target": 10})
     assert count_of(scaling, count=0, metric=25.0) == 3
     assert count_of(scaling, count=3, metric=0.0) == 0
 
 
-def test_those_who_were_not_measured_hold_back_either_direction() -> None:
+def test_instances_without_measurements_count_against_both_directions() -> None:
     scaling = autoscale(cpu="50%")
     # Two of four use nothing: alone they would ask for one. The others may use all they ask for.
     assert count_of(scaling, count=4, usage=used(2)) == 4
@@ -76,13 +76,13 @@ def test_those_who_were_not_measured_hold_back_either_direction() -> None:
     assert count_of(scaling, count=4, usage=used(2, cpu=2.0)) == 8
 
 
-def test_those_who_are_not_ready_yet_count_as_idle_when_it_grows() -> None:
+def test_instances_that_are_not_ready_count_as_idle_when_scaling_up() -> None:
     scaling = autoscale(cpu="50%")
     assert count_of(scaling, count=4, ready=2, waiting=2, usage=used(2, cpu=1.0)) == 4
     assert count_of(scaling, count=4, ready=2, waiting=2, usage=used(2, cpu=1.5)) == 6
 
 
-def test_while_one_measure_is_unknown_nothing_is_taken_away() -> None:
+def test_an_unknown_measure_prevents_scaling_down() -> None:
     scaling = autoscale(cpu="50%", metric={"query": "q", "target": 10})
     count, status = decide(scaling, count=4, usage=used(4, cpu=0.1), metric_problem="nobody answers")
     assert (count, status.reason) == (4, "NoMetrics")
@@ -91,7 +91,7 @@ def test_while_one_measure_is_unknown_nothing_is_taken_away() -> None:
 
 
 @pytest.mark.parametrize("answer", [float("nan"), float("inf"), -1.0])
-def test_what_is_no_amount_is_no_answer(answer: float) -> None:
+def test_an_invalid_metric_value_is_unknown(answer: float) -> None:
     count, status = decide(autoscale(metric={"query": "q", "target": 10}), count=4, metric=answer)
     assert (count, status.reason) == (4, "NoMetrics")
 
@@ -101,7 +101,7 @@ def test_a_count_outside_its_bounds_is_moved_there_at_once_without_any_measure()
     assert count_of(autoscale(max=5, cpu="50%"), count=9) == 5
 
 
-def test_it_shrinks_to_the_most_that_was_needed_within_the_window() -> None:
+def test_scaling_down_stops_at_the_highest_count_of_the_window() -> None:
     scaling, history = autoscale(cpu="50%", down={"window": "5m"}), History()
     assert count_of(scaling, history, 0, count=8, usage=used(8, cpu=0.5)) == 8
     count, status = decide(scaling, history, 100, count=8, usage=used(8, cpu=0.1))
@@ -111,7 +111,7 @@ def test_it_shrinks_to_the_most_that_was_needed_within_the_window() -> None:
     assert count_of(scaling, history, 700, count=4, usage=used(4, cpu=0.2)) == 2
 
 
-def test_a_short_spike_does_not_pass_a_window_of_growing() -> None:
+def test_a_short_spike_does_not_scale_up_within_the_window() -> None:
     scaling, history = autoscale(cpu="50%", up={"window": "1m"}), History()
     assert count_of(scaling, history, 0, count=2, usage=used(2, cpu=0.5)) == 2
     assert count_of(scaling, history, 10, count=2, usage=used(2, cpu=2.0)) == 2
@@ -119,7 +119,7 @@ def test_a_short_spike_does_not_pass_a_window_of_growing() -> None:
     assert count_of(scaling, history, 65, count=2, usage=used(2, cpu=2.0)) == 4
 
 
-def test_it_grows_by_the_larger_of_its_two_limits() -> None:
+def test_scaling_up_uses_the_larger_of_both_rate_limits() -> None:
     scaling, history = autoscale(cpu="50%", max=100, up={"instances": 2, "percent": "50%", "per": "1m"}), History()
     count, status = decide(scaling, history, 0, count=2, usage=used(2, cpu=9.0))
     assert (count, status.reason) == (4, "Limited")
@@ -129,28 +129,28 @@ def test_it_grows_by_the_larger_of_its_two_limits() -> None:
     assert count_of(scaling, History(), 0, count=20, usage=used(20, cpu=9.0)) == 30
 
 
-def test_what_a_pace_leaves_out_is_as_usual() -> None:
+def test_a_rate_limit_keeps_the_default_for_fields_that_are_not_set() -> None:
     scaling = autoscale(cpu="50%", up={"window": "1m"}, down={"percent": "50%"})
     growing, shrinking = to_plain(scaling.growing), to_plain(scaling.shrinking)
     assert growing == {"window": "1m", "instances": 4, "percent": "100%", "per": "15s"}
     assert shrinking == {"window": "5m", "percent": "50%"}
 
 
-def test_it_shrinks_no_faster_than_it_may() -> None:
+def test_scaling_down_respects_the_rate_limit() -> None:
     scaling, history = autoscale(cpu="50%", down={"window": 0, "percent": "10%", "per": "1m"}), History()
     assert count_of(scaling, history, 0, count=20, usage=used(20)) == 18
     assert count_of(scaling, history, 30, count=18, usage=used(18)) == 18
     assert count_of(scaling, history, 61, count=18, usage=used(18)) == 16
 
 
-def test_at_its_bounds_it_says_what_would_be_needed() -> None:
+def test_at_a_bound_the_message_names_the_needed_count() -> None:
     _, most = decide(autoscale(max=4, cpu="50%"), count=4, usage=used(4, cpu=1.0))
     assert (most.reason, most.message) == ("AtMost", "8 needed, limited to the maximum of 4")
     _, least = decide(autoscale(min=4, cpu="50%"), count=4, usage=used(4, cpu=0.1))
     assert least.reason == "AtLeast"
 
 
-def test_without_a_request_there_is_nothing_to_compare_with() -> None:
+def test_without_a_request_the_utilisation_is_unknown() -> None:
     count, status = decide(autoscale(memory="50%"), count=2, usage=used(2, memory=1.0), request=Resources(1000, 0))
     assert (count, status.reason) == (2, "NoMetrics")
     assert "request no memory" in status.message

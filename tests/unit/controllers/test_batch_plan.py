@@ -200,6 +200,6 @@ def test_a_failed_index_is_tried_again_as_itself() -> None:
     assert words(run(indexed("0,1,3"), [failed(2)])) == ["replace web-2 of web.1 attempt 1 avoid n1"]
 
 
-def test_more_indices_at_a_time_than_can_be_told_are_refused() -> None:
+def test_too_many_parallel_indices_are_refused() -> None:
     with pytest.raises(ValueError, match="too many indices at a time"):
         make_batch(completions=20_000, parallelism=20_000, indexed=True)

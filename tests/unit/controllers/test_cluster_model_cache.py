@@ -1,4 +1,4 @@
-"""The kept board is made, and brought up to date, in steps between which others have their turn."""
+"""The cluster model cache is built and updated in small steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.scenarios.make import make_node
 
 
 def sizes(kept: ClusterModelCache, mirror: Mirror) -> list[int]:
-    """How many nodes the board has at each turn of the others, and in the end."""
+    """The number of nodes in the model at each step, and at the end."""
     found = [len(kept.board.nodes) if kept.board is not None else 0]
     for _ in kept.catch_up({Node.kind: mirror}):
         assert kept.board is not None
@@ -23,7 +23,7 @@ def sizes(kept: ClusterModelCache, mirror: Mirror) -> list[int]:
     return [*found, len(kept.board.nodes)]
 
 
-async def test_others_have_their_turn_after_every_few_objects_from_the_first_board_on() -> None:
+async def test_the_model_is_built_and_updated_in_small_steps() -> None:
     nodes = [make_node(f"n{number}", version=0) for number in range(4 * STEP + 3)]
     async with MemoryStore() as store, Mirror(store, Node.kind) as mirror:
         await mirror.synced()

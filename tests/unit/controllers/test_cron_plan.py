@@ -1,4 +1,4 @@
-"""The plan of a schedule: what begins, what is left out, what is forgotten."""
+"""The plan of a schedule: runs that start, are skipped or are deleted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MINUTE = 60.0
 
 
 class Yard:
-    """A workload with a schedule and its runs, as the store would hold them."""
+    """A workload with a schedule and its runs, as stored."""
 
     def __init__(self, now: float = NOON + 1, **schedule: Any) -> None:
         made = make_workload("backup", type="batch")
@@ -76,7 +76,7 @@ def test_nothing_begins_before_its_time_and_one_run_begins_at_it() -> None:
     assert len(yard.begun) == 1, "looked at twice, begun once"
 
 
-def test_forbid_leaves_the_next_one_out_while_one_goes_on() -> None:
+def test_forbid_skips_a_run_while_another_is_active() -> None:
     yard = Yard(overlap="forbid")
     yard.look(NOON + 5 * MINUTE)
     assert reasons(yard.look(NOON + 10 * MINUTE)) == ["RunSkipped"]
@@ -86,7 +86,7 @@ def test_forbid_leaves_the_next_one_out_while_one_goes_on() -> None:
     assert yard.begun == ["backup-202611151205", "backup-202611151215"]
 
 
-def test_allow_runs_both_and_replace_ends_the_old_one() -> None:
+def test_allow_runs_both_and_replace_stops_the_old_run() -> None:
     both, one = Yard(overlap="allow"), Yard(overlap="replace")
     for yard in (both, one):
         yard.look(NOON + 5 * MINUTE)
@@ -96,14 +96,14 @@ def test_allow_runs_both_and_replace_ends_the_old_one() -> None:
     assert list(one.runs) == ["backup-202611151210"]
 
 
-def test_allowed_runs_have_a_bound() -> None:
+def test_the_number_of_concurrent_runs_is_limited() -> None:
     yard = Yard(overlap="allow", cron=("* * * * *",))
     for minute in range(1, 120):
         yard.look(NOON + minute * MINUTE)
     assert len(yard.runs) == 100
 
 
-def test_what_was_missed_is_skipped_or_made_up_for_once() -> None:
+def test_a_missed_run_is_skipped_or_started_once() -> None:
     skip, run = Yard(missed="skip"), Yard(missed="run")
     later = NOON + 47 * MINUTE
     assert reasons(skip.look(later)) == ["RunMissed"]
@@ -116,7 +116,7 @@ def test_what_was_missed_is_skipped_or_made_up_for_once() -> None:
     assert on_time.begun == ["backup-202611151205"], "a little late is not missed"
 
 
-def test_a_new_schedule_and_the_end_of_a_pause_make_up_for_nothing() -> None:
+def test_a_new_schedule_or_the_end_of_a_pause_starts_no_missed_run() -> None:
     yard = Yard(missed="run")
     yard.look(NOON + 1 * MINUTE)
     yard.change(cron=("1 * * * *",))
@@ -142,7 +142,7 @@ def test_a_restart_is_a_run_now() -> None:
     assert yard.begun == ["backup-20261115120130"]
 
 
-def test_so_many_runs_that_are_over_are_kept_of_each_kind() -> None:
+def test_finished_runs_are_kept_up_to_the_limit_of_each_phase() -> None:
     yard = Yard(overlap="allow", keep=2)
     for number in range(1, 9):
         yard.look(NOON + number * 5 * MINUTE)
@@ -154,7 +154,7 @@ def test_so_many_runs_that_are_over_are_kept_of_each_kind() -> None:
     assert (status.phase, status.succeeded, status.failed) == ("Scheduled", 2, 2)
 
 
-def test_the_runs_of_a_workload_that_is_gone_or_has_no_schedule_go_too() -> None:
+def test_runs_of_a_deleted_or_unscheduled_workload_are_deleted() -> None:
     for gone in (True, False):
         yard = Yard()
         yard.look(NOON + 5 * MINUTE)
@@ -164,7 +164,7 @@ def test_the_runs_of_a_workload_that_is_gone_or_has_no_schedule_go_too() -> None
         assert not yard.runs
 
 
-def test_a_name_that_another_workload_has_is_left_to_it() -> None:
+def test_a_run_is_skipped_if_another_workload_has_its_name() -> None:
     yard = Yard()
     draft = plan(CronInputs(yard.workload, (), taken=lambda name: True), NOON + 5 * MINUTE)
     assert reasons(draft) == ["RunSkipped"]

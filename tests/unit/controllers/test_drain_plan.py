@@ -1,4 +1,4 @@
-"""What a drain orders of whom, from what it sees."""
+"""The orders of a drain, case by case."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWN_DATA = {"data": {"type": "local", "per_instance": True}}
 
 
 def ordered(workload: Workload, *here: Instance) -> list[str]:
-    """What each has to do first."""
+    """The first step of each move, by instance."""
     seen = DrainInputs(make_node("n1"), here, lambda each: workload)
     draft = plan_drain(seen, Drain(), Groups(lambda name: here), NOW)
     written = (write.value for write in draft.writes if isinstance(write, Put))
@@ -39,17 +39,17 @@ def ordered(workload: Workload, *here: Instance) -> list[str]:
     ],
     ids=["plain", "port", "start-first", "stop-first", "gang", "volume"],
 )
-def test_who_cannot_have_another_one_beside_it_stops_first(fields: dict[str, Any], first: str) -> None:
-    """A port of the node is free on any other one."""
+def test_an_instance_whose_replacement_cannot_run_beside_it_stops_first(fields: dict[str, Any], first: str) -> None:
+    """A node port is free on every other node."""
     assert ordered(make_workload(**fields), make_instance(0, ready=True)) == [first]
 
 
-def test_one_of_a_group_that_is_gone_is_nobody_to_send() -> None:
+def test_an_instance_of_a_deleted_group_gets_no_order_to_move() -> None:
     assert ordered(make_workload(), make_instance(0, group="other", ready=True)) == []
 
 
 @pytest.mark.parametrize("order", ["start-first", "stop-first"])
-def test_only_who_may_start_first_moves_for_a_better_place(order: str) -> None:
+def test_only_start_first_instances_move_to_a_better_node(order: str) -> None:
     done = Rollout(phase="Done", release="web.1", target="web.1")
     workload = make_workload(update={"order": order}).changed(status=WorkloadStatus(phase="Running", rollout=done))
     one = make_instance(0, ready=True)

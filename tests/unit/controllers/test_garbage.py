@@ -1,4 +1,4 @@
-"""What is swept away, and what is not."""
+"""Objects that are garbage, and objects that are not."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_of_a_finished_batch_the_latest_and_the_failed_are_kept() -> None:
     assert names(found) == ["sum-1", "sum-4"]
 
 
-def test_instances_of_services_are_not_its_business() -> None:
+def test_instances_of_services_are_not_garbage() -> None:
     stopped = make_instance(0, Phase.STOPPED, since=0.0)
     assert at_once(garbage_plan.finished_instances([stopped], {("default", "web"): make_workload()}, KEEP, NOW)) == []
 
@@ -113,7 +113,7 @@ async def put(store: MemoryStore, value: Object) -> None:
     await store.commit(Put(value))
 
 
-async def test_a_sweep_clears_servers_that_are_not_renewed() -> None:
+async def test_a_sweep_deletes_leases_that_are_not_renewed() -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     controller = GarbageController(store, clock)
@@ -131,7 +131,7 @@ async def test_a_sweep_clears_servers_that_are_not_renewed() -> None:
     assert [each.meta.name for each in (await store.list("hearing")).items] == ["live"]
 
 
-async def test_a_sweep_clears_releases_of_workloads_that_are_gone() -> None:
+async def test_a_sweep_deletes_releases_of_deleted_workloads() -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     controller = GarbageController(store, clock)

@@ -1,4 +1,4 @@
-"""Silence, and what is made of it."""
+"""Phases of nodes and losses of instances by the time without heartbeats."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tick(
         ears.listen(nodes, at)
 
 
-def test_silence_counts_from_when_a_node_was_last_heard() -> None:
+def test_silence_counts_from_the_last_heartbeat() -> None:
     ears = make_ears("n1", "n2")
     tick(ears, ("n1", "n2"), 0, 5)
     assert (ears.silence("n1"), ears.heard) == (0, {"n1", "n2"})
@@ -51,7 +51,7 @@ def test_silence_counts_from_when_a_node_was_last_heard() -> None:
     assert (ears.silence("n1"), ears.silence("n2")) == (0, 1)
 
 
-def test_a_node_just_met_has_the_whole_grace() -> None:
+def test_a_new_node_gets_the_whole_time() -> None:
     ears = make_ears()
     tick(ears, (), 0, 100)
     tick(ears, ("new",), 100, 101)
@@ -60,7 +60,7 @@ def test_a_node_just_met_has_the_whole_grace() -> None:
     assert ears.silence("new") == 10
 
 
-def test_what_a_dead_server_heard_does_not_count() -> None:
+def test_heartbeats_received_by_a_dead_server_do_not_count() -> None:
     ears = make_ears("n1")
     ears.renewed("s2", 10, 0)
     tick(ears, ("n1",), 0, 30, renew=("s2",))
@@ -68,7 +68,7 @@ def test_what_a_dead_server_heard_does_not_count() -> None:
     assert ears.silence("n1") == 30 - 9, "from when the lease of the server ran out"
 
 
-def test_another_server_that_hears_it_is_enough() -> None:
+def test_heartbeats_at_one_live_server_are_enough() -> None:
     ears = make_ears("n1")
     ears.hears("s1", [])
     ears.renewed("s2", 10, 0)
@@ -81,7 +81,7 @@ def test_another_server_that_hears_it_is_enough() -> None:
 
 
 @pytest.mark.req("S0-24")
-def test_while_nobody_listens_no_silence_counts() -> None:
+def test_without_a_live_server_no_silence_counts() -> None:
     ears = make_ears("n1")
     tick(ears, ("n1",), 0, 5)
     tick(ears, ("n1",), 5, 3600, renew=())
@@ -91,7 +91,7 @@ def test_while_nobody_listens_no_silence_counts() -> None:
     assert ears.silence("n1") == 10, "afterwards everyone has the whole grace"
 
 
-def test_an_observer_that_was_paused_starts_anew() -> None:
+def test_a_paused_observer_starts_counting_again() -> None:
     ears = make_ears("n1")
     ears.hears("s1", [])
     tick(ears, ("n1",), 0, 10)
@@ -175,7 +175,7 @@ def test_a_lost_instance_is_not_ready_and_says_why() -> None:
 
 
 def permit(nodes: list[NodeState], before: Permits, times: NodeTimes, now: float) -> Permits:
-    """As the controller asks: the silent one by one, the others only counted."""
+    """Permits for silent nodes; the others are only counted."""
     counts = Counter(each.node.spec.pool for each in nodes if each.heard)
     return node_plan.permit([each for each in nodes if not each.heard], counts, before, times, now)
 
@@ -217,11 +217,11 @@ def test_nodes_that_fall_silent_one_after_the_other_are_still_many() -> None:
     assert set(permits.given) == {"n1"}
 
 
-def test_two_nodes_are_no_mass() -> None:
+def test_two_silent_nodes_are_no_mass_silence() -> None:
     assert set(permit(silent("n1", "n2"), Permits(), TIMES, now=0).given) == {"n1", "n2"}
 
 
-def test_pools_are_judged_apart() -> None:
+def test_pools_are_evaluated_separately() -> None:
     nodes = [*silent("n1", "n2", "n3", pool="edge"), *silent("m1"), *heard("m2", "m3")]
     permits = permit(nodes, Permits(), TIMES, now=0)
     assert (set(permits.given), set(permits.mass)) == ({"n1", "m1"}, {"edge"})
@@ -234,7 +234,7 @@ def test_nodes_that_were_down_long_ago_do_not_count() -> None:
     assert permits.mass == set()
 
 
-def test_a_node_that_is_heard_again_needs_a_new_permit() -> None:
+def test_a_node_with_heartbeats_again_needs_a_new_permit() -> None:
     permits = permit([*silent("n1"), *heard("n2")], Permits(), TIMES, now=0)
     permits = permit(heard("n1", "n2"), permits, TIMES, now=5)
     assert set(permits.given) == set()

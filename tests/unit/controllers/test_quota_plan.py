@@ -1,4 +1,4 @@
-"""What is used of quotas, counted by kinds of instances, is what counting one after another comes to."""
+"""The used amounts of quotas equal a count of every instance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def priority_class(instance: Instance) -> str:
 
 
 @given(st.lists(KINDS, max_size=30))
-def test_counting_by_kinds_is_counting_one_by_one(kinds: list[tuple[str, str, Phase, int]]) -> None:
+def test_counting_equal_requests_together_equals_counting_each(kinds: list[tuple[str, str, Phase, int]]) -> None:
     instances = []
     for index, (workload, release, phase, claimed) in enumerate(kinds):
         made = make_instance(index, phase, workload=workload, release=release)

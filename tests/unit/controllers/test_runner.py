@@ -1,4 +1,4 @@
-"""The generic loop: what it retries, what it reports, what it dies of."""
+"""The runner: retries, reports and fatal errors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def put(store: MemoryStore, name: str) -> None:
     await store.commit(Put(stored if stored is not None else Node(meta=Meta(name=name))))
 
 
-async def test_others_have_their_turn_while_there_are_many_keys() -> None:
+async def test_other_tasks_run_while_many_keys_are_reconciled() -> None:
     store, clock, controller = MemoryStore(), ManualClock(), Counting()
     async with running(controller, store, clock):
         await store.commit(*(Put(Node(meta=Meta(name=f"n{number}"))) for number in range(100)))
@@ -107,7 +107,7 @@ async def test_a_key_that_changes_while_it_is_handled_is_handled_once_more() -> 
         assert controller.calls.count("a") == 2
 
 
-async def test_a_key_may_ask_to_be_looked_at_later() -> None:
+async def test_a_key_can_be_reconciled_again_after_a_delay() -> None:
     store, clock, controller = MemoryStore(), ManualClock(), Counting()
     controller.again = 10
     async with running(controller, store, clock):
@@ -135,7 +135,7 @@ async def test_an_expected_error_is_tried_again_after_a_pause_that_grows(error: 
         assert len(controller.calls) == 3, "then all is well"
 
 
-async def test_what_can_never_succeed_is_not_tried_again_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_that_cannot_be_retried_is_not_retried(caplog: pytest.LogCaptureFixture) -> None:
     store, clock, controller = MemoryStore(), ManualClock(), Counting()
     controller.errors = [Invalid("never")]
     async with running(controller, store, clock):
@@ -144,7 +144,7 @@ async def test_what_can_never_succeed_is_not_tried_again_by_itself(caplog: pytes
     assert "never" in caplog.text
 
 
-async def test_a_bug_ends_it_loudly() -> None:
+async def test_an_unexpected_error_ends_the_runner() -> None:
     store, clock, controller = MemoryStore(), ManualClock(), Counting()
     controller.errors = [ZeroDivisionError("a bug")]
     async with running(controller, store, clock) as task:
@@ -165,7 +165,7 @@ def test_writes_are_split_by_the_stores_bound() -> None:
     assert [len(chunk) for chunk in split(nodes(250))] == [100, 100, 50]
 
 
-async def test_what_was_written_is_shown_by_the_mirror_when_the_writer_returns() -> None:
+async def test_the_mirror_shows_the_writes_when_the_writer_returns() -> None:
     store = MemoryStore()
     async with Mirror(store, Node.kind) as mirror:
         writer = Writer(store, {Node.kind: mirror})
@@ -173,7 +173,7 @@ async def test_what_was_written_is_shown_by_the_mirror_when_the_writer_returns()
         assert len(list(mirror.items())) == 250
 
 
-async def test_a_conflict_ends_a_commit_and_what_was_written_before_it_is_shown() -> None:
+async def test_after_a_conflict_the_mirror_shows_the_earlier_commits() -> None:
     store = MemoryStore()
     await put(store, "old")
     stale = Put(Node(meta=Meta(name="old", version=99)))
@@ -183,7 +183,7 @@ async def test_a_conflict_ends_a_commit_and_what_was_written_before_it_is_shown(
         assert len(list(mirror.items())) == 101, "the first hundred, and the one in the way"
 
 
-async def test_what_is_created_beside_a_conflict_stays_and_is_shown() -> None:
+async def test_objects_created_concurrently_with_a_conflict_remain() -> None:
     store = MemoryStore()
     await put(store, "n120")
     async with Mirror(store, Node.kind) as mirror:
@@ -192,7 +192,7 @@ async def test_what_is_created_beside_a_conflict_stays_and_is_shown() -> None:
         assert len(list(mirror.items())) == 151, "all but the second hundred, and the one in the way"
 
 
-async def test_where_each_write_stands_alone_a_conflict_costs_only_itself() -> None:
+async def test_with_commit_each_a_conflict_skips_only_its_own_write() -> None:
     store = MemoryStore()
     for name in ("n3", "n120", "n121"):
         await put(store, name)
@@ -204,7 +204,7 @@ async def test_where_each_write_stands_alone_a_conflict_costs_only_itself() -> N
     )
 
 
-async def test_whoever_leads_no_more_writes_nothing() -> None:
+async def test_a_former_leader_writes_nothing() -> None:
     store = MemoryStore()
     fenced = FencedStore(store, Check(Key(Node.kind, "", "term"), 9))
     with pytest.raises(Conflict):

@@ -77,7 +77,7 @@ def test_the_secrets_of_all_forms_of_a_group_count() -> None:
     ],
     ids=["same", "changed", "made anew", "deleted", "created", "created and changed"],
 )
-def test_a_release_tells_which_secrets_have_changed_since(
+def test_the_secrets_that_changed_since_a_release_are_found(
     known: dict[str, str], now: dict[str, str], expected: list[str]
 ) -> None:
     assert changed_secrets(release(**known), now) == expected

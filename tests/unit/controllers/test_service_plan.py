@@ -33,7 +33,7 @@ def run(
 
 
 def words(draft: Draft) -> list[str]:
-    """The writes on instances and releases, as a person would say them."""
+    """The writes to instances and releases as short sentences."""
     said = []
     for write in draft.writes:
         if isinstance(write, Delete):
@@ -63,7 +63,7 @@ def test_a_new_workload_gets_a_release_and_its_instances() -> None:
     ]
 
 
-def test_what_is_as_wanted_is_left_alone() -> None:
+def test_a_service_in_its_wanted_state_is_not_changed() -> None:
     workload = make_workload(replicas=2)
     draft = run(workload, [ready(0), ready(1)])
     assert words(draft) == []
@@ -195,7 +195,7 @@ def test_a_service(fields: dict[str, Any], instances: list[Instance], expected: 
     assert words(run(make_workload(**fields), instances)) == expected
 
 
-def test_a_plan_says_when_to_look_again() -> None:
+def test_a_plan_returns_when_to_plan_again() -> None:
     draft = run(
         make_workload(replicas=2), [make_instance(0, Phase.FAILED, since=NOW - 10), make_instance(1, Phase.FAILED)]
     )
@@ -232,7 +232,7 @@ def test_a_restart_makes_a_release() -> None:
     assert words(run(make_workload(replicas=0, restarted=1), releases=releases)) == ["release web.2"]
 
 
-def test_old_releases_go_unless_someone_runs_them() -> None:
+def test_old_releases_are_deleted_unless_an_instance_uses_them() -> None:
     workload = make_workload(replicas=1)
     releases = [make_stored_release(make_workload(env={"V": str(n)}), n) for n in range(1, 12)]
     releases.append(make_stored_release(workload, 12))
@@ -281,7 +281,7 @@ def test_the_status_in_one_word(instances: list[Instance], phase: str) -> None:
     assert workload.status.wanted == 2
 
 
-def test_the_status_says_what_the_first_in_trouble_says() -> None:
+def test_the_status_shows_the_message_of_the_first_unhealthy_instance() -> None:
     instances = [ready(0), make_instance(1, Phase.PENDING, reason="Unschedulable", message="0/2 nodes fit: 2 PoolFit")]
     draft = run(make_workload(replicas=2), instances)
     [workload] = [write.value for write in draft.writes if isinstance(write, Put) and isinstance(write.value, Workload)]
@@ -290,7 +290,7 @@ def test_the_status_says_what_the_first_in_trouble_says() -> None:
 
 
 @pytest.mark.parametrize("change", ["none", "fewer", "update", "gone", "batch", "lost"])
-def test_no_step_of_a_large_plan_looks_at_more_than_some_instances(change: str) -> None:
+def test_no_step_of_a_large_plan_covers_more_than_a_few_instances(change: str) -> None:
     count = 7 * PIECE
     fields: dict[str, dict[str, Any]] = {
         "fewer": {"replicas": count // 2},
@@ -306,7 +306,7 @@ def test_no_step_of_a_large_plan_looks_at_more_than_some_instances(change: str) 
     assert sum(looks) >= count
 
 
-def test_what_one_plan_leaves_for_later_is_what_the_next_ones_would_create() -> None:
+def test_the_deferred_writes_of_a_plan_equal_those_of_the_next_plans() -> None:
     draft = run(make_workload(replicas=2_500), [])
     made = [write.value for write in (*draft.writes, *draft.rest) if isinstance(write, Put)]
     names = [each.meta.name for each in made if isinstance(each, Instance)]
@@ -314,7 +314,7 @@ def test_what_one_plan_leaves_for_later_is_what_the_next_ones_would_create() -> 
     assert draft.unfinished  # Whoever does not go on with it has the next plan do so.
 
 
-def test_thousands_are_created_in_steps_and_the_status_is_told_at_the_end() -> None:
+def test_thousands_are_created_in_steps_and_the_status_is_written_at_the_end() -> None:
     workload, instances, steps = make_workload(replicas=2_500), list[Instance](), []
     while True:
         draft = run(workload, instances)
@@ -328,7 +328,7 @@ def test_thousands_are_created_in_steps_and_the_status_is_told_at_the_end() -> N
     assert {each.meta.name for each in instances} == {f"web-{index}" for index in range(2_500)}
 
 
-def test_a_move_that_is_called_off_for_an_update_makes_no_room_for_one_more() -> None:
+def test_a_move_cancelled_by_an_update_allows_no_extra_instance() -> None:
     old = make_workload(replicas=2)
     before = make_stored_release(old)
     new = make_workload(replicas=2, env={"A": "1"}, update={"max_surge": 1, "max_unavailable": 0})
@@ -341,7 +341,7 @@ def test_a_move_that_is_called_off_for_an_update_makes_no_room_for_one_more() ->
 
 
 @pytest.mark.parametrize("to", ["", "n2"], ids=["drained", "sent"])
-def test_the_old_one_stops_when_the_one_in_its_place_has_been_healthy_for_long_enough(to: str) -> None:
+def test_the_old_instance_stops_when_its_replacement_has_been_healthy_long_enough(to: str) -> None:
     workload = make_workload(replicas=2, update={"min_healthy": "30s"})
     old, heir = ready(0), ready(2, node="n2")
     old = old.changed(spec=replace(old.spec, move=Move(reason="why not", to=to, at=NOW)))
@@ -353,7 +353,7 @@ def test_the_old_one_stops_when_the_one_in_its_place_has_been_healthy_for_long_e
     assert words(run(workload, members, healthy=lambda each: 30.0)) == ["stop web-0: moved to n2: why not"]
 
 
-def test_a_move_is_not_in_vain_while_the_one_in_its_place_only_has_to_prove_itself() -> None:
+def test_a_move_is_not_cancelled_while_its_replacement_becomes_healthy() -> None:
     workload = make_workload(replicas=1, update={"min_healthy": "20m", "deadline": "1h"})
     old, heir = ready(0), ready(1, node="n2")
     old = old.changed(spec=replace(old.spec, move=Move(reason="why not", to="n2", at=NOW)))
@@ -361,7 +361,7 @@ def test_a_move_is_not_in_vain_while_the_one_in_its_place_only_has_to_prove_itse
     assert words(run(workload, [old, heir], now=NOW + 1000, healthy=lambda each: 990.0)) == []
 
 
-def test_who_stops_first_counts_on_nobody_who_has_just_begun() -> None:
+def test_a_stop_first_move_does_not_count_instances_that_just_became_ready() -> None:
     workload = make_workload(replicas=2, update={"order": "stop-first", "min_healthy": "30s"})
     old, young = ready(0), ready(1, node="n2")
     old = old.changed(spec=replace(old.spec, move=Move(reason="drained", first="stop", at=NOW)))

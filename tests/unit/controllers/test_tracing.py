@@ -1,4 +1,4 @@
-"""Reconciling is told of when it makes something, or is part of somebody's trace; looking is not."""
+"""A reconciliation is recorded if it creates objects or belongs to a trace."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Place:
         return found
 
 
-async def test_whoever_finds_nothing_to_do_says_nothing() -> None:
+async def test_a_reconciliation_without_writes_records_no_span() -> None:
     for ago in (None, 1.0):
         place = Place(ago=ago)
         with place.tracing.reconciling(place.controller, "web"):
@@ -65,7 +65,7 @@ async def test_whoever_finds_nothing_to_do_says_nothing() -> None:
         assert not place.tracer.take()
 
 
-async def test_what_is_made_for_a_call_is_part_of_its_trace() -> None:
+async def test_objects_created_for_an_api_call_are_part_of_its_trace() -> None:
     place = Place(ago=1.0)
     made = await place.make()
     commit, reconcile = place.tracer.take()
@@ -76,7 +76,7 @@ async def test_what_is_made_for_a_call_is_part_of_its_trace() -> None:
 
 
 @pytest.mark.parametrize("ago", [None, FOLLOWED_SECONDS + 1])
-async def test_what_is_made_long_after_begins_a_trace_that_points_back(ago: float | None) -> None:
+async def test_objects_created_long_after_start_a_linked_trace(ago: float | None) -> None:
     place = Place(ago=ago)
     made = await place.make()
     _, reconcile = place.tracer.take()
@@ -85,7 +85,7 @@ async def test_what_is_made_long_after_begins_a_trace_that_points_back(ago: floa
     assert left_by(made) == reconcile.context
 
 
-async def test_a_status_that_is_kept_up_to_date_begins_no_trace() -> None:
+async def test_a_status_update_starts_no_trace() -> None:
     place = Place(ago=None)
     made = await place.make()
     place.tracer.take()
@@ -94,14 +94,14 @@ async def test_a_status_that_is_kept_up_to_date_begins_no_trace() -> None:
     assert not place.tracer.take()
 
 
-async def test_what_a_call_caused_that_is_not_recorded_is_not_either() -> None:
+async def test_work_caused_by_an_unsampled_call_is_not_sampled() -> None:
     place = Place(ago=1.0, sampled=False)
     made = await place.make()
     assert made.meta.trace is None
     assert not place.tracer.take()
 
 
-async def test_an_error_within_a_trace_is_told() -> None:
+async def test_an_error_within_a_trace_is_recorded() -> None:
     place = Place(ago=1.0)
     with pytest.raises(Unavailable), place.tracing.reconciling(place.controller, "web"):
         raise Unavailable("the store is away")

@@ -26,7 +26,7 @@ def make(spec: dict[str, Any] | None = None, **status: Any) -> Volume:
 def planned(
     volume: Volume, node: Node | None = None, users: tuple[Instance, ...] = (), *, owned: bool = True
 ) -> VolumeStatus | None:
-    """Its new status; None: it stays as it is."""
+    """The new status; None: unchanged."""
     writes = plan(VolumeInputs(volume, node, users, owned)).writes
     if not writes:
         return None
@@ -59,7 +59,7 @@ def test_a_volume_with_data_is_lost_with_its_node(status: dict[str, Any], node: 
     assert planned(settled, node) is None, "a second look changes nothing"
 
 
-def test_it_names_its_users_but_not_thousands_of_them() -> None:
+def test_the_status_names_a_limited_number_of_users() -> None:
     volume = make(node="n1", phase="Bound")
     told = planned(volume, READY, tuple(make_instance(index) for index in range(2)))
     assert told is not None
@@ -79,7 +79,7 @@ def test_it_names_its_users_but_not_thousands_of_them() -> None:
         ("keep", "web", False, False, False),
     ],
 )
-def test_it_goes_with_its_workload_only_if_it_is_to_and_nobody_has_it(
+def test_a_volume_is_deleted_with_its_workload_only_if_configured_and_unused(
     reclaim: str, workload: str, owned: bool, used: bool, goes: bool
 ) -> None:
     volume = make({"reclaim": reclaim}, node="n1", phase="Bound", workload=workload)
@@ -88,7 +88,7 @@ def test_it_goes_with_its_workload_only_if_it_is_to_and_nobody_has_it(
     assert (writes == [Delete(Key("volume", "default", "data"), 3)]) is goes
 
 
-def test_it_begins_anew_only_where_that_is_wanted() -> None:
+def test_a_lost_volume_is_recreated_only_if_configured() -> None:
     lost: dict[str, Any] = {"node": "n1", "path": "/x", "workload": "web", "incarnation": 2}
     anew = planned(make({"on_loss": "recreate"}, **lost), DOWN)
     assert anew == VolumeStatus(workload="web", incarnation=3)

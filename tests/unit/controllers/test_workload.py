@@ -1,4 +1,4 @@
-"""The workload controller: nothing is concluded from what is only not seen yet."""
+"""The workload controller draws no conclusions from objects that are not mirrored yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.scenarios.make import make_instance, make_workload
 
 
 class LateStore(StoreWrapper):
-    """Its lists and watches of workloads are behind: they show none."""
+    """A store whose lists and watches of workloads lag behind and show none."""
 
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         listing = await self._store.list(kind, where)
@@ -49,7 +49,7 @@ async def test_an_instance_seen_before_its_workload_is_not_stopped() -> None:
     assert found.phase is Phase.RUNNING
 
 
-def test_small_workloads_do_not_rest_and_large_ones_wait_for_each_other() -> None:
+def test_only_large_workloads_pause_between_plans() -> None:
     assert rest_seconds(100, others=50) == 0.0
     alone, with_one = rest_seconds(5_000, others=0), rest_seconds(5_000, others=1)
     assert 0 < alone <= PACE_MOST

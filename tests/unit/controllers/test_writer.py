@@ -1,4 +1,4 @@
-"""Writing what a plan says: the same plan leads to the same steps, in any process."""
+"""The writer: the same plan leads to the same steps in any process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.scenarios.make import make_class, make_instance, make_node, make_work
 
 
 class Waited(Mirror):
-    """Tells who was waited for."""
+    """Records the kinds that were awaited."""
 
     def __init__(self, store: MemoryStore, kind: str, told: list[str]) -> None:
         super().__init__(store, kind)
@@ -23,7 +23,7 @@ class Waited(Mirror):
         self._told.append(self._kind or "")
 
 
-async def test_mirrors_are_waited_for_in_the_order_of_the_writes_whatever_the_hash_of_a_kind() -> None:
+async def test_mirrors_are_awaited_in_the_order_of_the_writes() -> None:
     store = MemoryStore(clock=ManualClock())
     values: list[Object] = [
         make_node("n1"),
