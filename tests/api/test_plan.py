@@ -287,11 +287,11 @@ async def test_a_plan_tells_why_a_reservation_cannot_be_held_in_full(dev: Api) -
     assert found["fits"] is False
     [told] = found["reservations"]
     assert told["held"] == {"n1": 2}
-    assert "others are still on 1 of them" in told["message"]
+    assert "1 of them are still in use" in told["message"]
     assert "2 more do not fit: no node that may hold it has cpu 1, memory 0 left" in told["message"]
     [told] = (await plan(dev, files(kept(1, pool="gpu"))))["reservations"]
     assert "held" not in told
-    assert "there is no such node" in told["message"]
+    assert "no node may hold it" in told["message"]
 
 
 async def test_a_reservation_that_begins_later_keeps_nothing_from_anybody_yet(dev: Api) -> None:
@@ -301,7 +301,7 @@ async def test_a_reservation_that_begins_later_keeps_nothing_from_anybody_yet(de
     assert found["fits"] is True
     [told] = found["reservations"]
     assert (told["phase"], told["held"]) == ("Waiting", {"n1": 2})
-    assert told["message"].startswith("holds room from 2098-01-01T00:00:00Z on; as things are now, 2 of 2 places")
+    assert told["message"].startswith("starts at 2098-01-01T00:00:00Z; as things are now, 2 of 2 places")
 
 
 async def test_two_reservations_of_one_plan_do_not_hold_the_same_room(dev: Api) -> None:

@@ -1,4 +1,4 @@
-"""What one instance takes on its node, and what is tried out with it."""
+"""The allocation of one instance on a node, and trials of allocations."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ from mandor.placement.framework.request import Shape
 
 
 class Allocation(Struct, frozen=True, gc=False):
-    """What one instance takes on its node."""
+    """The resources and ports of a node that one instance takes."""
 
     node: str
     shape: Shape
     identity: Identity = NO_IDENTITY
     terms: AllocationTerms = SETTLED
     ports: tuple[int, ...] = ()
-    """The ports of the node that were chosen for it, in the order of the shape."""
+    """Chosen ports of the node, in the order of the shape."""
 
     @property
     def chosen(self) -> list[HostPort]:
@@ -27,7 +27,7 @@ class Allocation(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class Trial:
-    """What is tried out in the table; see `Table.trial`."""
+    """A trial of changes to the table; see `Table.trial`."""
 
     kept: bool = False
 

@@ -1,4 +1,4 @@
-"""Who lodges on which node, read from the table: those whose tenure is out of the ordinary, and what budgets allow."""
+"""The allocations by node and by terms: stopping and held ones, priorities, and what disruption budgets allow."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Container, Sequence
@@ -51,7 +51,7 @@ class AllocationReader(ReadOnly):
 
     def placed_instances(self, node: str) -> list[PlacedInstance]:
         """The most important first."""
-        return sorted(map(self._lodger, self._table.keys_on(node)), key=_importance)
+        return sorted(map(self._placed, self._table.keys_on(node)), key=_importance)
 
     def stopping(
         self, *, by: float = inf, among: Container[str] | None = None, most: int | None = None
@@ -61,7 +61,7 @@ class AllocationReader(ReadOnly):
         going = self._stopping[: bisect_right(self._stopping, by, key=_until)]
         if among is not None:
             going = [each for each in going if each[1] in among]
-        return [(node, self._lodger(key)) for _, node, key in going[:most]]
+        return [(node, self._placed(key)) for _, node, key in going[:most]]
 
     def going(self) -> StoppingUsage:
         return self._levels.going()
@@ -89,12 +89,12 @@ class AllocationReader(ReadOnly):
             for (shape, priority), counts in self._alike.get(identity, {}).items()
         ]
 
-    def _lodger(self, key: Key) -> PlacedInstance:
+    def _placed(self, key: Key) -> PlacedInstance:
         allocation = self._table.allocations[key]
         return _new_tuple(PlacedInstance, (key, allocation.shape, allocation.identity, allocation.terms))
 
     def _named(self, keys: Collection[Key]) -> list[tuple[str, PlacedInstance]]:
-        return [(self._table.allocations[key].node, self._lodger(key)) for key in sorted(keys)]
+        return [(self._table.allocations[key].node, self._placed(key)) for key in sorted(keys)]
 
 
 class AllocationState(Writable, AllocationReader):
@@ -122,7 +122,7 @@ class AllocationState(Writable, AllocationReader):
         return self._table.drop_allocation(key)
 
     def allow(self, group: Group, count: int | None) -> None:
-        """So many more of a group may be disrupted; None: as many as anybody likes."""
+        """Set how many more instances of a group may be disrupted; None: any number."""
         if self._allowed.get(group) == count:
             return
         self._table.version += 1
@@ -132,7 +132,7 @@ class AllocationState(Writable, AllocationReader):
             self._allowed[group] = count
 
     def spend(self, identity: Identity, times: int = 1) -> None:
-        """Within a trial: so many of its group are disrupted."""
+        """Count disruptions of a group, within a trial."""
         group = (identity.namespace, identity.workload, identity.group)
         allowed = self._allowed.get(group)
         if allowed is not None:

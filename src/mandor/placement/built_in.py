@@ -1,4 +1,4 @@
-"""The plugins that come with the package, and those of them that are on unless a profile says otherwise."""
+"""The built-in plugins, and those that are enabled by default."""
 
 from mandor.placement.framework.points import Plugin
 from mandor.placement.plugins.avoid import Avoid
@@ -54,7 +54,7 @@ DEFAULTS: tuple[tuple[type[Plugin], int], ...] = (
     (Gang, 1),
     (DefaultBinder, 1),
 )
-"""With their weights, in Kubernetes' order for the plugins that exist there; cheap questions first."""
+"""Default plugins with their weights, in Kubernetes' order where they exist there; cheap ones first."""
 
 OPTIONAL: tuple[type[Plugin], ...] = (
     BestFit,
@@ -66,6 +66,6 @@ OPTIONAL: tuple[type[Plugin], ...] = (
     RoundRobin,
     VMQuota,
 )
-"""A profile may enable them."""
+"""Built-in plugins that are not enabled by default."""
 
 BUILT_IN: dict[str, type[Plugin]] = {each.name: each for each in (*(cls for cls, _ in DEFAULTS), *OPTIONAL)}

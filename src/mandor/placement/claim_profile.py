@@ -1,9 +1,9 @@
-"""The profile `baremetal`, which places claims for virtual machines: the fullest machine that has room is best."""
+"""The profile `baremetal`, which places claims for virtual machines by best fit: the fullest machine that has room."""
 
 from mandor.lib.yaml12 import Map, load_all
 from mandor.model.claim import CLAIM_PROFILE
 
-# A best-fit as one writes it down: of the machines with room the fullest, of several the first.
+# Best fit: the fullest of the machines with room; of equals, the first by name.
 _TEXT = f"""
 schedulerName: {CLAIM_PROFILE}
 ties: first
@@ -34,7 +34,7 @@ plugins:
 
 
 def claim_profile_source() -> Map:
-    """As somebody would write it into a configuration; a profile of this name there replaces it."""
+    """Return the profile as configuration text; a configured profile of the same name replaces it."""
     found = load_all(_TEXT)[0].value
     assert isinstance(found, Map)
     return found

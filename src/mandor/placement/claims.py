@@ -1,4 +1,4 @@
-"""What holds room without being run: claims for virtual machines, and those that an inventory shows on a node."""
+"""Allocations without an agent: claims for virtual machines, and the usage that an inventory reports for a node."""
 
 from functools import lru_cache
 
@@ -13,7 +13,7 @@ from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest, Sh
 from mandor.placement.table import Table
 
 CLAIM_RANK = Rank(preempts=False, spared=True, profile=CLAIM_PROFILE)
-"""A machine that stands there is nobody's to move, and takes nobody's place."""
+"""The rank of virtual machines: they are never preempted and preempt no other instance."""
 _OCCUPIED = "occupied"
 
 
@@ -23,7 +23,7 @@ def shape_of(claim: Claim) -> Shape:
 
 @lru_cache(maxsize=4096)
 def _shape(cpu_milli: int, memory_bytes: int, pool: str, dedicated: bool, where: tuple[str, ...]) -> Shape:
-    """One object for all that ask for the same: they get the same answers."""
+    """Return the shape of a claim; equal claims share one object and so its cached scores."""
     wanted = ((CPU, cpu_milli), (MEMORY, memory_bytes))
     return Shape(
         wanted=tuple(each for each in wanted if each[1] > 0),
@@ -47,7 +47,7 @@ def claim_request(instance: Instance, claim: Claim) -> PlacementRequest:
     return PlacementRequest(instance.key, shape_of(claim), profile=CLAIM_PROFILE, preempts=False, identity=identity)
 
 
-# What an inventory shows.
+# Usage from an inventory.
 
 
 def occupied_key(node: str) -> Key:
@@ -55,7 +55,7 @@ def occupied_key(node: str) -> Key:
 
 
 def set_node(table: Table, node: Node) -> None:
-    """As `Table.set_node`, with what its inventory says is in use there."""
+    """Add a node to the table like `Table.set_node`, with the usage that its inventory reports."""
     table.set_node(node)
     key, occupied = occupied_key(node.meta.name), node.status.occupied
     if occupied is None:

@@ -1,4 +1,4 @@
-"""A cluster on a board: its objects and the table that counts them, to be changed and tried out; nothing leaves it."""
+"""A copy of the cluster on which changes can be tried: its objects, and the table that counts them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -24,7 +24,7 @@ from mandor.placement.conversion import (
     release_key,
     request_of,
     shapes_of,
-    tenure_of,
+    terms_of,
     workload_key,
 )
 from mandor.placement.framework.occupancy import AllocationTerms
@@ -35,18 +35,18 @@ from mandor.placement.group_attributes import GroupAttributes
 from mandor.placement.table import Table
 
 STEP = 25
-"""So many objects are put on it in one go: about a millisecond of nodes."""
+"""Objects added per step; about a millisecond for nodes."""
 
 
-class Waiting(NamedTuple):
-    """An instance that needs a node, as the queue sees it."""
+class PendingRequest(NamedTuple):
+    """The request of a pending instance, with the time that orders it in the queue."""
 
     request: PlacementRequest
     queued_at: float
 
 
 class ClusterModel:
-    """Counts as the running scheduler does. Nodes, releases, workloads and instances may come in any order."""
+    """Counts instances as the running scheduler does. Objects may be added in any order."""
 
     def __init__(self, objects: Iterable[Object] = (), *, seed: str = "") -> None:
         self.table = Table(seed)
@@ -55,7 +55,7 @@ class ClusterModel:
         self.releases: dict[Key, Release] = {}
         self.instances: dict[Key, Instance] = {}
         self._of_workload: dict[Key, dict[Key, None]] = {}
-        """Instances by their workload, in the order they came."""
+        """Keys of instances by workload, in the order of their addition."""
         self._releases_of: dict[Key, dict[Key, None]] = {}
         self._shapes: dict[Key, Mapping[str, Shape]] = {}
         self._roster = GroupAttributes(self.workloads.get)
@@ -63,10 +63,10 @@ class ClusterModel:
         at_once(self.put_all(list(objects)))
 
     def put_all(self, objects: Sequence[Object]) -> Steps[None]:
-        """What there is, in any order."""
+        """Add objects, in steps."""
         first = yield from chosen(objects, lambda piece: [each for each in piece if not isinstance(each, Instance)])
         later = yield from chosen(objects, lambda piece: [each for each in piece if isinstance(each, Instance)])
-        # Once everything is known that says how much they take; and in the order in which they were placed, about.
+        # Instances come last, when their sizes are known, and roughly in the order of their placement.
         by_age = yield from ordered(later, key=lambda each: each.meta.created_at)
         for piece in chain(pieces(first, STEP), pieces(by_age, STEP)):
             for each in piece:
@@ -74,12 +74,14 @@ class ClusterModel:
             yield 4 * WRITTEN * len(piece)
 
     def dismantle(self) -> Steps[None]:
-        """Nobody needs it any more. Its parts know each other: left alone, it would stay until garbage is looked for
-        everywhere."""
+        """Free the memory of a model that is not used any more, in steps.
+
+        Its parts refer to each other, so it would otherwise stay until the next full garbage collection.
+        """
         yield from emptied(self.instances, *self._of_workload.values())
         for part in (self.table.lodgings, self.table):
             held = vars(part)
-            # What is grouped stands behind what it is grouped from, and goes first: a group at a time.
+            # Indexes are defined after what they index, and are emptied first.
             yield from emptied(*(each for each in reversed(held.values()) if isinstance(each, dict | set)))
             held.clear()
 
@@ -87,7 +89,7 @@ class ClusterModel:
         if isinstance(value, Instance):
             before = self.instances.get(value.key)
             if before is not None and before.meta.uid != value.meta.uid:
-                self.remove(value.key)  # another one of that name, which comes after all that are there
+                self.remove(value.key)  # another instance of the same name
             self.instances[value.key] = value
             self._budgets.see(before, value)
             self._of_workload.setdefault(workload_key(value), {})[value.key] = None
@@ -103,15 +105,15 @@ class ClusterModel:
             before_it = self.workloads.get(value.key)
             self.workloads[value.key] = value
             if before_it is not None and before_it.spec is value.spec and before_it.meta.labels == value.meta.labels:
-                return  # how it does is no matter here
+                return  # only the status has changed
             for old, new in self._roster.relabel(value.key, value):
                 at_once(self.table.relabel(old, new))
-            self._rank_again({value.key})
+            self._update_ranks({value.key})
             new_budgets = self._budgets.set_workload(value.key, value)
             at_once(self._budgets.count(new_budgets, lambda: list(self.of(value.key)), self.instances.get))
         elif isinstance(value, PriorityClass):
             self._roster.classes[value.meta.name] = value
-            self._rank_again(self.workloads.keys())
+            self._update_ranks(self.workloads.keys())
         elif isinstance(value, Reservation):
             held = held_of(value)
             if held is not None:
@@ -151,27 +153,27 @@ class ClusterModel:
             self.table.set_volume(key, None)
 
     def of(self, workload: Key) -> list[Instance]:
-        """Its instances."""
+        """Return the instances of a workload."""
         return [self.instances[key] for key in self._of_workload.get(workload, ())]
 
     def of_in_steps(self, workload: Key) -> Steps[list[Instance]]:
-        """As `of`."""
+        """Return the instances of a workload, in steps."""
         keys = list(self._of_workload.get(workload, ()))
         return (yield from chosen(keys, lambda piece: [self.instances[key] for key in piece]))
 
     def releases_of(self, workload: Key) -> list[Release]:
         return [self.releases[key] for key in self._releases_of.get(workload, ())]
 
-    def waiting(self) -> Iterator[Waiting]:
-        """Who needs a node, in the order they came; whose release or workload is not there waits for that."""
+    def waiting(self) -> Iterator[PendingRequest]:
+        """Yield the requests of pending instances whose release and workload exist."""
         for instance in self.instances.values():
             if placement_state(instance) is PlacementState.WAITING:
                 request = self.request(instance)
                 if request is not None:
-                    yield Waiting(request, instance.meta.created_at)
+                    yield PendingRequest(request, instance.meta.created_at)
 
     def request(self, instance: Instance) -> PlacementRequest | None:
-        """What it asks for, whether or not it has a node; None: its release or its workload is gone."""
+        """Return the request of an instance, pending or placed; None: its release or workload is gone."""
         if instance.spec.claim is not None:
             return claims.claim_request(instance, instance.spec.claim)
         workload, shape = self.workloads.get(workload_key(instance)), self._shape(instance)
@@ -180,7 +182,7 @@ class ClusterModel:
         return request_of(instance, workload, shape, self._roster.identity(instance), self._roster.rank(instance))
 
     def _counted(self, instance: Instance) -> Shape:
-        """Of one whose release is gone: what it was counted for where it is."""
+        """Return the shape that counts; without a release, the one counted before."""
         shape = self._shape(instance)
         if shape is not None:
             return shape.form(instance.spec.variant)
@@ -188,12 +190,12 @@ class ClusterModel:
         return known.shape if known is not None and known.node == instance.spec.node else NOTHING
 
     def _count(self, instance: Instance) -> None:
-        """Where it is; and where room is held for it."""
+        """Count an instance on its node, or hold room where it is nominated."""
         shape, stands = self._counted(instance), placement_state(instance)
         rank, identity = self._roster.rank(instance), self._roster.identity(instance)
         if stands is PlacementState.PLACED:
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
-            terms = tenure_of(instance, shape, rank)
+            terms = terms_of(instance, shape, rank)
             self.table.set_allocation(instance.key, instance.spec.node, shape, identity, terms, ports)
         elif stands is PlacementState.WAITING and instance.status.nominated:
             self.hold(instance, instance.status.nominated)
@@ -201,25 +203,25 @@ class ClusterModel:
             self.table.drop_allocation(instance.key)
 
     def hold(self, instance: Instance, node: str, shape: Shape | None = None) -> None:
-        """Room for one that waits; `shape`: for which form of it, if not the main one."""
+        """Hold room for a pending instance. `shape`: the form; None: the main form."""
         shape, rank = shape or self._shape(instance), self._roster.rank(instance)
         if shape is not None:
             terms = AllocationTerms(rank, instance.meta.created_at, held=True)
             self.table.set_allocation(instance.key, node, shape, self._roster.identity(instance), terms)
 
     def held(self, key: Key) -> str:
-        """The node where room is held for it; empty: nowhere."""
+        """Return the node where room is held for an instance; empty: no node."""
         allocation = self.table.allocation(key)
         return allocation.node if allocation is not None and allocation.terms.held else ""
 
-    def _rank_again(self, workloads: Iterable[Key]) -> None:
+    def _update_ranks(self, workloads: Iterable[Key]) -> None:
         for key in workloads:
             self._roster.forget_ranks(key)
             for each in self.of(key):
                 self._count(each)
 
     def _shape(self, instance: Instance) -> Shape | None:
-        """Of the main form of its group."""
+        """Return the shape of the main form."""
         if instance.spec.claim is not None:
             return claims.shape_of(instance.spec.claim)
         return self._shapes.get(release_key(instance), {}).get(instance.spec.group)

@@ -1,4 +1,4 @@
-"""The scheduler's configuration, in the shape of KubeSchedulerConfiguration: read, with a line for every mistake."""
+"""The scheduler configuration, in the format of KubeSchedulerConfiguration; errors name their lines."""
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ WEIGHT_MOST = 1_000_000
 PROFILES_MOST = 64
 KINDS = ("KubeSchedulerConfiguration", "scheduler-config")
 NAMES = {"default-scheduler": "default"}
-"""Kubernetes' name for the profile of those who name none."""
+"""Kubernetes' name of the default profile."""
 
 IGNORED = frozenset(
     {
@@ -41,7 +41,7 @@ IGNORED = frozenset(
         "percentageOfNodesToScore",
     }
 )
-"""What Kubernetes needs and this scheduler does not: all nodes are scored, always."""
+"""Keys of Kubernetes that have no effect here: all nodes are always scored."""
 _KNOWN = {"apiVersion", "kind", "profiles", "extenders", "podInitialBackoffSeconds", "podMaxBackoffSeconds"}
 _PROFILE = {"schedulerName", "plugins", "pluginConfig", "ties"}
 
@@ -60,12 +60,12 @@ ELSEWHERE = frozenset(
         "VolumeZone",
     }
 )
-"""Plugins of Kubernetes that may not exist here: nothing has to be disabled, and nothing can be enabled."""
+"""Plugins of Kubernetes that do not exist here: disabling them has no effect, enabling them is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One plugin, where it is enabled or disabled."""
+    """A plugin in a list of enabled or disabled ones."""
 
     name: str
     line: int
@@ -83,10 +83,10 @@ class ProfileConfig:
     name: str
     line: int
     points: Mapping[str, tuple[Choice, ...]]
-    """What serves each point, in order, after all rules of precedence."""
+    """Plugins of each point, in order, after all rules of precedence."""
     args: Mapping[str, Struct] = field(default_factory=dict)
     ties: Ties = "spread"
-    """Which of several nodes that are equally good."""
+    """How a node is chosen among several with the same score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +94,13 @@ class SchedulerConfig:
     profiles: tuple[ProfileConfig, ...]
     extenders: tuple[Extender, ...] = ()
     pause: Delay | None = None
-    """None: as it is without configuration."""
+    """Back-off between tries; None: the default."""
     ignored: tuple[str, ...] = ()
-    """Keys that stand there and mean nothing here."""
+    """Keys without an effect."""
 
 
 def without(config: SchedulerConfig, names: Set[str]) -> SchedulerConfig:
-    """The same without some plugins; what cannot go without any is done by the built-in one."""
+    """Return the configuration without some plugins; a required point falls back to the built-in plugin."""
     if not names:
         return config
     return replace(config, profiles=tuple(_profile_without(each, names) for each in config.profiles))
@@ -139,7 +139,7 @@ def read_config(
 
 
 def default_config(registry: Registry) -> SchedulerConfig:
-    """What holds without a file."""
+    """Return the configuration that is used without a file."""
     reading = _Reading(Reader(), registry)
     return SchedulerConfig((reading.profile(Map(0), 0), reading.profile(claim_profile_source(), 0)))
 
@@ -161,7 +161,7 @@ class _Reading:
     reader: Reader
     registry: Registry
     server: SchedulerConfig | None = None
-    """The server's own configuration, where the one that is read comes from a caller of the API."""
+    """The server's own configuration, if the text comes from a caller of the API."""
 
     def config(self, source: Any, line: int) -> SchedulerConfig | None:
         if not isinstance(source, Map):
@@ -191,7 +191,7 @@ class _Reading:
             if extender is FAILED:
                 continue
             if extender.url_prefix in found:
-                self.reader.wrong(line, path, f"the extender {extender.url_prefix} stands here a second time")
+                self.reader.wrong(line, path, f"the extender {extender.url_prefix} is listed twice")
             found[extender.url_prefix] = extender
         if sum(bool(each.bind_verb) for each in found.values()) > 1:
             self.reader.wrong(source.lines["extenders"], "extenders", "only one extender has a bindVerb")
@@ -203,7 +203,7 @@ class _Reading:
             self.reader.wrong(
                 source.lines.get("kind", line),
                 "kind",
-                f"{kind!r} is no scheduler configuration",
+                f"{kind!r} is not a scheduler configuration",
                 did_you_mean(str(kind), KINDS),
             )
         version = source.get("apiVersion", "kubescheduler.config.k8s.io/v1")
@@ -238,7 +238,7 @@ class _Reading:
                 break
             profile = self.profile(value, line, path)
             if profile.name in found:
-                text = f"the profile {profile.name} stands here a second time, first in line {found[profile.name].line}"
+                text = f"the profile {profile.name} is defined twice, first in line {found[profile.name].line}"
                 self.reader.wrong(profile.line, f"{path}.schedulerName", text, "give one of them another name")
             found.setdefault(profile.name, profile)
         if "default" not in found:
@@ -249,12 +249,12 @@ class _Reading:
         return tuple(found.values())
 
     def _baremetal(self, default: ProfileConfig) -> ProfileConfig:
-        """What is built in, in the queue that all share."""
+        """Add the built-in profiles, with the shared QueueSort plugin."""
         made = self.profile(claim_profile_source(), 0)
         return replace(made, line=0, points={**made.points, "queueSort": default.points["queueSort"]})
 
     def _check_sorts(self, profiles: list[ProfileConfig]) -> None:
-        """One queue for all."""
+        """Check that all profiles have the same QueueSort plugin."""
         first = profiles[0]
         for other in profiles[1:]:
             ours, theirs = first.points["queueSort"], other.points["queueSort"]
@@ -272,7 +272,9 @@ class _Reading:
                 self.reader.unknown(key, _PROFILE, frozenset(), path, source.lines[key])
         name = source.get("schedulerName", "default")
         if not isinstance(name, str) or not name:
-            self.reader.wrong(source.lines["schedulerName"], f"{path}.schedulerName", "a profile's name is a text")
+            self.reader.wrong(
+                source.lines["schedulerName"], f"{path}.schedulerName", "the name of a profile must be a string"
+            )
             name = "default"
         chosen = self._points(source, path)
         points = dict(self._expand(chosen))
@@ -297,16 +299,16 @@ class _Reading:
             if sorts
             else "enable PrioritySort"
         )
-        self.reader.wrong(at, f"{path}.plugins", f"exactly one QueueSort plugin is enabled, not {names}", hint)
+        self.reader.wrong(at, f"{path}.plugins", f"exactly one QueueSort plugin must be enabled, not {names}", hint)
 
-    # Which plugins.
+    # Plugins.
 
     def _points(self, source: Map, path: str) -> dict[str, PointChoice]:
         plugins = source.get("plugins")
         if plugins is None:
             return {}
         if not isinstance(plugins, Map):
-            self.reader.wrong(source.lines["plugins"], f"{path}.plugins", "a mapping of points belongs here")
+            self.reader.wrong(source.lines["plugins"], f"{path}.plugins", "plugins must be a mapping of points")
             return {}
         known = {MULTI, *POINTS}
         found: dict[str, PointChoice] = {}
@@ -346,7 +348,9 @@ class _Reading:
                 self.reader.unknown(other, {"name", "weight"}, frozenset(), where, value.lines[other])
             weight, at = value.get("weight", 0), value.lines.get("weight", line)
             if not isinstance(weight, int) or isinstance(weight, bool) or not 0 <= weight <= WEIGHT_MOST:
-                text = f"{weight!r} is no weight; a weight is a whole number from 0 (which means 1) to {WEIGHT_MOST:,}"
+                text = (
+                    f"{weight!r} is not a weight: weights are whole numbers from 0 (which means 1) to {WEIGHT_MOST:,}"
+                )
                 self.reader.wrong(at, f"{where}.weight", text)
                 weight = 1
             yield Choice(value["name"], value.lines["name"], weight or 1)
@@ -392,7 +396,7 @@ class _Reading:
         registered = self.registry.get(name)
         return registered is not None and issubclass(registered.cls, kind)
 
-    # Their arguments.
+    # Arguments of plugins.
 
     def _args(self, source: Map, path: str) -> dict[str, Struct]:
         found: dict[str, Struct] = {}
@@ -411,7 +415,7 @@ class _Reading:
                     self._no_such(Choice(name, at), where)
                 continue
             if self.server is not None and name not in BUILT_IN:
-                text = f"arguments of {name}, which is not built in, are taken only from the server's own configuration"
+                text = f"arguments of {name}, which is not built in, are accepted only in the server's configuration"
                 self.reader.wrong(at, where, text, "leave them out")
                 continue
             args = self._plugin_args(registered.cls, value.get("args"), f"{where}.args", value.lines.get("args", line))
@@ -420,7 +424,7 @@ class _Reading:
         return {**self._server_args(source.get("schedulerName", "default")), **found}
 
     def _server_args(self, profile: object) -> dict[str, Struct]:
-        """Arguments of plugins that are not built in, as the server's profile of this name has them."""
+        """Return the arguments of third-party plugins from the server's profile of the same name."""
         profiles = self.server.profiles if self.server is not None else ()
         return {
             name: args
@@ -434,7 +438,7 @@ class _Reading:
         own = Map(line)
         if isinstance(value, Map):
             for key in value:
-                if key not in {"apiVersion", "kind"}:  # Kubernetes' own, which say what stands above already
+                if key not in {"apiVersion", "kind"}:  # type information of Kubernetes
                     own.take(key, value)
         elif value is not None:
             self.reader.wrong(line, path, "arguments are a mapping")
@@ -459,7 +463,7 @@ class _Reading:
 
 
 def _merged(custom: PointChoice) -> list[Choice]:
-    """The defaults, less what is disabled, changed in place where they are named; then the others."""
+    """Return the defaults without the disabled ones, changed in place where they are listed; then the others."""
     named = {each.name: each for each in custom.enabled}
     kept: list[Choice] = []
     if ALL not in custom.disabled:

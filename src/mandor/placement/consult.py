@@ -1,4 +1,4 @@
-"""What must be asked elsewhere about an instance before it is decided: the questions, and what their answers mean."""
+"""Consultations before a decision: the questions that plugins send to services outside, and their answers."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple
@@ -15,20 +15,22 @@ from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Guard
 
 QUESTIONS_MOST = 16
-"""Of one plugin about one instance."""
+"""Questions of one plugin about one instance."""
 
 Consult = Callable[[Profile, PlacementRequest, Snapshot], Mapping[str, object]]
-"""Asks elsewhere, and waits for the answers; raises `PluginFault`."""
+"""Runs a consultation and returns the answers by plugin; raises `PluginFault`."""
 Talk = Generator[HttpCall, HttpReply, object]
 
 
 def consult(
     profile: Profile, request: PlacementRequest, nodes: Snapshot, guard: Guard, *, now: float = 0.0
 ) -> Generator[HttpCall, HttpReply, Mapping[str, object]]:
-    """Yields questions, one after another, and returns the answers by plugin; whoever is asked is asked about the
-    nodes that all others let pass, for each form of the instance, and if there is none, about those who would have to
-    go. A `PluginFault` when an answer cannot be had and is needed."""
-    # All look at the nodes now, before anybody is waited for: the snapshot is a window on what changes.
+    """Yield questions and return the answers by plugin; raise `PluginFault` if a required answer cannot be had.
+
+    For each form of the instance, the questions are about the nodes that pass all filters, and if there is none, about
+    the instances that would be preempted.
+    """
+    # All plugins read the nodes now: the snapshot changes while answers are awaited.
     forms = [_Form(form, *_begin(profile, form, nodes, guard, now)) for form in request.forms]
     answers: dict[str, object] = {}
     for each in forms:
@@ -45,13 +47,13 @@ def consult(
 
 
 def unasked(profile: Profile, state: CycleState) -> bool:
-    """A place was found without those who are asked elsewhere: nothing fitted when there was time to ask them."""
+    """Return whether a node was found without a consultation, because no node fitted when it took place."""
     return any(each.name not in state for each in profile.consults)
 
 
 Begun = tuple[ConsultPlugin, Talk, tuple[bool, object]]
 Offers = tuple[str, tuple[Offer, ...]]
-"""What a PostFilter plugin of this name could nominate."""
+"""A PostFilter plugin, and the nominations that it offers."""
 
 
 class _Form(NamedTuple):
@@ -63,18 +65,18 @@ class _Form(NamedTuple):
 def _begin(
     profile: Profile, request: PlacementRequest, nodes: Snapshot, guard: Guard, now: float
 ) -> tuple[list[Begun], list[Offers]]:
-    eased, held = widest(request), _held(request, nodes)
+    relaxed_request, held = widest(request), _held(request, nodes)
     trials = nodes._trials
     with trials.trial():
-        trials.drop_allocation(request.key)  # Room that is held for it is not in its own way.
-        verdict = guard.run(lambda: run_filters(profile, CycleState(), eased, nodes, guard))
+        trials.drop_allocation(request.key)  # Its own nomination does not count against it.
+        verdict = guard.run(lambda: run_filters(profile, CycleState(), relaxed_request, nodes, guard))
         begun: list[Begun] = []
         if verdict.feasible.any():
-            talks = [(plugin, plugin.consult(eased, nodes, verdict.feasible)) for plugin in profile.consults]
+            talks = [(plugin, plugin.consult(relaxed_request, nodes, verdict.feasible)) for plugin in profile.consults]
             begun = [(plugin, talk, _step(plugin, talk, None, guard)) for plugin, talk in talks]
         if not any(each.agrees_to_victims for each in profile.consults):
             return begun, []
-        dry_run = DryRun(profile, eased, nodes, guard, nominated=held, now=now)
+        dry_run = DryRun(profile, relaxed_request, nodes, guard, nominated=held, now=now)
         if held and dry_run.still_waits():
             return begun, [(each.name, ()) for each in profile.post_filters]
         return begun, [(each.name, _offers(each, dry_run, guard)) for each in profile.post_filters]
@@ -92,7 +94,7 @@ def _offers(plugin: PostFilterPlugin, dry_run: DryRun, guard: Guard) -> tuple[Of
 def _agree(
     profile: Profile, request: PlacementRequest, offers: tuple[Offer, ...], guard: Guard
 ) -> Generator[HttpCall, HttpReply, tuple[Offer, ...]]:
-    """Each who has a say is asked about what those before him agreed to."""
+    """Let each plugin in turn choose among the offers that the plugins before it agreed to."""
     for plugin in profile.consults:
         if plugin.agrees_to_victims and offers:
             talk = plugin.consult_victims(request, offers)
@@ -119,7 +121,7 @@ def _answer(
 
 
 def _step(plugin: ConsultPlugin, talk: Talk, reply: HttpReply | None, guard: Guard) -> tuple[bool, object]:
-    """(True, what it returns) or (False, its next question)."""
+    """Return (True, the result) or (False, the next question)."""
 
     def taken() -> tuple[bool, object]:
         guard.begin(plugin.name, "Consult")

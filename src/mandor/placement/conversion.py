@@ -1,4 +1,4 @@
-"""What an instance is to the scheduler: one that takes room, one that asks for it, or neither."""
+"""Converts stored objects to the values that placement works with: requests, ranks, identities and limits."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -18,7 +18,7 @@ from mandor.placement.framework.request import CPU, DISK, MEMORY, PlacementReque
 from mandor.placement.framework.reservations import ActiveReservation
 from mandor.placement.gang import membership
 
-_new_tuple = tuple.__new__  # half the time of Key(…), and asked for a lot
+_new_tuple = tuple.__new__  # half the time of Key(…), in a hot path
 
 NOTHING = Shape(
     wanted=(),
@@ -32,23 +32,26 @@ NOTHING = Shape(
     should=(),
     prefer=(),
 )
-"""What an instance counts for whose release is gone."""
+"""The shape of an instance whose release is gone."""
 
 
 _SHAPES_MOST = 1024
 _shapes: dict[int, tuple[ReleaseSpec, Mapping[str, Shape]]] = {}
-"""By the id of the specification."""
+"""Shapes by the id of the release's spec."""
 
 
 class PlacementState(Enum):
+    """Whether an instance has a node or needs one."""
+
     PLACED = "placed"
-    """It takes room on its node, also while it stops."""
+    """On a node and counted there, also while it stops."""
     WAITING = "waiting"
-    """It needs a node."""
+    """Pending, without a node."""
     NEITHER = "neither"
+    """Finished, or stopped before it got a node."""
 
 
-# Python 3.11 looks a member of an enum up in a function of its own each time, and these are asked for a lot.
+# Python 3.11 calls a function for each access to an enum member, and these are in a hot path.
 _PENDING, _PLACED, _WAITING, _NEITHER = (
     Phase.PENDING,
     PlacementState.PLACED,
@@ -75,10 +78,10 @@ def workload_key(instance: Instance) -> Key:
 
 
 def shapes_of(release: Release) -> Mapping[str, Shape]:
-    """By group. Boards come and go, and there may be several: of one and the same specification they are made once."""
+    """Return the shapes of a release by group; cached, as several models use the same release."""
     spec = release.spec
     known = _shapes.get(id(spec))
-    if known is not None:  # it holds the specification, so that nothing else has its id
+    if known is not None:  # the cache holds the spec, so that its id stays unique
         return known[1]
     made = {name: Shape.of(group) for name, group in spec.groups.items()}
     if len(_shapes) >= _SHAPES_MOST:
@@ -94,7 +97,7 @@ def identity_of(instance: Instance, workload: Workload | None) -> Identity:
 
 
 def class_name(workload: Workload | None) -> str:
-    """The priority class that it names; empty: none."""
+    """Return the priority class that a workload names; empty: none."""
     named = workload.spec.priority if workload is not None else None
     return named if isinstance(named, str) else ""
 
@@ -105,7 +108,7 @@ def limit_of(quota: Quota) -> Limit:
 
 
 def held_of(value: Reservation) -> ActiveReservation | None:
-    """None: it holds nothing now."""
+    """Return the active reservation; None: it holds nothing now."""
     spec = value.spec
     if value.status.phase != "Active" or not value.status.held:
         return None
@@ -131,7 +134,7 @@ def rank_of(workload: Workload, group: str, classes: Mapping[str, PriorityClass]
     return Rank(given.value, given.preempt == "lower", spared, spec.profile)
 
 
-def tenure_of(instance: Instance, shape: Shape, rank: Rank) -> AllocationTerms:
+def terms_of(instance: Instance, shape: Shape, rank: Rank) -> AllocationTerms:
     stop = instance.spec.stop
     until = None
     if stop is not None:

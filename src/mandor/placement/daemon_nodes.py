@@ -1,4 +1,4 @@
-"""Which nodes are home to a daemon: by what nodes are, never by the room they have."""
+"""The nodes that a daemon runs on, by the attributes of nodes; free resources do not matter."""
 
 from collections.abc import Iterable
 from copy import copy
@@ -19,21 +19,21 @@ NO_MATCH = "no node matches"
 
 class Eligibility(Enum):
     ELIGIBLE = "eligible"
-    """One belongs there."""
+    """A daemon runs here."""
     RETAINED = "retained"
-    """None comes there now; one that is there stays, until it ends or somebody has it leave."""
+    """No new daemon is placed here; a running one stays until it ends or is moved."""
     INELIGIBLE = "ineligible"
-    """None belongs there."""
+    """No daemon runs here."""
 
 
 class NodeEligibility(NamedTuple):
     fit: Eligibility
     why: str = ""
-    """Why it is no home."""
+    """Why the node is not eligible."""
 
 
 def assess_node(template: GroupTemplate, shape: Shape, node: Node) -> NodeEligibility:
-    """What rules and pool say is for good; silence, taints, engines that are down and drains may pass."""
+    """Assess a node. Rules and pool exclude it for good; phase, taints, engines and drains only for a time."""
     wrong = _broken_rule(template, node)
     if wrong:
         return NodeEligibility(Eligibility.INELIGIBLE, wrong)
@@ -42,7 +42,7 @@ def assess_node(template: GroupTemplate, shape: Shape, node: Node) -> NodeEligib
 
 
 def has_eligible_node(template: GroupTemplate, nodes: Iterable[Node]) -> bool:
-    """Whether there is any: usually the first one is."""
+    """Return whether any node is eligible."""
     shape = Shape.of(template)
     return any(assess_node(template, shape, node).fit is Eligibility.ELIGIBLE for node in nodes)
 
@@ -70,7 +70,7 @@ def _passing(shape: Shape, node: Node) -> str:
         return node.status.phase.value
     for taint in node.spec.taints:
         fitting = [each for each in shape.tolerate if each.covers(taint)]
-        # Who tolerates a NoExecute taint for a while only would come and go again and again.
+        # A daemon that tolerates a NoExecute taint for a limited time would be placed and evicted repeatedly.
         passing = taint.effect == "NoExecute" and any(each.seconds is not None for each in fitting)
         if taint.effect != "PreferNoSchedule" and (not fitting or passing):
             return f"with the taint {taint}"
@@ -84,13 +84,13 @@ def _passing(shape: Shape, node: Node) -> str:
 
 @dataclass(slots=True)
 class DaemonNodes:
-    """The nodes, as they are to one group of daemons; retained by changes of nodes."""
+    """The eligible nodes of one daemon group, updated by changes of nodes."""
 
     template: GroupTemplate
     eligible: set[str] = field(default_factory=set)
     retained: set[str] = field(default_factory=set)
     refusals: dict[str, str] = field(default_factory=dict)
-    """Why, of all that are no home."""
+    """Reasons by node, for nodes that are not eligible."""
     shape: Shape = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,13 +104,13 @@ class DaemonNodes:
         return made
 
     def copy(self) -> "DaemonNodes":
-        """As it is now, and stays."""
+        """Return a copy that later changes do not affect."""
         made = copy(self)
         made.eligible, made.retained, made.refusals = set(self.eligible), set(self.retained), dict(self.refusals)
         return made
 
     def see(self, node: Node) -> bool:
-        """Whether it is something else to them than before."""
+        """Apply a changed node; return whether its eligibility has changed."""
         name, (fit, why) = node.meta.name, assess_node(self.template, self.shape, node)
         before = self._fit(name)
         self._drop(name)
@@ -143,7 +143,7 @@ class DaemonNodes:
 
     @property
     def refusal(self) -> str:
-        """`2 of 3 nodes do not match: 2 not `disk == ssd``; empty: all do."""
+        """Explanation such as ``2 of 3 nodes do not match: 2 not `disk == ssd` ``; empty: all nodes match."""
         count, known = len(self.refusals), len(self.eligible) + len(self.refusals)
         if not known:
             return f"{NO_MATCH}: there are none"

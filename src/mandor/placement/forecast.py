@@ -17,7 +17,7 @@ from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass
 from mandor.model.reservation import Reservation
 from mandor.model.workload import Release, Workload
-from mandor.placement.cluster_model import ClusterModel, Waiting
+from mandor.placement.cluster_model import ClusterModel, PendingRequest
 from mandor.placement.consult import Consult
 from mandor.placement.conversion import NOTHING, PlacementState, placement_state, workload_key
 from mandor.placement.cycle import decide
@@ -124,7 +124,7 @@ class Forecast:
         self._enough = enough
         self._watch = watch or Unwatched()
         self._touched: dict[Key, None] = {}
-        self._waiting: dict[Key, Waiting] = {each.request.key: each for each in board.waiting()}
+        self._waiting: dict[Key, PendingRequest] = {each.request.key: each for each in board.waiting()}
         self._known = frozenset(self._waiting)
         self._new: set[Key] = set()
         self._left_node: dict[Key, str] = {}
@@ -189,7 +189,7 @@ class Forecast:
         for key, waiting in self._waiting.items():
             request = self.board.request(self.board.instances[key])
             if request is not None and request != waiting.request:
-                self._waiting[key] = Waiting(request, waiting.queued_at)
+                self._waiting[key] = PendingRequest(request, waiting.queued_at)
 
     # Effects.
 
@@ -255,7 +255,7 @@ class Forecast:
         self._outcome.ended.pop(made.key, None)
         request = self.board.request(made)
         if request is not None:
-            self._waiting[made.key] = Waiting(request, self._now)
+            self._waiting[made.key] = PendingRequest(request, self._now)
         self._touched[workload_key(made)] = None
 
     def _end(self, instance: Instance) -> None:
@@ -338,10 +338,10 @@ class Forecast:
                 self._end(victim.stopping(f"makes room for {whom}", at=self._now))
                 self._outcome.victims[key] = decision.key
 
-    def _queue(self) -> list[Waiting]:
+    def _queue(self) -> list[PendingRequest]:
         sort = self._profiles["default"].queue_sort
 
-        def rank(waiting: Waiting) -> Hashable:
+        def rank(waiting: PendingRequest) -> Hashable:
             return sort.sort_key(waiting.request, waiting.queued_at)
 
         try:

@@ -1,4 +1,4 @@
-"""A gang on a board: identity of it is there, and where all of it would go, or why it would not."""
+"""Decides a gang on a cluster model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ from mandor.placement.gang import GangTrial, nomination, refusal
 
 @dataclass(frozen=True, slots=True)
 class GangOutcome:
-    """The members that wait, decided as one."""
+    """The decision about the pending members of a gang."""
 
     requests: Sequence[PlacementRequest]
     placed: tuple[Decision, ...] = ()
     message: str = ""
-    """Why none of them is."""
+    """Why no member is placed."""
     nominated: tuple[Decision, ...] = ()
-    """None of them is yet, but there will be room for these."""
+    """Members for which room would be held."""
 
     def about(self, key: Key) -> Decision:
-        """What that means for one of them."""
+        """Return the decision about one member."""
         for each in (*self.placed, *self.nominated):
             if each.key == key:
                 return each
@@ -41,32 +41,32 @@ class GangOutcome:
 
 
 def decide_gang(
-    board: ClusterModel,
+    model: ClusterModel,
     profile: Profile,
     request: PlacementRequest,
     consult: Consult,
     watch: Watch,
     moment: Moment = NOW,
 ) -> GangOutcome | None:
-    """None: the request is in no gang, or in one that is whole without it."""
+    """Decide the gang of a request; None: the request is in no gang, or its gang is complete without it."""
     if request.member is None or not profile.gangs:
         return None
     namespace, name, group = request.member.gang
-    workload = board.workloads[Key(Workload.kind, namespace, name)]
-    members = [each for each in board.of(workload.key) if each.spec.group == group]
+    workload = model.workloads[Key(Workload.kind, namespace, name)]
+    members = [each for each in model.of(workload.key) if each.spec.group == group]
     needed, bound = _needed(workload, group, members), sum(_bound(each) for each in members)
     if bound >= needed:
         return None
-    found = (board.request(each) for each in members if placement_state(each) is PlacementState.WAITING)
+    found = (model.request(each) for each in members if placement_state(each) is PlacementState.WAITING)
     requests = [each for each in found if each is not None and each.profile == request.profile]
     there = bound + len(requests)
     if there < needed:
         return GangOutcome(requests, message=f"the gang has {there} of {needed} members")
     consulted: dict[Key, Mapping[str, object]] = {}
     if profile.consults:
-        consulted = {each.key: consult(profile, each, board.table.snapshot()) for each in requests}
+        consulted = {each.key: consult(profile, each, model.table.snapshot()) for each in requests}
     trial = GangTrial(
-        profile, requests, board.table, least=needed - bound, consulted=consulted, watch=watch, moment=moment
+        profile, requests, model.table, least=needed - bound, consulted=consulted, watch=watch, moment=moment
     )
     decision = None
     while decision is None:
@@ -83,7 +83,7 @@ def _bound(instance: Instance) -> bool:
 
 
 def _needed(workload: Workload, group: str, members: Sequence[Instance]) -> int:
-    """Of a batch, nobody waits for those identity are done."""
+    """Return the number of members that have to be bound; finished members of a batch do not count."""
     spec = workload.spec
     least = spec.gang_of(group)
     if spec.type != "batch":

@@ -1,4 +1,4 @@
-"""What the instances of each group are: their rank, and who they are to others; kept until their workload changes."""
+"""Rank and identity of the instances of each group, cached until their workload changes."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,16 @@ from mandor.placement.framework.occupancy import ORDINARY, Rank
 
 
 class GroupAttributes:
+    """Ranks and identities by workload and group."""
+
     def __init__(self, find: Callable[[Key], Object | None]) -> None:
-        """`find`: a workload, as it is now."""
+        """`find` returns the current workload."""
         self.classes: dict[str, PriorityClass] = {}
         self._find = find
         self._ranks: dict[tuple[str, str], dict[str, Rank]] = {}
-        """By namespace and workload, and group."""
+        """Ranks by namespace and workload, then by group."""
         self._identities: dict[Key, dict[str, Identity]] = {}
-        """By workload and group."""
+        """Identities by workload, then by group."""
 
     def rank(self, instance: Instance) -> Rank:
         spec = instance.spec
@@ -38,7 +40,7 @@ class GroupAttributes:
         return found
 
     def forget_ranks(self, workload: Key) -> None:
-        """It has changed, or its priority class has."""
+        """Drop the ranks of a workload after a change of it or of its priority class."""
         self._ranks.pop((workload.namespace, workload.name), None)
 
     def identity(self, instance: Instance) -> Identity:
@@ -52,7 +54,7 @@ class GroupAttributes:
         return found
 
     def relabel(self, workload: Key, now: Workload | None) -> list[tuple[Identity, Identity]]:
-        """Its instances are to others what its labels say now: who they were and who they are, where that differs."""
+        """Update the identities of a workload's groups to its labels; return the pairs of old and new that differ."""
         known = self._identities.pop(workload, {})
         if now is None:
             return []

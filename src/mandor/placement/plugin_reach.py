@@ -1,4 +1,4 @@
-"""Who has something to say about a class of instances, sorted by how far he looks."""
+"""Groups the plugins of a profile by reach: node attributes, resources of a node, or the whole cluster."""
 
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
@@ -27,7 +27,7 @@ _SETTLED_MOST = 256
 
 
 class ClusterWide(NamedTuple):
-    """Those who must be asked about all nodes in each cycle."""
+    """Plugins that have to be called for all nodes in each cycle."""
 
     pre_filters: Sequence[PreFilterPlugin]
     filters: Sequence[FilterPlugin]
@@ -40,12 +40,12 @@ class PluginsByReach(NamedTuple):
     """Plugins by their reach."""
 
     only: list[tuple[Plugin, Only]]
-    """The nodes that a PreFilter named, by what nodes are."""
+    """Nodes that a PreFilter selected by their attributes."""
     quiescent_filters: list[FilterPlugin]
     quiescent_scores: list[tuple[ScorePlugin, int]]
     filters: list[IncrementalFilter]
     scores: list[tuple[IncrementalScore, int]]
-    """Those who go by the room on each node."""
+    """Plugins that depend on the resources of each node."""
     wide_pre_filters: list[PreFilterPlugin]
     wide_filters: list[FilterPlugin]
     wide_pre_scores: list[PreScorePlugin]
@@ -53,13 +53,13 @@ class PluginsByReach(NamedTuple):
 
 
 class Quiescent(NamedTuple):
-    """Those who go by what nodes are."""
+    """Plugins that depend on the attributes of nodes only: their answers hold until a node changes."""
 
     only: Sequence[tuple[Plugin, Only]]
     filters: Sequence[FilterPlugin]
     scores: Weighed
     key: Hashable
-    """Asks with the same get the same answers."""
+    """Requests with equal keys get equal answers."""
 
 
 class ScoringPlan(NamedTuple):
@@ -67,21 +67,21 @@ class ScoringPlan(NamedTuple):
     formulas: ResourceFormulas | None
     filters: Sequence[IncrementalFilter]
     scores: Sequence[tuple[IncrementalScore, int]]
-    """Those who go by the room on each node, beside the formulas ones."""
+    """Plugins that depend on the resources of each node and have no formula."""
     wide: ClusterWide | None
     most: int
-    """The highest sum that all but the wide can give."""
+    """The highest possible sum of all scores but the cluster-wide ones."""
     local: Hashable
-    """What the sums of all but the wide depend on."""
+    """Key of everything that these sums depend on."""
 
     @property
     def alone(self) -> bool:
-        """Of those who go by the room, only the formulas have a say."""
+        """Return whether the formulas cover all plugins that depend on resources."""
         return self.formulas is not None and not self.filters and not self.scores
 
 
 class PlanOutline(NamedTuple):
-    """A plan but for the numbers of the ask."""
+    """A plan without the numbers of the request."""
 
     quiescent: Quiescent
     formula_choice: FormulaChoice
@@ -116,8 +116,8 @@ def _outline(profile: Profile, settled: PluginsByReach, opened: PluginsByReach, 
 def _settled(
     profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
 ) -> tuple[PluginsByReach, PlanOutline, tuple[Hashable, ...]]:
-    """Those who say what they go by are asked once for all asks that have it in common."""
-    # Whose work it is matters to nobody while nothing is dedicated, or reserved.
+    """Return the plugins that declare their inputs, grouped once for all requests with equal inputs."""
+    # The owner matters only while a node is dedicated or reserved.
     whose = (nodes.anyone_dedicated(), request.identity if nodes.reservations else None)
     key = (profile, whose, *[each.cache_key(request) for each in profile.settled_plugins])
     kept, seen = nodes._cached.settled, nodes._cached.attributes
@@ -163,7 +163,7 @@ def _sort(
     for scorer, weight in judges.scores:
         if scorer in skipped:
             continue
-        # What is put in relation to the other feasible nodes is wide, whatever it goes by.
+        # A score that is normalized over the feasible nodes is cluster-wide, whatever its inputs are.
         relative = type(scorer).normalize is not ScorePlugin.normalize
         reach = Reach.CLUSTER if relative else reach_of(scorer, request, nodes)
         if reach is Reach.ATTRIBUTES:
@@ -185,7 +185,7 @@ def _sort_pre_filters(
     nodes: Snapshot,
     watch: Watch,
 ) -> set[Plugin]:
-    """The answer: those who have nothing to ask."""
+    """Sort the PreFilter plugins; return those that answered SKIP."""
     skipped: set[Plugin] = set()
     for plugin in judges.pre_filters:
         if not declares_reach(plugin):
@@ -209,7 +209,7 @@ def _sort_pre_filters(
 def _ask_pre_scores(
     judges: NodePlugins, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch
 ) -> tuple[set[Plugin], set[Plugin]]:
-    """Those who have nothing to say, and those who must be asked in each cycle."""
+    """Call the PreScore plugins; return those that answered SKIP, and those with cluster-wide reach."""
     everyone = nodes.health.where("everyone", lambda _: True)
     skipped: set[Plugin] = set()
     wide: set[Plugin] = set()

@@ -1,4 +1,4 @@
-"""Where plugins come from: the package, Python entry points, `.py` files in a folder."""
+"""Finds plugins in the package, in Python entry points, and in `.py` files of a folder."""
 
 import hashlib
 import inspect
@@ -22,7 +22,7 @@ Registry = Mapping[str, Registered]
 
 
 def find_plugins(folder: Path | None = None, points: Iterable[EntryPoint] | None = None) -> Registry:
-    """Every plugin that a profile can enable, by name; a name that two of them claim is an error."""
+    """Return every plugin by name; raise `Invalid` if two plugins have the same name."""
     found: dict[str, Registered] = {name: Registered(cls) for name, cls in BUILT_IN.items()}
     others = [_from_entry_point(point) for point in (entry_points(group=GROUP) if points is None else points)]
     if folder is not None:
@@ -39,7 +39,7 @@ def find_plugins(folder: Path | None = None, points: Iterable[EntryPoint] | None
 
 
 def plugin_files(folder: Path) -> list[Path]:
-    """Those that begin with an underscore are not plugins; others may import nothing from them either."""
+    """Return the plugin files of a folder; files that begin with an underscore are ignored."""
     try:
         check_folder(folder)
         return sorted(path for path in folder.iterdir() if path.suffix == ".py" and not path.name.startswith("_"))
@@ -51,7 +51,7 @@ def _from_entry_point(point: EntryPoint) -> Registered:
     origin = f"the entry point {point.name} = {point.value}"
     try:
         cls = point.load()
-    except Exception as error:  # anybody's code
+    except Exception as error:  # third-party code
         raise Invalid(f"{origin} cannot be loaded: {type(error).__name__}: {error}") from error
     if not _is_plugin(cls):
         raise Invalid(f"{origin} is not a plugin class", hint="a plugin subclasses a point, and has a `name`")
@@ -78,7 +78,7 @@ def _from_file(path: Path) -> list[Registered]:
 
 
 def _module(path: Path, source: bytes, version: str) -> ModuleType:
-    """Of its own for each version, so that what is on its way ends with the code it began with."""
+    """Load a file as a module of its own for each version, so that running calls finish with the old code."""
     stem = f"mandor_plugin_{path.stem}_"
     name = stem + version
     if name in sys.modules and sys.modules[name].__file__ == str(path):

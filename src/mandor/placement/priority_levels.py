@@ -1,6 +1,6 @@
-"""What lodgers take on each node, by priority: columns that are kept by everybody who comes and goes.
+"""Resources taken on each node by priority, as columns that are updated with each allocation.
 
-Whoever makes room looks at all nodes at once, and cannot add up all lodgers first: with many of them that takes long.
+Preemption compares all nodes at once; summing up all allocations for each preemption would take too long.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,12 +9,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mandor.placement.arrays import widened
 from mandor.placement.framework.occupancy import AllocationTerms, PriorityUsage, StoppingUsage
 from mandor.placement.framework.request import Shape
 from mandor.placement.framework.snapshot import Amounts
 
 LEVELS_MOST = 64
-"""So many priorities are told apart; when there are more, near ones count as one from then on."""
+"""Priorities with a column of their own; above that, neighbouring priorities share one."""
 _COARSE = 2_000_001 // LEVELS_MOST + 1
 _SHAPES_MOST = 4096
 _NEVER = -np.inf
@@ -29,13 +30,13 @@ class PriorityLevels:
         self._size = size
         self._taken: dict[int, Amounts] = {}
         self._lumped: set[int] = set()
-        """The lowest priorities of those that count as one."""
+        """Lowest priorities of the shared columns."""
         self._going = self._nothing(capacity)
         self._latest: NDArray[np.float64] = np.full(capacity, _NEVER)
         self._ends: dict[int, dict[float, int]] = {}
-        """By slot: when those are gone who are about to go, and how many each time."""
+        """By slot: the end times of stopping instances, with their number."""
         self._one: dict[Shape, Amounts] = {}
-        """What one of a shape takes."""
+        """Resources of one instance by shape."""
 
     def below(self, priority: int) -> list[PriorityUsage]:
         count = self._size()
@@ -49,7 +50,7 @@ class PriorityLevels:
         count = self._size()
         return StoppingUsage(_shown(self._going[:, :count]), _shown(self._latest[:count]))
 
-    # What only the table calls.
+    # Called by the table only.
 
     def come(self, slot: int, shape: Shape, terms: AllocationTerms) -> None:
         taken = self._of(terms)
@@ -62,7 +63,7 @@ class PriorityLevels:
                 self._latest[slot] = max(self._latest[slot], terms.until)
 
     def come_all(self, slots: Sequence[int], times: Sequence[int], shape: Shape, terms: AllocationTerms) -> None:
-        """To each of these slots so many that are settled."""
+        """Add settled instances: `times` to each of these slots."""
         taken = self._of(terms)
         if taken is not None:
             taken[:, slots] += np.multiply.outer(self._one_of(shape), times)
@@ -76,19 +77,19 @@ class PriorityLevels:
                 self._end(slot, terms.until)
 
     def widen(self, extra: int) -> None:
-        """There is room for so many more nodes."""
-        self._taken = {each: _wider(taken, extra) for each, taken in self._taken.items()}
-        self._going = _wider(self._going, extra)
+        """Add columns for more nodes."""
+        self._taken = {each: widened(taken, extra) for each, taken in self._taken.items()}
+        self._going = widened(self._going, extra)
         self._latest = np.concatenate([self._latest, np.full(extra, _NEVER)])
 
     def add_row(self) -> None:
-        """There is one more resource."""
+        """Add a row for a new resource."""
         self._taken = {each: _higher(taken) for each, taken in self._taken.items()}
         self._going = _higher(self._going)
         self._one.clear()
 
     def move(self, source: int, target: int) -> None:
-        """The last node takes the place of one that is gone."""
+        """Move the last node to the slot of a removed one."""
         for taken in (*self._taken.values(), self._going):
             taken[:, target] = taken[:, source]
             taken[:, source] = 0
@@ -100,7 +101,7 @@ class PriorityLevels:
             self._ends[target] = ends
 
     def _of(self, terms: AllocationTerms) -> Amounts | None:
-        """Where it counts; None: nowhere."""
+        """Return the columns in which an allocation counts; None: in none."""
         if terms.held:
             return None
         if terms.until is not None:
@@ -142,7 +143,7 @@ class PriorityLevels:
         return lowest if lowest in self._lumped else priority
 
     def _lump(self) -> None:
-        """PriorityLevels where nobody is are given up; if that is not enough, near ones become one."""
+        """Drop empty columns; if that is not enough, merge neighbouring priorities."""
         self._taken = {each: taken for each, taken in self._taken.items() if taken[-1].any()}
         self._lumped &= self._taken.keys()
         if len(self._taken) < LEVELS_MOST:
@@ -163,10 +164,6 @@ def _shown(view: NDArray[T]) -> NDArray[T]:
     return view
 
 
-def _wider(taken: Amounts, extra: int) -> Amounts:
-    return np.concatenate([taken, np.zeros((len(taken), extra), dtype=np.int64)], axis=1)
-
-
 def _higher(taken: Amounts) -> Amounts:
-    """The last row stays the last."""
+    """Add a row before the last one, which holds the number of instances."""
     return np.concatenate([taken[:-1], np.zeros((1, taken.shape[1]), dtype=np.int64), taken[-1:]])

@@ -1,4 +1,4 @@
-"""Makes profiles of a configuration; what did not change is not made again, so that plugins keep what they know."""
+"""Makes the profiles of a configuration; unchanged plugins are reused, so that they keep their state."""
 
 from dataclasses import dataclass
 
@@ -23,12 +23,14 @@ class _Made:
 
 
 class ProfileFactory:
+    """Makes plugins once per profile and arguments."""
+
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._made: dict[tuple[str, str], _Made] = {}
 
     def profiles(self, config: SchedulerConfig, registry: Registry) -> dict[str, Profile]:
-        """All profiles of the configuration; an error leaves everything as it was."""
+        """Return all profiles of a configuration; an error changes nothing."""
         made: dict[tuple[str, str], _Made] = {}
         profiles = {each.name: self._profile(each, config, registry, made) for each in config.profiles}
         check_together(profiles)
@@ -84,16 +86,16 @@ class ProfileFactory:
         *,
         key: str = "",
     ) -> Plugin:
-        seat = (profile, key or registered.name)
-        known = made.get(seat) or self._made.get(seat)
+        slot = (profile, key or registered.name)
+        known = made.get(slot) or self._made.get(slot)
         if known is None or known.registered != registered or known.args != args:
             known = _Made(registered, args, make_plugin(registered, self._handle, args))
-        made[seat] = known
+        made[slot] = known
         return known.plugin
 
 
 def _without_managed(name: str, args: Struct | None, config: SchedulerConfig) -> Struct | None:
-    """What an extender manages alone is not counted here."""
+    """Return the arguments with resources ignored that an extender manages alone."""
     managed = {each.name for extender in config.extenders for each in extender.managed_resources if each.ignored_here}
     if name != NodeResourcesFit.name or not managed:
         return args

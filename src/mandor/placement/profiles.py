@@ -1,4 +1,4 @@
-"""The profile that is used where nothing is configured."""
+"""The default profiles."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,7 +13,7 @@ from mandor.placement.profile_factory import ProfileFactory
 
 
 def default_profile(handle: Handle = DETACHED) -> Profile:
-    """All defaults, each at every point it serves."""
+    """Return the default profile: each default plugin at every point that it serves."""
     return Profile("default", [Enabled(make_plugin(Registered(cls), handle), weight) for cls, weight in DEFAULTS])
 
 
@@ -25,7 +25,7 @@ def _baremetal(handle: Handle) -> Profile:
 def made_with(
     profiles: Mapping[str, Profile] | Callable[[Handle], Mapping[str, Profile]] | None, handle: Handle
 ) -> Mapping[str, Profile]:
-    """Profiles that are given, or made for this handle; without any, what is built in."""
+    """Return given profiles, or make them for a handle; without any, the built-in profiles."""
     if profiles is None:
         return {"default": default_profile(handle), CLAIM_PROFILE: _baremetal(handle)}
     return profiles(handle) if callable(profiles) else profiles

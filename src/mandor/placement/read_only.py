@@ -1,4 +1,4 @@
-"""A list that can be looked at and not changed."""
+"""A read-only view of a list."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload
@@ -7,7 +7,7 @@ from mandor.model.node import Node
 
 
 class ReadOnlyList(Sequence[Node]):
-    """The list as it is now, without the verbs that change it."""
+    """The current content of a list, without methods that change it."""
 
     __slots__ = ("_items",)
 

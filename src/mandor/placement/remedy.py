@@ -1,4 +1,4 @@
-"""The smallest change that would let a pending instance run: changes are tried, cheapest first, by really deciding."""
+"""Remedies: the smallest changes that would let a pending instance run, each tried by a decision."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,27 +17,28 @@ from mandor.placement.framework.watch import Watch
 from mandor.placement.table import Table
 
 TRIES_MOST = 96
-"""So many changes are tried for one instance."""
+"""Changes tried for one instance."""
 SHOWN = 5
+"""Remedies shown."""
 TOGETHER = frozenset({"uncordon", "return", "tolerate", "rule", "pool", "engine", "less"})
-"""Where no single change is enough, two of these are tried."""
+"""Kinds of changes that are tried in pairs if no single change is enough."""
 
 
 OF_FORM = frozenset({"less", "engine", "port", "end"})
-"""What helps one form of an instance, and need not help another."""
+"""Kinds of changes that concern one form of an instance only."""
 
 
 class Remedy(Struct, frozen=True, omit_defaults=True):
-    """A change with which it was tried, and fits."""
+    """A change with which the instance fits."""
 
     kind: str
     text: str
     node: str
-    """Where it would go."""
+    """The node that the instance would get."""
     cost: float
-    """Of no meaning but that less is better."""
+    """Only for the order: less is better."""
     relaxed: tuple[str, ...] = ()
-    """The soft rules that would be given up even so."""
+    """Soft rules that would still be given up."""
 
 
 def remedies(
@@ -49,9 +50,9 @@ def remedies(
     may_end: Callable[[Key], bool] = lambda key: True,
     watch: Watch | None = None,
 ) -> list[Remedy]:
-    """The cheapest first; empty: nothing that was tried is enough. The table is as before afterwards.
+    """Return remedies, the cheapest first; empty: no tried change is enough. The table is unchanged afterwards.
 
-    `may_end`: whether ending this instance may be proposed.
+    `may_end` returns whether stopping an instance may be proposed.
     """
     known = [
         each
@@ -91,7 +92,7 @@ def _working(
         if number >= TRIES_MOST or len(kinds) >= SHOWN:
             return
         if kind in kinds:
-            continue  # the cheapest of its kind is enough
+            continue  # only the cheapest of each kind is shown
         decision = _tried(profile, request, table, changes, watch)
         if decision.node:
             kinds.add(kind)

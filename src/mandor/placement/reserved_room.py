@@ -1,4 +1,4 @@
-"""Where the places of a reservation are held: on which nodes, and what is told if there is not enough room."""
+"""Computes on which nodes the places of a reservation are held, and its status."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from mandor.placement.framework.snapshot import Engines, node_facts
 
 @dataclass(frozen=True, slots=True)
 class ReservableNode:
-    """A node that may hold places."""
+    """A node that may hold places of a reservation."""
 
     name: str
     free: Resources
-    """Beside who is there, and beside what other reservations hold."""
+    """Free resources, without those held by other reservations."""
     most: Resources
-    """If nobody else were there."""
+    """All resources, without those held by other reservations."""
 
 
 def phase_at(reservation: Reservation, now: float) -> str:
@@ -34,31 +34,31 @@ def phase_at(reservation: Reservation, now: float) -> str:
 
 
 def status_at(reservation: Reservation, rooms: Sequence[ReservableNode], now: float) -> Steps[ReservationStatus]:
-    """`rooms`: of the nodes that it may be on; asked for only while it holds."""
+    """Return the status at a time. `rooms`: the nodes that may hold places."""
     spec, phase = reservation.spec, phase_at(reservation, now)
     if phase == "Waiting":
-        return ReservationStatus(phase="Waiting", message=f"holds room from {spec.start} on")
+        return ReservationStatus(phase="Waiting", message=f"starts at {spec.start}")
     if phase == "Over":
-        return ReservationStatus(phase="Over", message=f"it ended at {spec.end}")
+        return ReservationStatus(phase="Over", message=f"ended at {spec.end}")
     return (yield from _active(reservation, rooms))
 
 
-def reservable_nodes(reservation: Reservation, board: ClusterModel) -> Steps[list[ReservableNode]]:
-    """Of the nodes that may hold its places, as they are on the board."""
+def reservable_nodes(reservation: Reservation, model: ClusterModel) -> Steps[list[ReservableNode]]:
+    """Return the nodes of a model that may hold places."""
     found: list[ReservableNode] = []
-    for piece in pieces(list(board.nodes.items()), FEW):
+    for piece in pieces(list(model.nodes.items()), FEW):
         for name, node in piece:
             if may_hold(reservation, node):
-                others = _held_by_others(reservation, board, name)
-                free = _resources(board.table.free(name))
+                others = _held_by_others(reservation, model, name)
+                free = _resources(model.table.free(name))
                 found.append(ReservableNode(name, free - others, node.allocatable - others))
         yield WRITTEN * len(piece)
     return found
 
 
-def _held_by_others(reservation: Reservation, board: ClusterModel, node: str) -> Resources:
+def _held_by_others(reservation: Reservation, model: ClusterModel, node: str) -> Resources:
     total: dict[str, int] = {}
-    for other in board.table.reservations:
+    for other in model.table.reservations:
         if other.key != str(reservation.key):
             for resource, amount in other.each.items():
                 total[resource] = total.get(resource, 0) + amount * other.places.get(node, 0)
@@ -88,14 +88,14 @@ def _resources(amounts: Mapping[str, int]) -> Resources:
 
 
 def _active(reservation: Reservation, rooms: Sequence[ReservableNode]) -> Steps[ReservationStatus]:
-    """What is held stays where it is; what is missing goes where it is free, and else where it could become free."""
+    """Keep held places; put missing ones on free nodes first, then on nodes whose instances will leave."""
     spec, each = reservation.spec, reservation.spec.resources.request
     known = {room.name: room for room in rooms}
     held = {node: places for node, places in reservation.status.held.items() if node in known}
     missing = spec.count - sum(held.values())
     if not missing and reservation.status.phase == "Active" and held == reservation.status.held:
         return reservation.status
-    while missing < 0:  # it wants fewer by now
+    while missing < 0:  # the count was reduced
         node = min(held, key=lambda name: (held[name], name))
         held[node] -= 1
         missing += 1
@@ -114,16 +114,16 @@ def _active(reservation: Reservation, rooms: Sequence[ReservableNode]) -> Steps[
         yield WRITTEN * len(piece)
     message = f"{spec.count - missing} of {spec.count} places are held until {spec.end}"
     if taken:
-        message += f"; others are still on {taken} of them, and nobody new comes there"
+        message += f"; {taken} of them are still in use by other instances, and accept no new ones"
     if missing:
         message += f"; {missing} more do not fit: " + (
-            "there is no such node" if not rooms else f"no node that may hold it has {each} left"
+            "no node may hold it" if not rooms else f"no node that may hold it has {each} left"
         )
     return ReservationStatus(phase="Active", held={node: many for node, many in held.items() if many}, message=message)
 
 
 def _roomiest(each: Resources, rooms: Sequence[ReservableNode]) -> Steps[list[ReservableNode]]:
-    """Those first where it fits most often."""
+    """Order nodes by the number of places that fit, the most first."""
     times: dict[str, int] = {}
     for piece in pieces(rooms, FEW):
         times.update([(room.name, _times(each, room.free)) for room in piece])
@@ -132,7 +132,7 @@ def _roomiest(each: Resources, rooms: Sequence[ReservableNode]) -> Steps[list[Re
 
 
 def _times(each: Resources, room: Resources) -> int:
-    """How often it fits."""
+    """Return how many places fit."""
     counts = [
         have // want
         for want, have in (

@@ -1,7 +1,7 @@
-"""The formulas plugins of room in one go: does it fit, is the node empty, is it used evenly, in Kubernetes' numbers.
+"""The resource plugins as formulas: fit, least allocated and balanced allocation, in Kubernetes' numbers.
 
-What they say one by one stands in `plugins/`; here it is the same arithmetic on `CapacityColumns`, for one node or for
-many, in as few steps as can be.
+`plugins/` has the same arithmetic plugin by plugin; here it runs on `CapacityColumns`, for one node or for many, in few
+vector operations.
 """
 
 from typing import Any
@@ -18,15 +18,15 @@ from mandor.placement.framework.snapshot import Snapshot
 
 NOWHERE = -1
 Totals = NDArray[Any]
-"""Whole numbers with a sign, of 32 or 64 bits."""
+"""Signed integers of 32 or 64 bits."""
 _AT_ONCE = 8192
-"""So many nodes are computed together: what lies between the steps stays in the processor's cache."""
+"""Nodes computed together, so that intermediate results stay in the processor's cache."""
 _TILED_MOST = 64
 _HALF = SCORE_MOST / 2
 
 
 class ResourceFormulas:
-    """Of one shape; `least` and `balanced` are the weights of those scores, 0 where nobody asks for one."""
+    """The formulas for one shape; `least` and `balanced` are the weights of those scores, 0 if not enabled."""
 
     __slots__ = ("_balanced", "_both", "_cpu", "_fit", "_least", "_memory", "_more", "_others", "_spare", "_tile")
 
@@ -42,11 +42,11 @@ class ResourceFormulas:
         self._others = [(nodes.rows.get(name), amount) for name, amount in wanted.items()] if fit else []
 
     def one(self, nodes: Snapshot, slot: int) -> int:
-        """The weighted sum for one node, or `NOWHERE`."""
+        """Return the weighted sum for one node, or `NOWHERE`."""
         return self.after(0, nodes._capacity_columns.shown[:, slot].tolist(), nodes, slot)
 
     def after(self, others: int, column: list[float], nodes: Snapshot, slot: int) -> int:
-        """The same when so many of its like have come to the node, of which `column` shows how it was before."""
+        """Return the sum after `others` replicas have been placed on the node. `column`: the node before that."""
         spare_memory, spare_cpu, cpu, memory, has_memory, has_cpu, _, _ = column
         times = others + 1
         share_cpu, share_memory = (cpu + times * self._cpu) / has_cpu, (memory + times * self._memory) / has_memory
@@ -66,7 +66,7 @@ class ResourceFormulas:
         return self._least * least + self._balanced * int((2.0 - abs(share_cpu - share_memory)) * _HALF)
 
     def all(self, nodes: Snapshot, kind: np.dtype[Any]) -> Totals:
-        """For every node."""
+        """Return the sums for every node."""
         count = nodes._capacity_columns.shown.shape[1]
         if count <= _AT_ONCE:
             return self._part(nodes, slice(0, count), kind)
@@ -82,7 +82,7 @@ class ResourceFormulas:
         return self._totals(scratch, nodes, part, kind)
 
     def some(self, nodes: Snapshot, at: NDArray[np.intp], kind: np.dtype[Any]) -> Totals:
-        """For these nodes."""
+        """Return the sums for these nodes."""
         count = len(at)
         scratch = nodes._capacity_columns.scratch(count)
         nodes._capacity_columns.take(at, scratch)
@@ -97,7 +97,7 @@ class ResourceFormulas:
         return self._totals(scratch, nodes, at, kind)
 
     def _totals(self, scratch: ScoreBuffers, nodes: Snapshot, at: At, kind: np.dtype[Any]) -> Totals:
-        """Of what is left, in percent, and the shares that are used."""
+        """Compute the sums from the free percentages and the used shares."""
         count, cpu = scratch.count, scratch.share_cpu
         np.maximum(scratch.left, scratch.zeros, out=scratch.left)
         refused = self._refused(scratch, nodes, at) if self._fit else None
@@ -108,10 +108,10 @@ class ResourceFormulas:
             np.subtract(cpu, scratch.share_memory, cpu)
             np.abs(cpu, cpu)
             if refused is not None:
-                np.minimum(cpu, scratch.ones_once, out=cpu)  # what is more is refused; no number may be too large
+                np.minimum(cpu, scratch.ones_once, out=cpu)  # larger shares are refused; numbers must stay small
             np.subtract(scratch.twos, cpu, cpu)
             np.multiply(cpu, scratch.fifties, cpu)
-            scores = scratch.scores.astype(kind)  # of what is not negative, the whole part is the floor
+            scores = scratch.scores.astype(kind)  # truncation is the floor of non-negative numbers
             even = scores[2 * count :]
             if self._balanced != 1:
                 even *= self._balanced
@@ -129,7 +129,7 @@ class ResourceFormulas:
         return total
 
     def _refused(self, scratch: ScoreBuffers, nodes: Snapshot, at: At) -> NDArray[np.bool_] | None:
-        """Where it does not fit: a share above 1 is never rounded to 1. None: it fits everywhere."""
+        """Return where the request does not fit (a share above 1 is never rounded to 1); None: it fits everywhere."""
         refused: NDArray[np.bool_] | None = None
         worst = scratch.worst
         if self._both:
@@ -150,7 +150,7 @@ Weighed = tuple[tuple[IncrementalScore, int], ...]
 
 
 class FormulaChoice:
-    """What of these plugins can be computed here."""
+    """Selects the plugins whose results are computed by formulas."""
 
     __slots__ = ("_balanced", "_filters", "_fits", "_least", "_other_scores", "_others", "_scores")
 
@@ -164,7 +164,7 @@ class FormulaChoice:
         self._other_scores = tuple(each for each in scores if each[0].score_formula not in formulas)
 
     def of(self, request: PlacementRequest, nodes: Snapshot) -> tuple[ResourceFormulas | None, Filters, Weighed]:
-        """For one ask; and those who are left to be asked themselves."""
+        """Return the formulas for a request, and the plugins that have to be called themselves."""
         fits, room = self._fits, nodes._capacity_columns
         computed = (fits or self._least or self._balanced) and room.exact
         if not computed or not (room.complete or (fits and _wants_both(request))):

@@ -1,7 +1,7 @@
-"""The quick way to the best node: a row of ranks for each class of instances, of which a placement changes one entry.
+"""Score rows: the rank of every node for a class of instances, cached; a placement changes one entry.
 
-Who judges each node by itself is asked again only about nodes that changed; who looks further is asked about all of
-them. It leads to the same node as asking everybody about all nodes.
+Plugins with node reach are called again only for nodes that changed, cluster-wide plugins for all nodes. The result is
+the one of calling every plugin for every node.
 """
 
 from collections.abc import Hashable, Mapping
@@ -33,25 +33,28 @@ from mandor.placement.plugin_reach import ClusterWide, ScoringPlan, plan
 from mandor.placement.resource_formulas import NOWHERE, ResourceFormulas, Totals
 
 _FEW = 6
-"""So many nodes are computed one by one faster than together."""
+"""Changed nodes up to which computing them one by one is faster than as a vector."""
 _STILLS_MOST = 128
 _NOTHING: Mapping[int, int] = {}
 
 
 @dataclass(slots=True)
 class ScoreRow:
-    """`ranks` are the sums with a lot of each node below them (`bits`), which breaks ties; negative: no room."""
+    """The ranks of all nodes for one class.
+
+    A rank is the sum of the scores, with a tie-break number in the lowest `bits`; negative: the node does not fit.
+    """
 
     plan: ScoringPlan
     seen: tuple[object, ...]
-    """As things stood when it was planned: the plan holds while they do."""
+    """State of the cluster for which the plan holds."""
     ranks: Totals
     bits: int
     lot_mask: int
     quiescent: Totals | None
-    """What goes by the nodes' attributes alone; None: nothing."""
+    """Sums of the scores that depend on node attributes only; None: all are zero."""
     since: int
-    """The number of the first change that is not in it."""
+    """The number of the first change that the ranks do not include."""
     again: bool = False
 
     @property
@@ -60,12 +63,12 @@ class ScoreRow:
 
 
 def best_slot(profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> int:
-    """The slot of the best node; `NOWHERE`: nothing fits, or there is no quick way."""
+    """Return the slot of the best node; `NOWHERE`: no node fits, or there is no cached way."""
     return _slot(profile, state, request, nodes, watch, drawn=True)
 
 
 def first_slot(profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> int:
-    """As `best_slot`, but of equal nodes it is the first, and not the one that is lucky."""
+    """Return the slot of the first of the best nodes, without tie-break."""
     return _slot(profile, state, request, nodes, watch, drawn=False)
 
 
@@ -91,7 +94,7 @@ def _slot(
 def fits_slot(
     profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, slot: int, watch: Watch
 ) -> bool:
-    """Whether this node takes it; False: it does not, or there is no quick way to know."""
+    """Return whether a node fits; False also if there is no cached way."""
     if not profile.local:
         return False
     try:
@@ -104,15 +107,17 @@ def fits_slot(
 
 
 def foreseeable(profile: Profile, request: PlacementRequest, nodes: Snapshot) -> bool:
-    """Whether `next_slots` has an answer: `best_slot` has had one about its class, and only the room on each node and
-    what nodes are go into it."""
+    """Return whether `next_slots` has an answer: `best_slot` had one for the class, and only resources and attributes
+    of single nodes matter."""
     row = cast("ScoreRow | None", nodes._cached.rows.get(_class_of(profile, request)))
     return row is not None and row.seen == _seen(nodes) and row.plan.wide is None and row.plan.alone
 
 
 def next_slots(profile: Profile, request: PlacementRequest, nodes: Snapshot, count: int, watch: Watch) -> list[int]:
-    """The slots of the best nodes for so many of a class that takes room alone, one after another: where `best_slot`
-    leads each of them, if each is counted before the next. Fewer: after those, nothing fits."""
+    """Return the slots that `best_slot` gives to the next `count` replicas, each counted before the next.
+
+    The class takes nothing but resources. The list is shorter if no more replicas fit.
+    """
     row = cast("ScoreRow", nodes._cached.rows[_class_of(profile, request)])
     if row.since != nodes._cached.now:
         _refresh(row, request, nodes, watch)
@@ -121,7 +126,7 @@ def next_slots(profile: Profile, request: PlacementRequest, nodes: Snapshot, cou
 
 
 def _replica_slots(row: ScoreRow, formulas: ResourceFormulas, nodes: Snapshot, count: int) -> list[int]:
-    """Of so many placements each changes the rank of one node, so all go to the nodes that are the best so many now."""
+    """Simulate placements; each changes the rank of one node, so only the best `count` nodes matter."""
     ranks, bits, lot_mask = row.ranks, row.bits, row.lot_mask
     among = ranks.argpartition(-count)[-count:] if count < len(ranks) else np.arange(len(ranks))
     best = [(-rank, slot) for rank, slot in zip(ranks[among].tolist(), among.tolist(), strict=True) if rank >= 0]
@@ -169,7 +174,7 @@ def _best_of_all(
 
 
 def _row(profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> ScoreRow:
-    """Up to date."""
+    """Return the row of a class, made or brought up to date."""
     kept = nodes._cached
     key, seen = _class_of(profile, request), _seen(nodes)
     row = cast("ScoreRow | None", kept.rows.get(key))
@@ -210,7 +215,7 @@ def _make(
 ) -> ScoreRow:
     bits = bits_of(len(nodes))
     kind = np.dtype(np.int32 if planned.most < 1 << 31 - bits else np.int64)
-    quiescent = _still(planned, kind, state, request, nodes, watch)
+    quiescent = _attribute_sums(planned, kind, state, request, nodes, watch)
     since = nodes._cached.now
     ranks = _totals(planned, quiescent, request, nodes, EVERYWHERE, kind, watch)
     ranks <<= bits
@@ -218,7 +223,7 @@ def _make(
     return ScoreRow(planned, seen, ranks, bits, (1 << bits) - 1, quiescent, since)
 
 
-def _still(
+def _attribute_sums(
     planned: ScoringPlan,
     kind: np.dtype[Any],
     state: CycleState,
@@ -226,7 +231,7 @@ def _still(
     nodes: Snapshot,
     watch: Watch,
 ) -> Totals | None:
-    """What those say who go by what nodes are; None: no node is refused, and all are equal."""
+    """Return the sums of the attribute plugins; None: no node is refused, and all scores are equal."""
     kept: CachedColumns = nodes._cached
     key = (planned.quiescent.key, kind)
     found = kept.stills.get(key)
@@ -254,8 +259,10 @@ def _still(
 
 
 def _refresh(row: ScoreRow, request: PlacementRequest, nodes: Snapshot, watch: Watch) -> None:
-    """What has changed since. To compute a node once too often does no harm, and equal numbers of nodes are computed
-    faster; so the last 64, 256 or 1024 changes are looked at."""
+    """Recompute the nodes that changed since the last use.
+
+    The last 64, 256 or 1024 changes are recomputed: vectors of a fixed length are faster, and extra nodes do no harm.
+    """
     kept, planned = nodes._cached, row.plan
     now = kept.now
     changes = now - row.since
@@ -273,7 +280,7 @@ def _refresh(row: ScoreRow, request: PlacementRequest, nodes: Snapshot, watch: W
 def _with_lots(
     row: ScoreRow, before: Totals, request: PlacementRequest, nodes: Snapshot, at: At, watch: Watch
 ) -> Totals:
-    """New ranks, with the lots of those before."""
+    """Return new ranks with the tie-break numbers of the old ones."""
     scratch = nodes._capacity_columns.scratch(len(before))
     before &= scratch.lot_masks
     total = _totals(row.plan, row.quiescent, request, nodes, at, before.dtype, watch)
@@ -321,7 +328,7 @@ def _totals(
     kind: np.dtype[Any],
     watch: Watch,
 ) -> Totals:
-    """The weighted sum for each of these nodes, `NOWHERE` where it does not fit."""
+    """Return the weighted sums for these nodes; `NOWHERE` where the request does not fit."""
     count = len(nodes) if isinstance(at, slice) else len(at)
     if planned.formulas is None:
         total: Totals = np.zeros(count, dtype=kind)
@@ -348,7 +355,7 @@ def _totals(
 
 
 def _weighed(scorer: ScorePlugin, scores: Scores, weight: int, fits: Mask) -> Scores:
-    """What it says of the nodes that fit; of the others it may say anything."""
+    """Return a plugin's weighted scores of the nodes that fit; the scores of other nodes are not checked."""
     check_numbers(scorer, scores, len(fits))
     scores = np.where(fits, scores, 0)
     check_scores(scorer, scores, len(fits))
@@ -356,5 +363,5 @@ def _weighed(scorer: ScorePlugin, scores: Scores, weight: int, fits: Mask) -> Sc
 
 
 def _refused(kind: np.dtype[Any]) -> int:
-    """So low that no score lifts it."""
+    """Return a number so low that the sum stays negative."""
     return int(np.iinfo(kind).min) // 2

@@ -1,4 +1,4 @@
-"""The table: all nodes as columns, kept up to date change by change; room is counted the moment it is promised."""
+"""The table: all nodes as columns, updated change by change; an instance counts as soon as it is assigned."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
 from mandor.placement.allocation import Allocation, Trial
 from mandor.placement.allocation_state import AllocationReader, AllocationState
+from mandor.placement.arrays import read_only_columns, widened, zeros
 from mandor.placement.framework.cached_columns import CachedColumns
 from mandor.placement.framework.capacity_columns import VALUES, CapacityColumns
 from mandor.placement.framework.column import Column, MutableColumn
@@ -47,34 +48,34 @@ _NO_OWNER = -2
 _NOBODY: frozenset[Key] = frozenset()
 _TURN, _DEDICATED, _PORTS = range(3)
 _MEMORY_FIRST = [1, 0]
-"""In the sums, as in `CapacityColumns`, the spare memory stands before the spare CPU."""
+"""Order of the first rows: spare memory before spare CPU, as in `CapacityColumns`."""
 _COUNTED, _INSTANCES, _MACHINES, _FREE = slice(4, 6), 6, 7, 8
 """Rows of the sums; from `_FREE` on, one for each resource."""
 _SPARE_MOST = 2**53
-"""More than all of any node that is not too large for it."""
+"""Upper limit of a spare amount, larger than any supported node."""
 _STEPS_MOST = 4096
 
 
 class Table:
-    """Nodes stand in dense slots; removing one moves the last into its place.
+    """Nodes are in dense slots; removing one moves the last one to its slot.
 
-    Charges of nodes the table does not know (yet) are kept, and count as soon as the node appears.
+    Allocations on unknown nodes are kept, and count as soon as the node appears.
     """
 
     def __init__(self, seed: str = "") -> None:
         self._nodes: list[Node] = []
         self._slots: dict[str, int] = {}
         self._rows: dict[str, int] = {CPU: 0, MEMORY: 1, DISK: 2}
-        self._allocatable = _amounts(len(self._rows), _FIRST_CAPACITY)
-        self._sums = _amounts(_FREE + len(self._rows), _FIRST_CAPACITY)
-        """Everything that one instance more or less changes, so that it is one addition. The first rows are those of
-        `CapacityColumns`, in whole numbers, so that nothing is lost by rounding."""
+        self._allocatable = zeros(len(self._rows), _FIRST_CAPACITY)
+        self._sums = zeros(_FREE + len(self._rows), _FIRST_CAPACITY)
+        """All sums that an allocation changes, so that it is one vector addition. The first rows are those of
+        `CapacityColumns` as integers, to avoid rounding errors."""
         self._capacity_columns = CapacityColumns(_FIRST_CAPACITY)
         self._steps: dict[Shape, Amounts] = {}
-        """What one instance of a shape adds to the sums of its node."""
-        self._usage = _amounts(2, _FIRST_CAPACITY)
-        self._since_usage = _amounts(2, _FIRST_CAPACITY)
-        self._numbers = _amounts(3, _FIRST_CAPACITY)
+        """Vectors by shape that one allocation adds to the sums of its node."""
+        self._usage = zeros(2, _FIRST_CAPACITY)
+        self._since_usage = zeros(2, _FIRST_CAPACITY)
+        self._numbers = zeros(3, _FIRST_CAPACITY)
         self._tie_break_order = TieBreakOrder(seed)
         self._pools: MutableColumn[str] = MutableColumn(_FIRST_CAPACITY)
         self._health: MutableColumn[Health] = MutableColumn(_FIRST_CAPACITY)
@@ -98,10 +99,10 @@ class Table:
         self._wanted: dict[Wanted, int] = {}
         self._turn = 0
         self._undo: list[Callable[[], None]] | None = None
-        """Within a trial: how to take back each step, the last one last."""
+        """Functions that undo the changes of the current trial, in the order of the changes; None: no trial."""
         self._snapshot: Snapshot | None = None
         self.version = 0
-        """Grows with every change: the same version gives the same answers."""
+        """Increases with every change; decisions on the same version are equal."""
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -122,7 +123,7 @@ class Table:
         return self._nodes
 
     def keys_on(self, node: str) -> Set[Key]:
-        """Who is counted there."""
+        """Return the keys of the instances counted on a node."""
         return self._by_node.get(node, _NOBODY)
 
     def free(self, node: str) -> dict[str, int]:
@@ -132,7 +133,7 @@ class Table:
     # Nodes.
 
     def set_node(self, node: Node) -> None:
-        """Add a node, or take over what changed about it."""
+        """Add or update a node."""
         self.version += 1
         slot = self._slots.get(node.meta.name)
         if slot is None or not only_usage_differs(self._nodes[slot], node):
@@ -162,7 +163,7 @@ class Table:
             self._set_allocatable(slot, node)
 
     def set_volume(self, key: Key, known: KnownVolume | None) -> bool:
-        """Take over what a volume object says, or that it is gone. True: that is news."""
+        """Add, update or remove a volume; return whether that changed anything."""
         if not self._volumes.set(key, known):
             return False
         self.version += 1
@@ -174,7 +175,7 @@ class Table:
             return
         self.version += 1
         for key in self._by_node.get(name, ()):
-            self._count_people(self._allocations[key], -1)
+            self._count_by_name(self._allocations[key], -1)
         self._ports.remove_node(name)
         del self._slots[name]
         last = len(self._nodes) - 1
@@ -213,7 +214,7 @@ class Table:
         self._ports.set_node(name, node.status.ports)
         for key in self._by_node.get(name, ()):
             self._count(slot, self._allocations[key], 1)
-            self._count_people(self._allocations[key], 1)
+            self._count_by_name(self._allocations[key], 1)
         for size in self._volumes.sizes_on(name):
             self._count_disk(name, size)
         self._set_allocatable(slot, node)
@@ -227,7 +228,7 @@ class Table:
     def _set_allocatable(self, slot: int, node: Node) -> None:
         room = node.allocatable
         rows = {kind: self._row(kind) for kind in room.devices}  # this may replace the arrays
-        now = _amounts(len(self._rows), 1)[:, 0]
+        now = zeros(len(self._rows), 1)[:, 0]
         now[:3] = (room.cpu_milli, room.memory_bytes, room.disk_bytes)
         for kind, count in room.devices.items():
             now[rows[kind]] = count
@@ -239,7 +240,7 @@ class Table:
         self._capacity_columns.columns[VALUES, slot] = self._sums[VALUES, slot]
 
     def _set_usage(self, slot: int, node: Node) -> None:
-        """What was promised before the node measured is in the measure; what comes after is added to it."""
+        """Set the measured usage; later allocations are added to it, earlier ones are included in it."""
         usage = node.status.usage
         measured = (-1, -1) if usage is None else (usage.cpu_milli, usage.memory_bytes)
         if (int(self._usage[0, slot]), int(self._usage[1, slot])) != measured:
@@ -257,8 +258,8 @@ class Table:
         terms: AllocationTerms = SETTLED,
         ports: tuple[int, ...] = (),
     ) -> None:
-        """Count an instance on a node, instead of wherever it was counted before. `ports`: those that were chosen for
-        it; without them it keeps what it has there, or gets some that are free."""
+        """Count an instance on a node and on no other. `ports`: the chosen ports; without them the instance keeps its
+        current ones there, or gets free ones."""
         before = self._allocations.get(key)
         if before is not None:
             same = before.node == node and before.shape is shape
@@ -287,7 +288,7 @@ class Table:
             self._undo.append(partial(self._take_back, key, slot, turn, self._turn))
         if slot is not None:
             self._count(slot, allocation, 1)
-            self._count_people(allocation, 1)
+            self._count_by_name(allocation, 1)
             self._turn += 1
             self._numbers[_TURN, slot] = self._turn
 
@@ -337,16 +338,16 @@ class Table:
         self._numbers[_TURN, list(last)] = list(last.values())
 
     def relabel(self, before: Identity, after: Identity) -> Steps[bool]:
-        """Instances are somebody else to others from now on. True: some of them are placed."""
+        """Change the identity of instances, in steps; return whether any of them is placed."""
         found = 0
         for node in self._topology.nodes_of(before):
             there = self._by_node.get(node, _NOBODY) if node in self._slots else _NOBODY
             for key in [each for each in there if self._allocations[each].identity == before]:
                 allocation = self._allocations[key]
-                self._count_people(allocation, -1)
+                self._count_by_name(allocation, -1)
                 self._allocations[key] = Allocation(node, allocation.shape, after, allocation.terms, allocation.ports)
                 self._quotas.recount(key.namespace, allocation.shape, before, after)
-                self._count_people(self._allocations[key], 1)
+                self._count_by_name(self._allocations[key], 1)
                 self.version += 1
                 found += 1
             yield 2 * WRITTEN * len(there)
@@ -362,10 +363,10 @@ class Table:
 
     def _quotas_changed(self) -> None:
         self.version += 1
-        self._cached.attributes += 1  # who had nothing to say may have now
+        self._cached.attributes += 1  # plugins that skipped may take part now
 
     def drop_allocation(self, key: Key) -> bool:
-        """True: there was one, and its room is free now."""
+        """Free the allocation of an instance; return whether there was one."""
         allocation = self._allocations.pop(key, None)
         if allocation is None:
             return False
@@ -383,13 +384,15 @@ class Table:
         slot = self._slots.get(allocation.node)
         if slot is not None:
             self._count(slot, allocation, -1)
-            self._count_people(allocation, -1)
+            self._count_by_name(allocation, -1)
         return True
 
     @contextmanager
     def trial(self) -> Iterator[Trial]:
-        """What is charged and dropped in here is undone at the end, unless it is kept. Nodes do not change meanwhile,
-        and nothing else runs: everybody who looks at the table sees the trial. One trial may stand within another."""
+        """Undo the allocations made in this context at its end, unless they are kept. Trials can be nested.
+
+        Nodes must not change meanwhile, and no other task may run: every reader of the table sees the trial.
+        """
         outer, version = self._undo, self.version
         steps: list[Callable[[], None]] = []
         self._undo = steps
@@ -411,7 +414,7 @@ class Table:
                 self._undo, self.version = outer, version
 
     def undo_by(self, step: Callable[[], None]) -> None:
-        """At the end of the trial, this is how to undo what somebody has done."""
+        """Add a function that is called at the end of the trial, to undo another change."""
         assert self._undo is not None, "only within a trial"
         self._undo.append(step)
 
@@ -445,7 +448,7 @@ class Table:
         self._cached.changed(slot)
 
     def _step(self, shape: Shape) -> Amounts:
-        """Its numbers in the order of the sums."""
+        """Return the vector that one allocation of a shape adds to the sums."""
         wanted = dict(shape.wanted)
         for resource in wanted:
             self._row(resource)  # there may be new ones
@@ -459,8 +462,8 @@ class Table:
         self._steps[shape] = step
         return step
 
-    def _count_people(self, allocation: Allocation, sign: int) -> None:
-        """What is counted by names, and so goes with its node."""
+    def _count_by_name(self, allocation: Allocation, sign: int) -> None:
+        """Update the counts that are kept by the name of the node."""
         shape = allocation.shape
         if shape.host_ports or shape.any_ports:
             owed = len(shape.any_ports) - len(allocation.ports)
@@ -506,7 +509,7 @@ class Table:
     # Reading.
 
     def snapshot(self) -> Snapshot:
-        """A read-only window on the columns; it shows later changes, so it is asked for anew in each cycle."""
+        """Return a read-only view of the columns; it shows later changes, so each cycle gets a new one."""
         if self._snapshot is None:
             count = len(self._nodes)
             self._capacity_columns.show(count)
@@ -514,9 +517,9 @@ class Table:
                 nodes=ReadOnlyList(self._nodes),
                 slots=MappingProxyType(self._slots),
                 rows=MappingProxyType(self._rows),
-                free=_window(self._sums, count)[_FREE:],
-                allocatable=_window(self._allocatable, count),
-                counted=_window(self._sums, count)[_COUNTED],
+                free=read_only_columns(self._sums, count)[_FREE:],
+                allocatable=read_only_columns(self._allocatable, count),
+                counted=read_only_columns(self._sums, count)[_COUNTED],
                 order=self._tie_break_order.drawn,
                 listed=self._tie_break_order.listed,
                 pools=read_only(Column, self._pools),
@@ -525,15 +528,15 @@ class Table:
                 engines=read_only(Column, self._engines),
                 fact=self._fact,
                 ports=read_only(Ports, self._ports),
-                ports_left=_window(self._numbers, count)[_PORTS],
+                ports_left=read_only_columns(self._numbers, count)[_PORTS],
                 topology=read_only(TopologyCounts, self._topology),
                 images=read_only(Column, self._images),
-                usage=_window(self._usage, count),
-                since_usage=_window(self._since_usage, count),
-                instances=_window(self._sums, count)[_INSTANCES],
-                machines=_window(self._sums, count)[_MACHINES],
-                turns=_window(self._numbers, count)[_TURN],
-                dedicated_to=_window(self._numbers, count)[_DEDICATED],
+                usage=read_only_columns(self._usage, count),
+                since_usage=read_only_columns(self._since_usage, count),
+                instances=read_only_columns(self._sums, count)[_INSTANCES],
+                machines=read_only_columns(self._sums, count)[_MACHINES],
+                turns=read_only_columns(self._numbers, count)[_TURN],
+                dedicated_to=read_only_columns(self._numbers, count)[_DEDICATED],
                 anyone_dedicated=lambda: bool(self._dedicated),
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
                 quotas=read_only(Quotas, self._quotas),
@@ -556,7 +559,7 @@ class Table:
             found = self._fact_readers[name] = read_only(Column, column)
         return found
 
-    # Room in the arrays.
+    # Growth of the arrays.
 
     @property
     def _arrays(self) -> tuple[Amounts, ...]:
@@ -567,7 +570,7 @@ class Table:
         if row is None:
             row = len(self._rows)
             self._rows[resource] = row
-            extra = _amounts(1, self._sums.shape[1])
+            extra = zeros(1, self._sums.shape[1])
             self._allocatable = np.concatenate([self._allocatable, extra])
             self._sums = np.concatenate([self._sums, extra])
             self._steps.clear()
@@ -577,24 +580,10 @@ class Table:
 
     def _grow(self) -> None:
         extra = self._sums.shape[1]
-        self._allocatable = _wider(self._allocatable, extra)
-        self._sums = _wider(self._sums, extra)
+        self._allocatable = widened(self._allocatable, extra)
+        self._sums = widened(self._sums, extra)
         self._capacity_columns.widen(extra)
         self._levels.widen(extra)
-        self._usage = _wider(self._usage, extra)
-        self._since_usage = _wider(self._since_usage, extra)
-        self._numbers = _wider(self._numbers, extra)
-
-
-def _amounts(rows: int, columns: int) -> Amounts:
-    return np.zeros((rows, columns), dtype=np.int64)
-
-
-def _wider(array: Amounts, extra: int) -> Amounts:
-    return np.concatenate([array, _amounts(array.shape[0], extra)], axis=1)
-
-
-def _window(array: Amounts, count: int) -> Amounts:
-    view = array[:, :count]
-    view.flags.writeable = False
-    return view
+        self._usage = widened(self._usage, extra)
+        self._since_usage = widened(self._since_usage, extra)
+        self._numbers = widened(self._numbers, extra)

@@ -27,7 +27,7 @@ from mandor.placement.conversion import (
     release_key,
     request_of,
     shapes_of,
-    tenure_of,
+    terms_of,
     workload_key,
 )
 from mandor.placement.framework.context import Context
@@ -333,7 +333,7 @@ class View:
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
             new = self.table.allocation(key) is None or bool(self.nominated(key))
-            terms = tenure_of(instance, shape, self._roster.rank(instance))
+            terms = terms_of(instance, shape, self._roster.rank(instance))
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
             self.table.set_allocation(key, instance.spec.node, shape, self._identity(instance), terms, ports)
             if new:

@@ -109,7 +109,7 @@ def test_a_plan_of_a_reservation_shows_what_it_would_hold_where_and_what_is_miss
     assert told.code == 0, told
     assert "reservation default/kept would be created" in told.out
     assert "RESERVATION  PLACES  OF                 NODES\nkept         2/2     cpu 1, memory 1Gi  n1: 2\n" in told.out
-    assert "kept: 2 of 2 places are held until 2099-01-01T00:00:00Z; others are still on 1 of them" in told.out
+    assert "kept: 2 of 2 places are held until 2099-01-01T00:00:00Z; 1 of them are still in use" in told.out
     (tmp_path / "kept.yaml").write_text(text.replace("memory: 1Gi", "memory: 8Gi"))
     told = mandor("plan", "-f", str(tmp_path / "kept.yaml"))
     assert told.code == 1

@@ -252,7 +252,7 @@ def test_two_queue_sorts_are_refused_with_line_and_hint() -> None:
         "profiles:\n- plugins:\n    queueSort:\n      enabled:\n      - name: OtherSort\n"
     )[:1]
     assert line == 5
-    assert "exactly one QueueSort plugin is enabled, not PrioritySort and OtherSort" in text
+    assert "exactly one QueueSort plugin must be enabled, not PrioritySort and OtherSort" in text
     assert hint is not None
     assert "disable the other" in hint
 
@@ -287,10 +287,10 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
         ),
         (SCORE.format("VolumeZone", 1), 5, "there is no plugin VolumeZone", "does not exist here"),
         (SCORE.format("NodePorts", 1), 5, "NodePorts does not serve score", "it serves preFilter, filter"),
-        (SCORE.format("NodeAffinity", -1), 6, "-1 is no weight", None),
-        (SCORE.format("NodeAffinity", 1.5), 6, "1.5 is no weight", None),
-        (SCORE.format("NodeAffinity", "true"), 6, "True is no weight", None),
-        (SCORE.format("NodeAffinity", "heavy"), 6, "'heavy' is no weight", None),
+        (SCORE.format("NodeAffinity", -1), 6, "-1 is not a weight", None),
+        (SCORE.format("NodeAffinity", 1.5), 6, "1.5 is not a weight", None),
+        (SCORE.format("NodeAffinity", "true"), 6, "True is not a weight", None),
+        (SCORE.format("NodeAffinity", "heavy"), 6, "'heavy' is not a weight", None),
         ("profiles:\n- plugins:\n    scores: {}\n", 3, "there is no such point", "did you mean `score`?"),
         ("profiles:\n- plugins:\n    score: []\n", 3, "`enabled` and `disabled` belong here", None),
         ("profiles:\n- plugins:\n    score:\n      enable: []\n", 4, "unknown key `enable`", "did you mean `enabled`?"),
@@ -318,9 +318,9 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
         ("profile: []\n", 1, "unknown key `profile`", "did you mean `profiles`?"),
         ("profiles: {}\n", 1, "a list belongs here", None),
         ("profiles:\n- 3\n", 2, "a profile is a mapping", None),
-        ("profiles:\n- schedulerName: a\n- schedulerName: a\n", 3, "stands here a second time", "another name"),
-        ("profiles:\n- schedulerName: ''\n", 2, "a profile's name is a text", None),
-        ("kind: Deployment\n", 1, "is no scheduler configuration", None),
+        ("profiles:\n- schedulerName: a\n- schedulerName: a\n", 3, "is defined twice", "another name"),
+        ("profiles:\n- schedulerName: ''\n", 2, "must be a string", None),
+        ("kind: Deployment\n", 1, "is not a scheduler configuration", None),
         ("apiVersion: v1\n", 1, "is not known", "kubescheduler.config.k8s.io/v1"),
         ("- a\n", 1, "a configuration is a mapping", None),
         ("a: [\n", 2, "", None),
@@ -343,7 +343,7 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
         (
             "extenders:\n- {urlPrefix: 'http://h', filterVerb: p}\n- {urlPrefix: 'http://h', filterVerb: q}\n",
             3,
-            "second",
+            "listed twice",
             None,
         ),
         ("extenders:\n- filterVerb: x\n", 2, "`urlPrefix` is missing", None),
@@ -352,7 +352,7 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
         ("extenders:\n- {urlPrefix: 'file:///h', filterVerb: p}\n", 2, "is not a URL", None),
     ],
 )
-def test_a_mistake_is_told_with_its_line(text: str, line: int, message: str, hint: str | None) -> None:
+def test_an_error_names_its_line(text: str, line: int, message: str, hint: str | None) -> None:
     found = mistakes(text)
     assert any(line == at and message in said for at, said, _ in found), found
     if hint is not None:
