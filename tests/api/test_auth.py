@@ -345,5 +345,5 @@ async def test_a_rotated_token_is_good_beside_its_successor_and_then_ends(api: A
         await viewer.call("POST", f"/v1/tokens/{made['name']}/rotate", dict, body={})
     joiner = await api.client(await api.token("join", "join:first"))
     await joiner.call("POST", "/v1/nodes/n1/join", dict, body={})
-    with pytest.raises(Unsupported, match="own credential"):
+    with pytest.raises(Unsupported, match="is the credential of a node"):
         await admin.call("POST", "/v1/tokens/node.n1/rotate", dict, body={})

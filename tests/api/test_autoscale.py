@@ -54,10 +54,10 @@ async def test_an_apply_begins_with_the_fewest_and_then_keeps_what_the_load_made
 
 
 @pytest.mark.req("S2-47")
-async def test_nobody_sets_a_count_that_the_load_sets(dev: Api) -> None:
+async def test_users_cannot_set_a_count_that_autoscale_sets(dev: Api) -> None:
     client = await dev.client()
     await send(client, WEB)
-    with pytest.raises(Conflict, match="the count of web follows its load") as raised:
+    with pytest.raises(Conflict, match="the count of web is set by `autoscale`") as raised:
         await client.call("PATCH", "/v1/workloads/web", dict, body={"spec": {"groups": {"main": {"replicas": 4}}}})
     assert "autoscale" in (raised.value.hint or "")
     wider = {"spec": {"groups": {"main": {"autoscale": {"min": 3}}}}}
@@ -86,7 +86,7 @@ async def test_nobody_sets_a_count_that_the_load_sets(dev: Api) -> None:
         (("cpu: 70%", "metric: {query: up, target: 0}"), 4, "the target 0 is out of range"),
         (("cpu: 70%", "metric: {query: up, target: 1, url: 'ftp://x'}"), 4, "not the URL of a Prometheus server"),
         (("cpu: 70%", "metric: {query: up, target: 1, url: 'http://me:word@x'}"), 4, "must not contain credentials"),
-        (("cpu: 500m, ", ""), 4, "wants 70% of the cpu that it asks for, and it asks for none"),
+        (("cpu: 500m, ", ""), 4, "the target 70% of the requested cpu, but the group requests none"),
         (("name: web", "name: web\ntype: batch"), 5, "only a service can have `autoscale`"),
         (("name: web", "name: web\ngang: {min: 2}"), 5, "a gang cannot be scaled by load"),
         (("name: web", "name: web\nupdate: {canary: 3}"), 2, "3 canaries are more than `autoscale.min`, which is 2"),
@@ -112,7 +112,7 @@ async def test_what_the_defaults_of_its_namespace_ask_for_counts(dev: Api) -> No
     assert found.spec.groups["main"].request.cpu_milli == 100
 
 
-async def test_bounds_that_leave_no_choice_are_told_at_once(dev: Api) -> None:
+async def test_autoscale_bounds_without_a_choice_give_a_warning(dev: Api) -> None:
     client = await dev.client()
     answer = await send(client, WEB.replace("max: 10", "max: 2"))
-    assert "can change nothing" in answer["results"][0]["warnings"][0]
+    assert "has no effect" in answer["results"][0]["warnings"][0]

@@ -21,7 +21,7 @@ async def test_the_leader_is_named_where_there_is_no_table(api: Api) -> None:
     await api.store.commit(Put(lease))
     with pytest.raises(NotFound) as other:
         await admin.request("GET", "/v1/debug/table")
-    assert other.value.hint == "ask http://two:8080"
+    assert other.value.hint == "use the leader: http://two:8080"
 
 
 async def test_it_is_not_for_viewers(api: Api) -> None:

@@ -202,7 +202,7 @@ async def test_users_cannot_create_instances(dev: Api) -> None:
         await client.call("PUT", "/v1/instances/web-0", dict, body=instance)
     with pytest.raises(Forbidden) as caught:
         await client.call("POST", "/v1/commit", dict, body={"writes": [{"put": instance}]})
-    assert "apply a workload" in (caught.value.hint or "")
+    assert "apply or scale the workload" in (caught.value.hint or "")
     assert await dev.store.get(Key("instance", "default", "web-0")) is None
 
 

@@ -61,16 +61,16 @@ async def test_what_waits_is_promoted_by_its_name_and_another_template_is_not(de
     assert (await _web(dev)).spec.rollout.promoted == "web.2"
     await send(client, WEB.replace("'1'", "'3'"))
     assert (await _web(dev)).spec.rollout.promoted == ""
-    with pytest.raises(Conflict, match="not taken up yet"):
+    with pytest.raises(Conflict, match="has not started yet"):
         await order(client, "promote")
 
 
 @pytest.mark.parametrize(
     ("phase", "word", "told"),
     [
-        ("Progressing", "promote", "no roll-out of web waits to be promoted: it is Progressing"),
+        ("Progressing", "promote", "no rollout of web waits for a promotion: it is Progressing"),
         ("Done", "promote", "it is Done"),
-        ("Done", "abort", "no roll-out of web is under way: it is Done"),
+        ("Done", "abort", "no rollout of web is in progress: it is Done"),
         ("RolledBack", "abort", "it is RolledBack"),
     ],
 )
@@ -107,7 +107,7 @@ async def test_an_undo_to_a_number_finds_it_or_says_which_there_are(dev: Api) ->
     with pytest.raises(NotFound, match="web has no release 9") as refused:
         await order(client, "undo", to=9)
     assert refused.value.hint == "there are: 1, 2"
-    with pytest.raises(Conflict, match=r"web\.2 has the template that web has now"):
+    with pytest.raises(Conflict, match=r"web\.2 has the current template of web"):
         await order(client, "undo", to=2)
     with pytest.raises(Invalid, match="`to` belongs to an undo"):
         await order(client, "pause", to=1)

@@ -115,7 +115,7 @@ async def test_a_viewer_writes_none_and_another_namespace_sees_none(start_api: A
 async def test_a_workload_is_told_which_secret_is_not_there_yet(dev: Api) -> None:
     client = await dev.client()
     result = await send(client, WEB)
-    assert result["warnings"] == ["there is no secret db yet; what needs it waits for it"]
+    assert result["warnings"] == ["there is no secret db yet; instances that need it wait until it exists"]
     await send(client, SECRET)
     assert not (await send(client, WEB + "labels: {a: b}\n")).get("warnings")
 

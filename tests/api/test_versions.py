@@ -137,7 +137,7 @@ async def test_a_client_too_far_from_the_server_is_told_so_and_a_newer_one_gets_
     async with session.put("/v1/nodes/n1", json=body, headers={"x-mandor-version": "0.2.0"}) as answer:
         problem = await answer.json()
         assert (answer.status, problem["code"]) == (400, "invalid")
-        assert "its client 0.2.0: it may not know all of it yet" in problem["hint"]
+        assert "the client (0.2.0) is newer than this server" in problem["hint"]
     # Who is a node already is not given up for its version; it cannot become one.
     await api.store.commit(Put(make_node("n1")))
     node = await api.session(await api.token("node", "node:n1"))

@@ -73,7 +73,7 @@ def test_a_dev_cluster_runs_work_that_outlives_it_until_it_is_stopped(tmp_path: 
 
         second = mandor(tmp_path, "dev", "--listen", f"127.0.0.1:{free_port()}")
         assert second.returncode == 1
-        assert "error: another `mandor dev` runs in" in second.stderr
+        assert "error: another `mandor dev` is running in" in second.stderr
         assert mandor(tmp_path, "dev", "--stop").returncode == 1
 
         process.send_signal(signal.SIGINT)

@@ -53,7 +53,7 @@ def test_the_server_comes_back_without_the_plugin_that_hangs(tmp_path: Path, way
         notes = cluster.call("GET", "/readyz")[1]["notes"]
         assert len(notes) == 1
         assert notes[0].startswith("the plugin Hangs is disabled: it hung at hangs.py, line")
-        assert "the plugin Hangs hangs: the server is started again without it" in server.text()
+        assert "the plugin Hangs hangs: restarting the server without it" in server.text()
         told = eventually(
             "an event tells of it",
             lambda: [each for each in cluster.items("events") if each["spec"]["reason"] == "PluginDisabled"],

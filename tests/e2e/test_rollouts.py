@@ -92,4 +92,4 @@ def test_the_blue_green_example_switches_from_one_set_to_the_other(mandor: Mando
     assert of_releases(mandor) == ["twin.1"] * 2 + ["twin.2"] * 2
     mandor("rollout", "promote", "twin", "--wait")
     assert of_releases(mandor) == ["twin.2"] * 2
-    assert "no roll-out of twin waits" in mandor("rollout", "promote", "twin", code=1).stderr
+    assert "no rollout of twin waits" in mandor("rollout", "promote", "twin", code=1).stderr

@@ -216,7 +216,7 @@ def test_versions_too_far_apart_refuse_each_other(tmp_path: Path, etcd: Etcd) ->
     with Cluster(tmp_path, store=f"etcd://{','.join(etcd.endpoints)}{etcd.prefix()}") as cluster:
         cluster.start_server()
         agent = cluster.start_agent("a1", environ={"PYTHONPATH": str(new)})
-        words = f"the server is version {__version__}, its client 0.3.0: they may differ by 1 minor version"
+        words = f"the server has version {__version__}, the client 0.3.0: they may differ by 1 minor version"
         eventually("the agent is refused", lambda: words in agent.text())
         assert cluster.items("nodes") == []
         home = tmp_path / "far"

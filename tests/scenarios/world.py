@@ -72,7 +72,7 @@ class World(PlainWorld):
         for name, node in self.nodes.items():
             here = [each for each in self.instances() if each.node == name and each.meta.uid in node.running]
             told = {f"{each.meta.namespace}/{each.meta.name}": self.usage(each) for each in here}
-            self.tallies.heard(name, told if node.alive else {})
+            self.tallies.record(name, told if node.alive else {})
         writes = await self.tallies.writes(self.store, self.clock.monotonic())
         if writes:
             await self.store.commit(*writes)

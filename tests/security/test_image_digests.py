@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mandor.agent.fetch import Fetch
-from mandor.api.supplies import Supplies
+from mandor.api.order_dependencies import OrderDependencyCache
 from mandor.controllers.image_pin import ImagePinController, with_pins
 from mandor.lib.clock import SystemClock
 from mandor.model.image_reference import pinned
@@ -74,7 +74,7 @@ async def test_a_later_order_brings_the_digest_along() -> None:
         await store.commit(
             Put(release), Put(running("web-0", {"nginx:1": FIRST})), Put(running("web-1", {"nginx:1": SECOND}))
         )
-        supplies = Supplies(store)
+        supplies = OrderDependencyCache(store)
         before = await supplies.get(release.key)
         controller = ImagePinController(store)
         for name in ("web-0", "web-1"):

@@ -248,17 +248,17 @@ async def test_a_long_call_ends_with_its_token_its_binding_and_its_issuer(
     await login.bind(role="operator", groups=("shop",))
     caller = await login.issuers.identify(provider.sign())
     auth = login.api.parts.auth
-    await auth.check_still(caller)
+    await auth.check_valid(caller)
     await login.bind(role="viewer", groups=("shop",))
     with pytest.raises(Forbidden, match="have changed"):
-        await auth.check_still(caller)
+        await auth.check_valid(caller)
     login.clock.ahead += 4000
     with pytest.raises(Unauthenticated):
-        await auth.check_still(caller)
+        await auth.check_valid(caller)
     login.clock.ahead = 0.0
     login.issuers.default = None
     with pytest.raises(Unauthenticated):
-        await auth.check_still(caller)
+        await auth.check_valid(caller)
 
 
 async def test_a_user_name_of_the_issuer_is_never_a_user_of_the_cluster(provider: oidc.Provider, login: Login) -> None:

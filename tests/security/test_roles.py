@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mandor.api.access import may_show, sight
+from mandor.api.access import may_show, read_scope
 from mandor.api.auth import make_token
 from mandor.api.caller import Caller
 from mandor.api.rights import ADMIN, BUILT_IN, allowed, allowed_on, lacking, narrowed
@@ -178,12 +178,12 @@ async def test_a_changed_role_holds_for_tokens_at_once_and_ends_watches(api: Api
     admin = await api.client(await api.token("admin", "user:root"))
     assert await dev.call("GET", "/v1/workloads", dict)
     caller = await api.parts.auth.bearer(dev.token)
-    await api.parts.auth.check_still(caller)
+    await api.parts.auth.check_valid(caller)
     await admin.call("PUT", "/v1/roles/dev", dict, body={"spec": {"rules": [rule("get list", "namespace")]}})
     with pytest.raises(Forbidden):
         await dev.call("GET", "/v1/workloads", dict)
     with pytest.raises(Forbidden, match="have changed"):
-        await api.parts.auth.check_still(caller)
+        await api.parts.auth.check_valid(caller)
     await admin.call("DELETE", "/v1/roles/dev", dict)
     with pytest.raises(Forbidden):
         await dev.call("GET", "/v1/namespaces", dict)
@@ -337,7 +337,7 @@ def test_a_list_and_a_watch_never_show_what_get_refuses(rules: tuple[RoleRule, .
                     value = kind(meta=Meta(name=name, labels=labels))
                     for verb, live in (("list", False), ("watch", True)):
                         try:
-                            seen = await sight(store, caller, kind.kind, ALL, live=live)
+                            seen = await read_scope(store, caller, kind.kind, ALL, live=live)
                         except Forbidden:
                             continue
                         if seen.shows is None or seen.shows(value):

@@ -256,7 +256,7 @@ async def test_a_missing_key_file_is_not_replaced_while_secrets_need_it(tmp_path
     keys = await begin(store, await ensure_master(store, settings))
     await put_secret(store, keys, "db", "hunter2")
     (tmp_path / "secrets.key").unlink()
-    with pytest.raises(Invalid, match="is missing, and the store holds 1 secrets"):
+    with pytest.raises(Invalid, match="is missing, but the store holds 1 secrets"):
         await ensure_master(store, settings)
     assert not (tmp_path / "secrets.key").exists()
 
@@ -278,7 +278,7 @@ def test_a_second_server_with_a_key_of_its_own_is_refused_and_works_with_the_sha
         cluster.apply(SECRET.format("hunter2"))
         with pytest.raises(AssertionError):
             cluster.start_server(share_key=False)
-        assert "is missing, and the store holds 1 secrets" in refusal(cluster, 1)
+        assert "is missing, but the store holds 1 secrets" in refusal(cluster, 1)
         second, home = cluster.servers[1], tmp_path / "server1"
         (home / "secrets.key").write_text("cd" * 32 + "\n")
         second.start()

@@ -1,4 +1,4 @@
-"""Who may read what: users by namespace, a node only what concerns it, components everything."""
+"""Read access: users by their rules, a node its own objects, components everything."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -27,23 +27,23 @@ from mandor.model.workload import Release
 from mandor.store.base import ALL, Filter, Store
 
 OF_A_NODE = frozenset({"node", "instance", "session", "event", "volume"})
-"""These belong to a node, and the store can tell to which."""
+"""Kinds that belong to a node, so that the store can select them by node."""
 
 Shows = Callable[[Object], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What a caller sees of a kind: `where` for the store, and what it cannot select by itself."""
+class ReadScope:
+    """The objects of a kind that a caller may read: a filter of the store, and a predicate for the rest."""
 
     where: Filter
     shows: Shows | None = None
-    """None: all that the store gives."""
-    still: Callable[[], Awaitable[None]] | None = None
-    """Raises `Forbidden` when the caller may see it no longer: a watch asks now and then. None: always."""
+    """Whether an object of the filter is readable; None: all are."""
+    recheck: Callable[[], Awaitable[None]] | None = None
+    """Raises `Forbidden` once the caller may not read it any more; a watch calls it now and then. None: never."""
 
 
-async def sight(
+async def read_scope(
     store: Store,
     caller: Caller,
     kind: str | None,
@@ -52,26 +52,26 @@ async def sight(
     live: bool = False,
     wide: bool = False,
     verb: str = "",
-) -> Sight:
-    """Raise `Forbidden` if the caller may see nothing of this at all.
+) -> ReadScope:
+    """Return the objects that the caller may read; raise `Forbidden` if there can be none.
 
-    `live`: for a watch. `wide`: a node that asks for the instances of a namespace means those of others, too. `verb`:
-    what is asked for, if it is neither a list nor a watch.
+    `live`: for a watch. `wide`: a node may read instances of other nodes in a namespace. `verb`: the verb that is
+    needed, if neither `list` nor `watch`.
     """
     if caller.role == "component":
-        return Sight(where)
+        return ReadScope(where)
     if caller.role == "node":
         near = await _neighbours(store, caller, where) if wide and kind == "instance" else None
-        return near or await _sight_of_node(store, caller, kind, where, live=live)
+        return near or await _scope_of_node(store, caller, kind, where, live=live)
     if not caller.user:
         raise Forbidden(f"{caller.identity} ({caller.role}) may only join")
-    return _sight_by_rules(caller, verb or ("watch" if live else "list"), kind, where)
+    return _scope_by_rules(caller, verb or ("watch" if live else "list"), kind, where)
 
 
-def _sight_by_rules(caller: Caller, verb: str, kind: str | None, where: Filter) -> Sight:
-    """A list or a watch shows only what `get` would show, too."""
+def _scope_by_rules(caller: Caller, verb: str, kind: str | None, where: Filter) -> ReadScope:
+    """Return the scope of a list or a watch: only objects that `get` would return, too."""
     if kind is None:
-        return Sight(where, lambda value: may_show(caller, value, verb))
+        return ReadScope(where, lambda value: may_show(caller, value, verb))
     there = where.namespace or None
     rules = about(caller.held, verb, kind, there)
     reads = rules if verb == "get" else about(caller.held, "get", kind, there)
@@ -83,16 +83,18 @@ def _sight_by_rules(caller: Caller, verb: str, kind: str | None, where: Filter) 
             role=caller.role,
         )
     if without_limit(rules) and without_limit(reads):
-        return Sight(where)
-    return Sight(
+        return ReadScope(where)
+    return ReadScope(
         where,
-        lambda value: allowed_on(rules, verb, value) and allowed_on(reads, "get", value) and _tells(caller, value),
+        lambda value: (
+            allowed_on(rules, verb, value) and allowed_on(reads, "get", value) and _shows_event(caller, value)
+        ),
     )
 
 
-def _tells(caller: Caller, value: Object) -> bool:
-    """An event about an object of the whole cluster, as a node or a rebalance, may mention any namespace: a caller for
-    some namespaces does not see it."""
+def _shows_event(caller: Caller, value: Object) -> bool:
+    """Return False for an event about a cluster-wide object, such as a node, if the caller is limited to namespaces:
+    its message may mention any namespace."""
     if not isinstance(value, Event) or caller.everywhere:
         return True
     return value.spec.about.partition(" ")[2].startswith(f"{value.meta.namespace}/")
@@ -101,53 +103,55 @@ def _tells(caller: Caller, value: Object) -> bool:
 def may_show(caller: Caller, value: Object, verb: str = "list") -> bool:
     """Return whether the rules of a caller show this object in a list of several kinds or namespaces."""
     seen = allowed_on(caller.held, verb, value) and allowed_on(caller.held, "get", value)
-    return seen and _tells(caller, value)
+    return seen and _shows_event(caller, value)
 
 
-async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: Filter, *, live: bool) -> Sight:
+async def _scope_of_node(store: Store, caller: Caller, kind: str | None, where: Filter, *, live: bool) -> ReadScope:
     if where.node not in {None, caller.node}:
-        raise Forbidden(f"{caller.identity} may not look at the node {where.node}")
+        raise Forbidden(f"{caller.identity} may not read objects of the node {where.node}")
     if kind in OF_A_NODE or (kind is None and where.kinds and where.kinds <= OF_A_NODE):
-        return Sight(Filter(where.namespace, caller.node, where.labels, where.kinds))
+        return ReadScope(Filter(where.namespace, caller.node, where.labels, where.kinds))
     if kind in {"cluster", "log-sink"} or (kind == "priority-class" and not live):
-        return Sight(where)
+        return ReadScope(where)
     if kind in {"workload", "release"} and not live:
-        return Sight(where, await _of_instances(store, caller.node, kind))
+        return ReadScope(where, await _of_instances(store, caller.node, kind))
     if kind == "namespace" and not live:
-        return Sight(where, await _with_instances(store, caller.node))
+        return ReadScope(where, await _with_instances(store, caller.node))
     if kind == "secret" and not live:
-        return Sight(where, await _named_by_instances(store, caller.node))
+        return ReadScope(where, await _named_by_instances(store, caller.node))
     raise Forbidden(
         f"{caller.identity} may not {'watch' if live else 'list'} {KINDS[kind].plural if kind else 'everything'}",
-        hint="a node sees itself, its instances, volumes and sessions, priority classes, log sinks, and by name the "
-        "namespaces, workloads, releases and secrets of its instances, and the secrets of log sinks",
+        hint="a node may read itself, its instances, volumes and sessions, priority classes and log sinks, and by name "
+        "the namespaces, workloads, releases and secrets of its instances, and the secrets of log sinks",
     )
 
 
-async def _neighbours(store: Store, caller: Caller, where: Filter) -> Sight | None:
-    """The instances of a namespace that can be reached from elsewhere, for a node that has one of it. None: it has
-    none, or did not ask for them."""
+async def _neighbours(store: Store, caller: Caller, where: Filter) -> ReadScope | None:
+    """Return the scope of the instances of a namespace that publish ports, for a node with an instance there.
+
+    None: the node has no instance there, or did not ask for a namespace.
+    """
     if where.namespace is None or where.node is not None:
         return None
     mine = Filter(where.namespace, caller.node)
 
-    async def still() -> None:
+    async def recheck() -> None:
         if not (await store.list("instance", mine)).items:
-            raise Forbidden(f"{caller.identity} has no instance in the namespace {where.namespace} any more")
+            raise Forbidden(f"{caller.identity} no longer has an instance in the namespace {where.namespace}")
 
     try:
-        await still()
+        await recheck()
     except Forbidden:
         return None
-    return Sight(where, lambda value: value.node == caller.node or _reachable(value), still)
+    return ReadScope(where, lambda value: value.node == caller.node or _publishes_ports(value), recheck)
 
 
-def _reachable(value: Object) -> bool:
+def _publishes_ports(value: Object) -> bool:
     return isinstance(value, Instance) and bool(value.status.ports)
 
 
 async def _with_instances(store: Store, node: str) -> Shows:
-    """The namespaces of which the node has an instance."""
+    """Return a predicate for the namespaces where the node has an instance."""
     names = {each.meta.namespace for each in (await store.list("instance", Filter(node=node))).items}
     return lambda value: value.meta.name in names
 
@@ -160,7 +164,7 @@ async def _of_instances(store: Store, node: str, kind: str) -> Shows:
 
 
 async def _named_by_instances(store: Store, node: str) -> Shows:
-    """The secrets that its instances name, and those of log sinks, which every node has to know."""
+    """Return a predicate for the secrets that the node's instances refer to, and those of log sinks."""
     found = await store.list("instance", Filter(node=node))
     sinks = (await store.list(LogSink.kind)).items
     names = {(each.spec.secret_namespace, name) for each in sinks for name in each.spec.secrets}
@@ -180,31 +184,33 @@ async def _named_by_instances(store: Store, node: str) -> Shows:
 
 
 async def read(store: Store, caller: Caller, key: Key) -> Object:
-    """One object, with what the caller may not know blanked; `NotFound` or `Forbidden`. A secret that a node may have
-    is as it is stored."""
-    return await _read(store, caller, key, await _sight_of(store, caller, key))
+    """Return one object without its secret values; raise `NotFound` or `Forbidden`.
+
+    A secret that a node needs is returned sealed, as it is stored.
+    """
+    return await _read(store, caller, key, await _scope_of(store, caller, key))
 
 
 async def read_all(store: Store, caller: Caller, keys: Iterable[Key]) -> list[Object]:
-    """Those of them that there are, each as `read` shows it; `Forbidden` if one may not be read."""
-    sights: dict[tuple[str, str], Sight] = {}
+    """Return the objects that exist, each as `read` returns it; raise `Forbidden` if one may not be read."""
+    scopes: dict[tuple[str, str], ReadScope] = {}
     found = []
     for key in keys:
-        seen = sights.get(key[:2])
+        seen = scopes.get(key[:2])
         if seen is None:
-            seen = sights[key[:2]] = await _sight_of(store, caller, key)
+            seen = scopes[key[:2]] = await _scope_of(store, caller, key)
         with suppress(NotFound):
             found.append(await _read(store, caller, key, seen))
     return found
 
 
-async def _sight_of(store: Store, caller: Caller, key: Key) -> Sight:
-    """The same for all keys of its kind and namespace."""
+async def _scope_of(store: Store, caller: Caller, key: Key) -> ReadScope:
+    """Return the scope of one key, which is the same for all keys of its kind and namespace."""
     where = Filter(namespace=key.namespace) if key.namespace else ALL
-    return await sight(store, caller, key.kind, where, verb="get")
+    return await read_scope(store, caller, key.kind, where, verb="get")
 
 
-async def _read(store: Store, caller: Caller, key: Key, seen: Sight) -> Object:
+async def _read(store: Store, caller: Caller, key: Key, seen: ReadScope) -> Object:
     found = await store.get(key)
     if found is None:
         raise missing(key)
@@ -220,14 +226,13 @@ def missing(key: Key) -> NotFound:
     where = f" in the namespace {key.namespace}" if key.namespace else ""
     return NotFound(
         f"there is no {key.kind} called {key.name}{where}",
-        hint=f"`mandor get {KINDS[key.kind].plural}` shows them all",
+        hint=f"`mandor get {KINDS[key.kind].plural}` lists them",
         key=key,
     )
 
 
 def redacted(value: Object, caller: Caller) -> Object:
-    """Without its secrets: nobody reads the hash of a token or what is sealed, and only the node the secret of a
-    session."""
+    """Return the object without secret values: hashes of tokens, sealed values, secrets of other nodes' sessions."""
     if isinstance(value, Token):
         former = value.spec.former
         blank = msgspec.structs.replace(former, hash="") if former is not None else None
@@ -248,7 +253,7 @@ def redacted(value: Object, caller: Caller) -> Object:
 
 
 def narrowed(value: Object, caller: Caller) -> Object:
-    """Without what an object of the whole cluster, or a decision, contains about namespaces of others."""
+    """Return a cluster-wide object or a decision without its details about namespaces that the caller may not read."""
     replace = msgspec.structs.replace
     if isinstance(value, Node):
         status = value.status
@@ -266,9 +271,9 @@ def narrowed(value: Object, caller: Caller) -> Object:
 
 
 def _bare(value: Object) -> Object:
-    """What a newer version says in it may be a secret, too."""
+    """Return the object without fields that this version does not know: they may be secret."""
     return value.changed(meta=with_unknown_fields(value.meta, None)) if unknown_fields_of(value.meta) else value
 
 
 SECRETIVE = frozenset({"token", "session", "secret", "cluster", "identity-key", "authority", None})
-"""Kinds (None: all) where `redacted` may change something."""
+"""Kinds with secret values that `redacted` removes; None stands for a request about all kinds."""

@@ -1,4 +1,4 @@
-"""What is allowed and yet seldom meant: told with an apply, at once, rather than found out later."""
+"""Warnings of an apply about settings that are allowed but rarely intended."""
 
 from collections.abc import Sequence, Set
 
@@ -9,45 +9,53 @@ from mandor.placement.daemon_nodes import DaemonNodes, has_eligible_node
 
 
 def advice(value: Object, nodes: Sequence[Node], secrets: Set[tuple[str, str]] = frozenset()) -> tuple[str, ...]:
-    """`secrets`: those there are, or are about to be, by namespace and name."""
+    """Return warnings about an object. `secrets`: stored and pending secrets, by namespace and name."""
     if not isinstance(value, Workload):
         return ()
-    return (*_undrainable(value), *_homeless(value, nodes), *_counted(value), *_unknown_secrets(value, secrets))
+    return (
+        *_undrainable(value),
+        *_without_nodes(value, nodes),
+        *_fixed_autoscale(value),
+        *_unknown_secrets(value, secrets),
+    )
 
 
 def secrets_of(workload: Workload) -> set[str]:
-    """The names of those that it needs."""
+    """Return the names of the secrets that a workload refers to."""
     return {name for group in workload.spec.groups.values() for form in group.forms for name in form.secrets}
 
 
 def _unknown_secrets(workload: Workload, secrets: Set[tuple[str, str]]) -> list[str]:
     missing = sorted(name for name in secrets_of(workload) if (workload.meta.namespace, name) not in secrets)
-    return [f"there is no secret {name} yet; what needs it waits for it" for name in missing]
+    return [f"there is no secret {name} yet; instances that need it wait until it exists" for name in missing]
 
 
-def _homeless(workload: Workload, nodes: Sequence[Node]) -> list[str]:
-    """Daemons that would be nowhere."""
+def _without_nodes(workload: Workload, nodes: Sequence[Node]) -> list[str]:
+    """Return a warning for each daemon that no node can run."""
     spec = workload.spec
     if spec.type != "daemon":
         return []
     where = "{}: " if len(spec.groups) > 1 else ""
-    homeless = {name: group for name, group in spec.groups.items() if not has_eligible_node(group, nodes)}
-    return [where.format(name) + DaemonNodes.of(group, nodes).refusal for name, group in homeless.items()]
+    unplaced = {name: group for name, group in spec.groups.items() if not has_eligible_node(group, nodes)}
+    return [where.format(name) + DaemonNodes.of(group, nodes).refusal for name, group in unplaced.items()]
 
 
-def _counted(workload: Workload) -> list[str]:
-    """A metric that nobody answers for is found out later; a count that means nothing is told at once."""
+def _fixed_autoscale(workload: Workload) -> list[str]:
+    """Return a warning for each `autoscale` whose bounds leave no choice."""
     found = []
     for name, group in workload.spec.groups.items():
         scaling = group.autoscale
         if scaling is not None and scaling.min == scaling.max:
             where = "" if len(workload.spec.groups) == 1 else f" of the group {name}"
-            found.append(f"`autoscale`{where} can change nothing: `min` and `max` are both {scaling.max}")
+            found.append(f"`autoscale`{where} has no effect: `min` and `max` are both {scaling.max}")
     return found
 
 
 def _undrainable(workload: Workload) -> list[str]:
-    """A service starts another one first, and so keeps any budget; who cannot do that needs one that lets it go."""
+    """Return a warning for each group whose disruption budget blocks every drain.
+
+    A service starts the replacement first and so keeps any budget; batches and gangs stop first.
+    """
     found = []
     spec = workload.spec
     for name, group in spec.groups.items():
@@ -57,7 +65,7 @@ def _undrainable(workload: Workload) -> list[str]:
             what = "gang" if spec.gang_of(name) else "batch"
             where = "" if len(spec.groups) == 1 else f" of the group {name}"
             found.append(
-                f"the budget{where} forbids every drain of a node it runs on: max_unavailable is 0, and nothing of a "
-                f"{what} is started elsewhere first"
+                f"the disruption budget{where} blocks every drain of its nodes: max_unavailable is 0, and a {what} "
+                "starts no replacement before it stops"
             )
     return found

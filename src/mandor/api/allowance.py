@@ -50,7 +50,7 @@ def check_neighbour_namespaces(caller: Caller, before: Object | None, value: Obj
                 where = "all namespaces" if namespace == EVERYWHERE else f"the namespace {namespace}"
                 raise Forbidden(
                     f"{caller.identity} ({caller.role}) may not use a placement rule about instances of {where}",
-                    hint="this takes the verb `get` on the kind `instance` there",
+                    hint="this requires the verb `get` on the kind `instance` there",
                     path=f"{path}.namespaces",
                 )
 

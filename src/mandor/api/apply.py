@@ -9,10 +9,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from mandor.api.access import sight
+from mandor.api.access import read_scope
 from mandor.api.advice import advice, secrets_of
 from mandor.api.changes import FieldChange, differences
-from mandor.api.counts import kept_counts
+from mandor.api.counts import keep_counts
 from mandor.api.parts import ApiParts
 from mandor.api.pending_objects import PendingObjects
 from mandor.api.selector import Selector
@@ -159,7 +159,7 @@ async def _stored(parts: ApiParts, author: Author, given: Object, *, forecast: b
     """Return the stored object; raise `Forbidden` before it is read if the caller has no rights on its key."""
     if forecast:
         where = Filter(namespace=given.meta.namespace or None)
-        await sight(parts.store, author.caller, given.kind, where, verb="get")
+        await read_scope(parts.store, author.caller, given.kind, where, verb="get")
     else:
         check_reach(author.caller, given.key)
     return await parts.store.get(given.key)
@@ -203,7 +203,7 @@ def merged(stored: Object | None, given: Object) -> Object:
     """Return the given object as the next version of the stored one; settings that the manifest omits are kept."""
     if stored is None:
         meta = Meta(name=given.meta.name, namespace=given.meta.namespace, labels=given.meta.labels)
-        spec = kept_counts(None, given.spec) if isinstance(given, Workload) else given.spec
+        spec = keep_counts(None, given.spec) if isinstance(given, Workload) else given.spec
         return given.changed(meta=meta, spec=spec)
     spec = given.spec
     if isinstance(stored, Workload) and isinstance(given, Workload):
@@ -212,7 +212,7 @@ def merged(stored: Object | None, given: Object) -> Object:
             # A promotion or a rollback was about the previous template.
             rollout = RolloutOrders(paused=True) if rollout.paused else NO_ORDERS
         spec = msgspec.structs.replace(
-            kept_counts(stored, given.spec),
+            keep_counts(stored, given.spec),
             restarted=stored.spec.restarted,
             rollout=rollout,
             run_of=stored.spec.run_of,

@@ -39,11 +39,11 @@ class Auditor:
     """The features that all servers know: records use no other fields."""
 
     def record(self, caller: Caller, verb: str, about: str, address: str, changes: Iterable[FieldChange] = ()) -> Put:
-        """One record about what is no plain write of an object: an exec, a join, a backup."""
+        """Return a record of an action that is not a write of an object, such as an exec, a join or a backup."""
         return self._made(caller, verb, address, [_entry(about, verb, list(changes), VALUES_BYTES)])
 
     def of_commit(self, caller: Caller, verb: str, address: str, changes: Changes) -> list[Put]:
-        """The record of a commit; none where it writes nothing."""
+        """Return the record of a commit; empty if the commit writes nothing."""
         made = [(write, before) for write, before in changes if isinstance(write, Put | Delete)]
         if not made:
             return []
@@ -87,13 +87,13 @@ def verb_of(verb: str, write: Write, before: Object | None) -> str:
 
 
 def changes_of(write: Write, before: Object | None, *, status: bool = False) -> list[FieldChange]:
-    """Labels and spec before and after; `status`: what a component wrote into the status, too."""
+    """Return the changed fields of labels and spec; `status`: also those of the status."""
     after = write.value if isinstance(write, Put) else None
     return differences(before, after, status=status, most=_CHANGES_MOST)
 
 
 def _entry(about: str, verb: str, changes: Sequence[FieldChange], budget: int) -> AuditEntry:
-    """An entry whose paths and values have about so many bytes at most."""
+    """Return an entry whose paths and values have about `budget` bytes at most."""
     kept: list[AuditChange] = []
     for each in changes:
         change = AuditChange(
@@ -107,7 +107,7 @@ def _entry(about: str, verb: str, changes: Sequence[FieldChange], budget: int) -
 
 
 def _shown(path: str, value: Any) -> str | None:
-    """A value as text, cut to its bound; None: there is none."""
+    """Return a value as text of limited length; None: no value."""
     if value is None:
         return None
     if not _SECRETIVE.isdisjoint(path.split(".")):
@@ -118,7 +118,7 @@ def _shown(path: str, value: Any) -> str | None:
 
 
 def _bare(value: Any) -> Any:
-    """The value with everything that may be a secret hidden, however deep it is."""
+    """Return the value with all fields hidden that may be secret, at any depth."""
     if isinstance(value, dict):
         return {key: HIDDEN if key in _SECRETIVE else _bare(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

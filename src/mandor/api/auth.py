@@ -1,4 +1,4 @@
-"""Who is calling: bearer tokens, or, without any, only this machine and no web page."""
+"""Authentication: bearer tokens and client certificates; without tokens only local callers that are no web page."""
 
 import hashlib
 import hmac
@@ -23,9 +23,9 @@ from mandor.store.base import Store
 PREFIX = "mdr_"
 NO_RULES: Rules = ()
 BY_KEY = "key:"
-"""Begins the proof of a caller that showed a certificate: the id of its key follows."""
-KNOWN_MOST = 50_000
-"""So many callers are remembered; then it begins anew."""
+"""Prefix of the proof of a caller with a client certificate; the id of its key follows."""
+CACHED_MOST = 50_000
+"""Cached callers; the cache is cleared when it is full."""
 
 HERE = Source()
 
@@ -52,7 +52,7 @@ def make_token(
     expires_at: float = 0.0,
     join: JoinTerms | None = None,
 ) -> tuple[Token, str]:
-    """A new token object, and the text its bearer shows; the text is kept nowhere."""
+    """Return a new token object, and the text that its bearer sends; the text is not stored."""
     name = name or secrets.token_hex(6)
     secret = secret or secrets.token_hex(32)
     spec = TokenSpec(
@@ -68,18 +68,18 @@ def make_token(
 
 
 def node_token_name(node: str) -> str:
-    """A node has at most one credential, so it is found by the node's name."""
+    """Return the name of a node's credential; a node has at most one."""
     return f"node.{node}"
 
 
 def split_token(text: str) -> tuple[str, str] | None:
-    """(name, secret), or None if it cannot be a token; a fingerprint at its end is left out."""
+    """Return (name, secret), or None for a text that cannot be a token; a fingerprint at its end is ignored."""
     name, _, secret = text.removeprefix(PREFIX).rpartition("_")
     secret = secret.partition(".")[0]  # The fingerprint of the authority follows, for clients.
     return (name, secret) if text.startswith(PREFIX) and name and secret else None
 
 
-# A machine without tokens.
+# A server without tokens.
 
 
 @lru_cache(maxsize=64)
@@ -92,31 +92,33 @@ def _names_loopback(host: str) -> bool:
 
 
 def check_local(headers: Headers) -> None:
-    """A web page can make a browser send requests here; what it cannot do is forge Host and Origin."""
+    """Raise `Forbidden` for requests of web pages: a browser sends them, but the page cannot forge Host and Origin."""
     host = header(headers, b"host") or ""
     if not _names_loopback(host):
         raise Forbidden(
             f"the host {host!r} is not this machine",
-            hint="without tokens the server answers only to 127.0.0.1, [::1] and localhost",
+            hint="a server without tokens accepts only the hosts 127.0.0.1, [::1] and localhost",
         )
     origin = header(headers, b"origin")
     if origin is not None and _host_of(origin) != host:
-        raise Forbidden(f"the origin {origin!r} is foreign", hint="web pages may not use a server without tokens")
+        raise Forbidden(
+            f"the origin {origin!r} is not this server", hint="web pages may not use a server without tokens"
+        )
     if header(headers, b"sec-fetch-site") in {"cross-site", "same-site"}:
         raise Forbidden("the request comes from a web page of another origin")
 
 
 def check_private(source: Source) -> None:
-    """Raise `Forbidden` for a token that came over plain HTTP from another machine: others may have read it."""
+    """Raise `Forbidden` for a token that was sent over plain HTTP from another machine, where it can be intercepted."""
     if source.scheme in {"http", "ws"} and source.address and not is_loopback(source.address):
         raise Forbidden(
-            "a token was sent over plain HTTP from another machine, where others can read it",
+            "a token was sent over plain HTTP from another machine, where it can be intercepted",
             hint="use https, and revoke this token: `mandor token revoke NAME`",
         )
 
 
 def _host_of(origin: str) -> str:
-    """The host and port of an origin; empty where it has none, or is no URL."""
+    """Return the host and port of an origin; empty if it is not a URL."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -124,7 +126,7 @@ def _host_of(origin: str) -> str:
 
 
 class Auth:
-    """Finds the caller of a request."""
+    """Authenticates the caller of a request."""
 
     def __init__(
         self,
@@ -135,25 +137,29 @@ class Auth:
         issuers: Issuers | None = None,
         authority: CertificateAuthority | None = None,
     ) -> None:
-        """`authority`: issues the certificates of nodes; None: nodes show their secrets only."""
+        """`authority`: issues the certificates of nodes; None: nodes authenticate with secrets only."""
         self.issuers = issuers
-        """Turns ID tokens into callers; None: none are accepted."""
+        """Authenticates ID tokens; None: they are not accepted."""
         self._authority = authority
         self._store = store
         self._clock = clock
         self._tokens_required = tokens_required
         self._known: dict[str, tuple[Token, Rules, Caller]] = {}
-        """Callers by the text they showed, with the token and the rules they were made from: while the store has the
-        same ones, there is nothing to compute."""
+        """Cached callers by the text of their token, valid while the store returns the same token and rules."""
 
     async def identify(self, headers: Headers, source: Source = HERE, *, enrols: bool = False) -> Caller:
-        """`enrols`: a node that has a certificate may show its secret here, to get the next one."""
+        """Return the caller of a request; raise `Unauthenticated` or `Forbidden`.
+
+        `enrols`: accept the secret of a node that has a certificate, for a request for its next certificate.
+        """
         text = header(headers, b"authorization")
         if text is not None:
             check_private(source)
             scheme, _, given = text.partition(" ")
             if scheme.lower() != "bearer":
-                raise Unauthenticated(f"the scheme {scheme!r} is unknown", hint="send `Authorization: Bearer TOKEN`")
+                raise Unauthenticated(
+                    f"the authorization scheme {scheme!r} is not supported", hint="send `Authorization: Bearer TOKEN`"
+                )
             caller = await self.bearer(given.strip())
             if caller.role == "node" and source.secure and not enrols:
                 await self._check_unbound(caller)
@@ -162,7 +168,8 @@ class Auth:
             return await self.certificate(source.certificate)
         if self._tokens_required:
             raise Unauthenticated(
-                "a token is needed", hint="send `Authorization: Bearer TOKEN`; `mandor token create` makes one"
+                "this server requires a token",
+                hint="send `Authorization: Bearer TOKEN`, made by `mandor token create`",
             )
         check_local(headers)
         return LOCAL
@@ -173,22 +180,22 @@ class Auth:
         parts = split_token(text)
         found = await self._store.get(Key("token", "", parts[0])) if parts is not None else None
         if parts is None or not isinstance(found, Token):
-            raise Unauthenticated("nobody knows this token", hint="it may have been revoked")
+            raise Unauthenticated("the token is unknown", hint="it may have been revoked")
         rules = await self._rules_of(found)
         token, known, caller = self._known.get(text, (None, None, None))
         if caller is None or token is not found or known is not rules:
             proof = hash_secret(parts[1])
             if not _is_one_of(found, proof):
-                raise Unauthenticated("nobody knows this token", hint="it may have been revoked")
+                raise Unauthenticated("the token is unknown", hint="it may have been revoked")
             spec = found.spec
             namespaces = frozenset(spec.namespaces)
             role, held = spec.custom or spec.role, narrowed(rules, namespaces)
             caller = Caller(spec.identity, role, namespaces, found.meta.name, proof, held)
-            if len(self._known) >= KNOWN_MOST:
+            if len(self._known) >= CACHED_MOST:
                 self._known.clear()
             self._known[text] = found, rules, caller
-        if not self._lasts(found, caller.proof):
-            raise Unauthenticated("the token has expired", hint="`mandor token create` makes another")
+        if not self._is_valid(found, caller.proof):
+            raise Unauthenticated("the token has expired", hint="`mandor token create` creates another")
         return caller
 
     async def certificate(self, certificate: ClientCertificate) -> Caller:
@@ -198,16 +205,18 @@ class Auth:
         """
         name, authority = certificate.node, self._authority
         if not name or authority is None:
-            raise Unauthenticated("this certificate is not one of a node", hint="people show a token")
+            raise Unauthenticated("the client certificate does not name a node", hint="users authenticate with a token")
         if not authority.trusts(certificate):
             raise Unauthenticated(
-                f"the certificate of {name} has ended, or its authority is not trusted any more",
-                hint="the agent gets another one when it starts",
+                f"the certificate of {name} has expired, or its authority is no longer trusted",
+                hint="the agent gets a new certificate when it starts",
             )
         found = await self._store.get(Key("token", "", node_token_name(name)))
         proof = BY_KEY + certificate.presented.key
-        if not isinstance(found, Token) or not self._lasts(found, proof):
-            raise Unauthenticated(f"{name} is not known by this certificate", hint="the node may have been deleted")
+        if not isinstance(found, Token) or not self._is_valid(found, proof):
+            raise Unauthenticated(
+                f"the certificate of {name} is not for the key in its credential", hint="the node may have been deleted"
+            )
         if certificate.authenticated is None or certificate.authenticated[0] is not found:
             spec = found.spec
             caller = Caller(spec.identity, spec.role, frozenset(spec.namespaces), found.meta.name, proof)
@@ -215,24 +224,26 @@ class Auth:
         return certificate.authenticated[1]
 
     async def _check_unbound(self, caller: Caller) -> None:
-        """A secret alone may be stolen: it is not taken from a node that has a certificate."""
+        """Raise `Unauthenticated` if the node has a certificate: its secret alone may be stolen."""
         found = await self._store.get(Key("token", "", caller.token))
         if self._authority is not None and isinstance(found, Token) and found.spec.key:
             raise Unauthenticated(
-                f"{caller.identity} shows its certificate, and its secret alone is not enough",
-                hint="the agent gets another certificate when it starts",
+                f"{caller.identity} has to authenticate with its certificate; its secret alone is not enough",
+                hint="the agent gets a new certificate when it starts",
             )
 
-    async def check_still(self, caller: Caller) -> None:
-        """For calls that last: raise `Unauthenticated` once the token was revoked or has expired, and `Forbidden` once
-        its role, its namespaces or the rules of its role have changed."""
+    async def check_valid(self, caller: Caller) -> None:
+        """Raise `Unauthenticated` if the caller's token was revoked or expired, and `Forbidden` if its rights changed.
+
+        Called repeatedly for calls that last.
+        """
         if not caller.token:
             return
         if caller.verified is not None and self.issuers is not None:
-            await self.issuers.check_still(caller)
+            await self.issuers.check_valid(caller)
             return
         found = await self._store.get(Key("token", "", caller.token))
-        if not (isinstance(found, Token) and self._lasts(found, caller.proof)):
+        if not (isinstance(found, Token) and self._is_valid(found, caller.proof)):
             raise Unauthenticated("the token was revoked, or has expired")
         spec = found.spec
         held = narrowed(await self._rules_of(found), frozenset(spec.namespaces)) if caller.user else caller.rules
@@ -240,11 +251,11 @@ class Auth:
             raise Forbidden(f"the rights of {caller.identity} have changed", hint="send the request again")
 
     async def _rules_of(self, token: Token) -> Rules:
-        """None of them if its role was deleted."""
+        """Return the rules of a token; empty if its role was deleted."""
         return await rules_of(self._store, token.spec.custom or token.spec.role) or NO_RULES
 
-    def _lasts(self, token: Token, proof: str) -> bool:
-        """For whoever showed this secret: the one that it has, or for a while the one before."""
+    def _is_valid(self, token: Token, proof: str) -> bool:
+        """Return whether a proof is valid now: the current secret or key, or during an overlap the former one."""
         spec, former = token.spec, token.spec.former
         if spec.expires_at and spec.expires_at <= self._clock.now():
             return False
@@ -254,7 +265,7 @@ class Auth:
 
 
 def is_current(token: Token, proof: str) -> bool:
-    """Return whether the caller showed the secret or the key that the token has now, and not the one before."""
+    """Return whether the proof is the current secret or key of the token, and not the former one."""
     return proof in _proofs(token.spec.hash, token.spec.key)
 
 

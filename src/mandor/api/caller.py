@@ -1,4 +1,4 @@
-"""Caller: the identity behind a request, and the rules it has."""
+"""Caller: the authenticated identity of a request, with its rules."""
 
 from dataclasses import dataclass, field
 
@@ -19,18 +19,18 @@ class Caller:
     identity: str
     """`user:ani`, `oidc:default:ani`, `workload:east:…`, `node:n1`, `component:scheduler`"""
     role: str
-    """Built-in, or the name of a `kind: role`; of several bindings, all of them with `+` between."""
+    """A built-in role or the name of a `kind: role`; several roles are joined by `+`."""
     namespaces: frozenset[str] = frozenset({ALL_NAMESPACES})
     token: str = ""
-    """The name of the token that was shown; empty: none was needed, or an ID token was shown."""
+    """The name of the token; empty: no token was needed, or an ID token was used."""
     proof: str = field(default="", repr=False, compare=False)
-    """The hash of the secret that was shown with it."""
+    """The hash of the token's secret, or the id of the certificate's key."""
     rules: Rules | None = field(default=None, repr=False)
-    """Given for custom roles; those of a built-in role follow from its name."""
+    """Rules of the caller; computed from a built-in role if not given."""
     workload: bool = False
-    """Whether a trusted issuer says that the caller is a program rather than a person."""
+    """Whether the caller is a workload rather than a person, according to a trusted issuer."""
     verified: Verified | None = field(default=None, repr=False, compare=False)
-    """The ID token that was shown; None: another token, or none."""
+    """The verified ID token; None: another kind of authentication."""
 
     def __post_init__(self) -> None:
         if self.rules is None:
@@ -43,31 +43,31 @@ class Caller:
 
     @property
     def user(self) -> bool:
-        """Whether rules decide what the caller may do: for all but the cluster's own parts."""
+        """Whether the caller is a user, whose rights are rules, and not one of the cluster's own parts."""
         return self.role not in PARTS
 
     @property
     def node(self) -> str:
-        """The node that the caller is the agent of; empty: none."""
+        """The node of a caller that is an agent; empty: the caller is no agent."""
         return self.identity.removeprefix("node:") if self.role == "node" else ""
 
     def may(self, verb: str, kind: str, namespace: str = "", name: str = "") -> bool:
-        """`read-value` is for workloads: no role lets a person read a secret's values."""
+        """Return whether the rules allow the verb; `read-value` is only ever allowed for workloads."""
         if verb == READ_VALUE and not self.workload:
             return False
         return allowed(self.held, verb, kind, namespace, name)
 
     def may_somewhere(self, verb: str, kind: str) -> bool:
-        """Return whether the caller may do this with some object of the kind."""
+        """Return whether the caller may use the verb on some object of the kind."""
         return bool(about(self.held, verb, kind))
 
     @property
     def everywhere(self) -> bool:
-        """Whether the caller reads all instances of the cluster."""
+        """Whether the caller may read all instances of the cluster."""
         return self.role == "component" or allowed(self.held, "get", "instance", ALL_NAMESPACES)
 
     def sees(self, namespace: str) -> bool:
-        """Return whether the caller reads the instances of the namespace."""
+        """Return whether the caller may read the instances of the namespace."""
         return self.role == "component" or allowed(self.held, "get", "instance", namespace)
 
     def require(self, verb: str, kind: str, namespace: str = "", name: str = "", *, what: str) -> None:
@@ -80,7 +80,7 @@ class Caller:
             raise Forbidden(f"{self.identity} ({self.role}) may not {what}", hint=lacks(verb, kind), role=self.role)
 
     def require_all(self, wanted: Rules, *, what: str) -> None:
-        """Raise `Forbidden` unless the caller has every right of `wanted`: only its holder can grant a right."""
+        """Raise `Forbidden` unless the caller has every right of `wanted`: only a holder can grant a right."""
         beyond = lacking(self.held, wanted)
         if beyond is not None:
             raise Forbidden(
@@ -91,8 +91,8 @@ class Caller:
 
 
 def lacks(verb: str, kind: str) -> str:
-    return f"this takes the verb `{verb}` on the kind `{kind}`; `mandor auth whoami` shows the rules that you have"
+    return f"this requires the verb `{verb}` on the kind `{kind}`; `mandor auth whoami` shows your rules"
 
 
 LOCAL = Caller("user:local", "admin")
-"""Callers on this machine, where no tokens are required."""
+"""The caller of a local request to a server that requires no tokens."""

@@ -1,4 +1,4 @@
-"""CertificateAuthority: issues certificates to servers and nodes, and knows whose certificates are good."""
+"""CertificateAuthority: issues the certificates of servers and nodes, and verifies those of nodes."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,14 +17,14 @@ from mandor.store.base import Put, Store, Write
 
 AUTHORITY_SECONDS = 10 * 365 * 86_400.0
 SERVER_SECONDS = 7 * 86_400.0
-"""Life of a server's certificate."""
+"""Lifetime of a server's certificate."""
 OVERLAP_LIVES = 2
-"""After a rotation the authority before is trusted for this many lives of a node's certificate."""
+"""After a rotation the former authority is trusted for this many lifetimes of a node's certificate."""
 TRIES = 5
 
 
 class CertificateAuthority:
-    """The cluster's authority, shared by all servers through the store; `refresh` reads what others changed."""
+    """The cluster's authority, shared by all servers through the store; `refresh` reads changes of other servers."""
 
     def __init__(
         self,
@@ -37,15 +37,17 @@ class CertificateAuthority:
         serves: bool = True,
         everywhere: Callable[[], frozenset[str]] = lambda: frozenset({FEATURE}),
     ) -> None:
-        """`own`: an authority of the administrator, which takes the place of the one in the store. `node_seconds`: life
-        of a node's certificate. `serves`: the certificates of servers are issued here, too."""
+        """`own`: an authority of the administrator that replaces the one in the store.
+
+        `node_seconds`: lifetime of a node's certificate. `serves`: issue the certificates of servers, too.
+        """
         self._store, self._clock, self._sealer, self._own = store, clock, sealer, own
         self.node_seconds, self.serves, self._everywhere = node_seconds, serves, everywhere
         self._known: Authority | None = None
         self._issuing: Pair | None = None
 
     async def ensure(self, cluster: str) -> None:
-        """Make the authority of a new cluster, or let the administrator's own take its place."""
+        """Create the authority of a new cluster, or replace it by the administrator's own."""
         for _ in range(TRIES):
             await self.refresh()
             if FEATURE not in self._everywhere():
@@ -54,10 +56,10 @@ class CertificateAuthority:
                 return
             made = self._own or self._make(cluster)
             with suppress(Conflict):  # Another server was first.
-                await self._store.commit(self._followed_by(made, self.overlap_seconds))
+                await self._store.commit(self._replaced_by(made, self.overlap_seconds))
 
     async def refresh(self) -> None:
-        """Read the authority as it is stored now."""
+        """Read the authority from the store."""
         found = await self._store.get(KEY)
         if not isinstance(found, Authority) or found == self._known:
             return
@@ -65,15 +67,15 @@ class CertificateAuthority:
         self._known = found
 
     async def rotate(self, cluster: str, overlap_seconds: float, *more: Write) -> None:
-        """Make another authority that issues from now on; the one before is trusted for the overlap."""
+        """Create a new authority that issues from now on; the former one stays trusted for the overlap."""
         if self._own is not None:
             raise Unsupported(
-                "the authority of this cluster is given as files",
-                hint="put a new one into the files of --ca-cert and --ca-key, and restart the servers one by one",
+                "the authority of this cluster comes from files",
+                hint="replace the files of --ca-cert and --ca-key, and restart the servers one by one",
             )
         self._check_ready()
         await self.refresh()
-        await self._store.commit(self._followed_by(self._make(cluster), overlap_seconds), *more)
+        await self._store.commit(self._replaced_by(self._make(cluster), overlap_seconds), *more)
         await self.refresh()
 
     async def forget_ended(self) -> None:
@@ -86,7 +88,7 @@ class CertificateAuthority:
 
     @property
     def ready(self) -> bool:
-        """Certificates can be issued: there is an authority, and all servers know what they are."""
+        """Whether certificates can be issued: there is an authority, and all servers support it."""
         return self._issuing is not None and FEATURE in self._everywhere()
 
     @property
@@ -95,30 +97,30 @@ class CertificateAuthority:
 
     @property
     def fingerprint(self) -> str:
-        """Of the authority that issues; empty: there is none."""
+        """Fingerprint of the authority that issues; empty: there is none."""
         return x509.fingerprint(self._current) if self._known is not None else ""
 
     @property
     def certificates(self) -> list[TrustedCertificate]:
-        """Of all authorities that are trusted now, without their keys; the first one issues."""
+        """Certificates of all trusted authorities, without their keys; the first one issues."""
         return [msgspec.structs.replace(each, key="") for each in self._trusted()]
 
     @property
     def bundle(self) -> str:
-        """All authorities that are trusted now, as one PEM file."""
+        """Certificates of all trusted authorities, as one PEM text."""
         return "".join(each.certificate for each in self._trusted())
 
     def for_node(self, name: str, public: bytes) -> str:
-        """A certificate with which the node's agent shows that it is this node."""
+        """Return a client certificate for a node."""
         return self._issue(public, name, uri=node_uri(name), seconds=self.node_seconds)
 
     def for_server(self, public: bytes, hosts: list[str]) -> str:
-        """A certificate for a server under these names, with what clients need that trust the authority before."""
+        """Return a server certificate for these names, with a chain for clients that trust a former authority."""
         certificate = self._issue(public, hosts[0], hosts=hosts, server=True, seconds=SERVER_SECONDS)
         return certificate + "".join(each.cross for each in self._trusted()[:-1])
 
     def trusts(self, certificate: ClientCertificate) -> bool:
-        """Return whether an authority that is trusted now issued the certificate, and it is good now."""
+        """Return whether the certificate is valid now and issued by an authority that is trusted now."""
         now, presented = self._clock.now(), certificate.presented
         if self._known is None or not presented.starts_at <= now < presented.ends_at:
             return False
@@ -154,14 +156,14 @@ class CertificateAuthority:
 
     def _check_ready(self) -> None:
         if self._issuing is None:
-            raise Unavailable("this server cannot issue certificates", hint="its log tells why")
+            raise Unavailable("this server cannot issue certificates", hint="the server's log has the reason")
 
     def _make(self, cluster: str) -> Pair:
         name = f"Mandor authority {cluster[:12]} {int(self._clock.now())}"
         return x509.make_authority(name, now=self._clock.now(), seconds=AUTHORITY_SECONDS)
 
-    def _followed_by(self, made: Pair, overlap_seconds: float) -> Put:
-        """The stored object with another authority before the one that issues now."""
+    def _replaced_by(self, made: Pair, overlap_seconds: float) -> Put:
+        """Return the write that puts a new authority before the current one."""
         sealed = "" if made is self._own else self._sealer.seal(made.key, about(made.certificate))
         if self._known is None:
             first = TrustedCertificate(certificate=made.certificate, key=sealed)
@@ -182,8 +184,8 @@ class CertificateAuthority:
             return Pair(stored.certificate, self._sealer.open(stored.key, about(stored.certificate)))
         except Unsealable as error:
             raise Invalid(
-                f"the key of the cluster's authority cannot be opened: {error}",
-                hint="start the server with the key for secrets that the other servers have (--secrets-key)",
+                f"cannot decrypt the key of the cluster's authority: {error}",
+                hint="start the server with the secrets key of the other servers (--secrets-key)",
             ) from error
 
 
@@ -192,5 +194,5 @@ def node_uri(name: str) -> str:
 
 
 def about(certificate: str) -> str:
-    """What the key of this authority is sealed about."""
+    """Return the context that the key of this authority is sealed with."""
     return f"authority {x509.fingerprint(certificate)}"

@@ -1,4 +1,4 @@
-"""What changes between two objects, as paths with the value before and after."""
+"""Differences between two objects: paths with the values before and after."""
 
 from typing import Any
 
@@ -16,15 +16,15 @@ _NOTHING: Any = object()
 class FieldChange(Struct, frozen=True, omit_defaults=True, kw_only=True):
     path: str
     before: Any = None
-    """Absent: it was not set."""
+    """The former value; absent: the field was not set."""
     after: Any = None
-    """Absent: it is not set any more."""
+    """The new value; absent: the field is no longer set."""
 
 
 def differences(
     before: Object | None, after: Object | None, *, status: bool = False, most: int = CHANGES_MOST
 ) -> list[FieldChange]:
-    """Changed fields of labels and spec, at most so many; `status`: of the status, too, which users do not write."""
+    """Return the changed fields of labels and spec, at most `most`; `status`: also those of the status."""
     found: list[FieldChange] = []
     old_labels = before.meta.labels if before is not None else {}
     _compare("meta.labels", old_labels, after.meta.labels if after is not None else {}, found)

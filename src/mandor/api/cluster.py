@@ -1,4 +1,4 @@
-"""Who this cluster is: the one object that holds its id and epoch."""
+"""The cluster object, which holds the id and epoch of the cluster."""
 
 from mandor.errors import Unavailable
 from mandor.model.meta import Key
@@ -11,5 +11,5 @@ KEY = Key("cluster", "", "cluster")
 async def read_cluster(store: Store) -> ClusterSpec:
     found = await store.get(KEY)
     if not isinstance(found, Cluster):
-        raise Unavailable("the store does not say yet which cluster it holds")
+        raise Unavailable("the store contains no cluster object yet")
     return found.spec

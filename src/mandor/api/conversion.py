@@ -1,4 +1,4 @@
-"""Conversion of other tools' files for callers of the API: by a child process with limits, never by this one."""
+"""Conversion of other tools' files for callers of the API, in a child process with limits."""
 
 import sys
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from mandor.importers.child import Answer, Failure, Question
 from mandor.lib.limited import Limits, Overran, run_limited
 
 FOREIGN_MOST = 256 * 1024
-"""Characters of the files of one request that are converted."""
+"""Characters of all files of one request."""
 MADE_MOST = 1 << 20
-"""Characters of the manifests that are made of them."""
+"""Characters of the resulting manifests."""
 LIMITS = Limits(
     seconds=20.0,
     cpu_seconds=10,
@@ -23,11 +23,11 @@ LIMITS = Limits(
     writes=False,
     niceness=10,
 )
-HINT = "`mandor import` makes manifests of the files on your machine"
+HINT = "`mandor import` converts the files on your machine"
 
 
 async def convert(files: Sequence[Source], format_name: str, *, strict: bool) -> Answer:
-    """The manifests that foreign files stand for; `TooLarge` for what is beyond a limit."""
+    """Return the manifests made from other tools' files; raise `TooLarge` if a limit is exceeded."""
     size = sum(len(each.text) for each in files)
     if size > FOREIGN_MOST:
         message = f"files of other tools have {size} characters; at most {FOREIGN_MOST} are allowed"
@@ -36,10 +36,10 @@ async def convert(files: Sequence[Source], format_name: str, *, strict: bool) ->
     try:
         ended = await run_limited((sys.executable, "-m", "mandor.importers.child"), LIMITS, given=question)
     except Overran as error:
-        raise TooLarge(f"the files cannot be converted here: {error}", hint=HINT) from None
+        raise TooLarge(f"the server cannot convert the files: {error}", hint=HINT) from None
     if ended.status != 0:
         limit = f"{LIMITS.cpu_seconds} s of processor time" if ended.out_of_time else "the memory it may use"
-        raise TooLarge(f"the files cannot be converted here: converting them takes more than {limit}", hint=HINT)
+        raise TooLarge(f"the server cannot convert the files: the conversion takes more than {limit}", hint=HINT)
     found = msgspec.json.decode(ended.output, type=Answer)
     if found.failure is not None:
         raise _error(found.failure)

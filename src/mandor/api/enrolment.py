@@ -1,4 +1,4 @@
-"""Binds a node to its key: a certificate is issued only for the key that the node's credential names."""
+"""Enrolment: binds a node's credential to a key, and issues certificates for that key only."""
 
 from typing import Any, NamedTuple
 
@@ -18,11 +18,11 @@ class NodeKey(NamedTuple):
 
     public: bytes
     key: str
-    """Its id."""
+    """Id of the public key."""
 
 
 def may_issue(call: Call[Any, Any]) -> bool:
-    """Certificates are for nodes that talk TLS to a server which has an authority."""
+    """Return whether the call came over TLS to a server that can issue certificates."""
     authority = call.parts.authority
     return call.secure and authority is not None and authority.ready
 
@@ -44,9 +44,9 @@ async def credential_of(call: Call[Any, Any], name: str) -> Token:
 
 
 def bound(token: Token, key: str, now: float, *, current: bool) -> tuple[Token, bool]:
-    """The credential bound to this key, and whether it has to be written; `Forbidden`: it is bound to another one.
+    """Return the credential bound to this key, and whether it was changed; raise `Forbidden` if it has another key.
 
-    `current`: the caller showed the secret that the credential has now, and not the one before.
+    `current`: the caller authenticated with the current secret, and not with the former one.
     """
     spec, former = token.spec, token.spec.former
     if spec.key == key or (former is not None and former.key == key and former.until > now):
@@ -54,9 +54,9 @@ def bound(token: Token, key: str, now: float, *, current: bool) -> tuple[Token, 
     if spec.key or not current:
         name = spec.identity.partition(":")[2]
         raise Forbidden(
-            f"{name} is known by another key, and gets no certificate for this one",
-            hint=f"keep the agent's data directory whole; `mandor token create {name} --role node` makes a credential "
-            "that is not bound to a key yet",
+            f"the credential of {name} is bound to another key",
+            hint=f"restore the agent's data directory, or create a credential that is not bound to a key: "
+            f"`mandor token create {name} --role node`",
             node=name,
         )
     return token.changed(spec=msgspec.structs.replace(spec, key=key)), True

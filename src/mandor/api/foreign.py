@@ -1,4 +1,4 @@
-"""Files that come with a call: manifests, or those of other tools, with a report of what became of their keys."""
+"""Files of a request: manifests, or files of other tools with a report of their conversion."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -21,7 +21,7 @@ MANIFEST = "manifest"
 
 
 class ImportNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A key that is not in the manifest as it was in the file."""
+    """A key of a file that was changed, guessed or dropped by the conversion."""
 
     file: str
     line: int
@@ -33,7 +33,7 @@ class ImportNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class ImportReport(Struct, frozen=True, kw_only=True):
     mapped: int
-    """Keys that found their place, those that were guessed among them."""
+    """Number of keys that were converted, including guesses."""
     dropped: int
     notes: tuple[ImportNote, ...]
 
@@ -42,27 +42,27 @@ class ImportReport(Struct, frozen=True, kw_only=True):
 class Read:
     documents: list[Document]
     imported: ImportReport | None = None
-    """None: they were all manifests."""
+    """None: all files are manifests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How files are to be read."""
+    """Options for reading files."""
 
     namespace: str
     engines: Collection[str] | None
     format: str = ""
-    """Empty: as manifests; files that are none are examined."""
+    """Name of the format; empty: manifests, or detected."""
     strict: bool = False
-    """Nothing of another tool's file may be lost."""
+    """Refuse files of which a key would be dropped."""
     turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-    """A place among the conversions that run at a time."""
+    """Waits for a slot among the concurrent conversions."""
 
     async def read(self, files: Sequence[tuple[str, str | bytes]]) -> Read:
         refused: Invalid | None = None
         if self.format in {"", MANIFEST}:
             try:
-                # In a thread: reading a mebibyte takes half a second.
+                # In a thread: parsing a mebibyte takes half a second.
                 return Read(await asyncio.to_thread(self._load, files))
             except TooLarge:
                 raise
@@ -76,8 +76,10 @@ class Reading:
         return load_files(files, namespace=self.namespace, engines=self.engines)
 
     async def _converted(self, files: Sequence[Source], refused: Invalid | None) -> Read:
-        """Convert the files in a child process. `refused` is the error of reading them as manifests; it is raised if
-        none of them is foreign."""
+        """Convert the files in a child process.
+
+        `refused`: the error of reading them as manifests; raised if no file is of another tool.
+        """
         async with self.turn():
             found = await convert(files, self.format, strict=self.strict)
         if not found.made and refused is not None and len(found.own) == len(files):

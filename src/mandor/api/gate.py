@@ -1,7 +1,7 @@
-"""Gate: which callers may use an operation at all, checked before anything of the request is read.
+"""Gate: the callers that may use an operation, checked before the query and the body are read.
 
-The check is coarse: a handler still checks namespaces, names and fields, which it knows only from the request. What it
-prevents is that a caller without any right to an operation has the server read and parse a body.
+The check is coarse: the handler still checks namespaces, names and fields. It prevents that a caller without any right
+to an operation makes the server read and parse a body.
 """
 
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ CHANGES = ("create", "update", "delete", "scale", "rollout", "drain")
 @dataclass(frozen=True, slots=True)
 class Gate:
     parts: frozenset[str] = frozenset()
-    """Parts of the cluster that may use the operation: node, join, component."""
+    """Roles of the cluster's own parts that may use the operation: node, join, component."""
     verbs: tuple[str, ...] = ()
-    """A user needs a rule for one of these; empty: every user may use it."""
+    """Verbs of which a user needs one; empty: every user may use the operation."""
     kind: str = ""
-    """The kind that the rule is about; empty: any."""
+    """The kind that the verb is needed on; empty: any."""
     users: bool = True
-    """False: only for parts of the cluster."""
+    """False: only the cluster's own parts may use the operation."""
 
     def check(self, caller: Caller, what: str) -> None:
         """Raise `Forbidden` if the caller may not use the operation, whatever the request contains."""
         if not self._admits(caller):
-            needed = f"this takes the verb {' or '.join(f'`{each}`' for each in self.verbs)}"
+            needed = f"this requires the verb {' or '.join(f'`{each}`' for each in self.verbs)}"
             needed += f" on the kind `{self.kind}`" if self.kind else ""
-            hint = needed if self.verbs else f"this is for {' and '.join(sorted(self.parts)) or 'users'}"
+            hint = needed if self.verbs else f"only {' and '.join(sorted(self.parts)) or 'users'} may do this"
             raise Forbidden(f"{caller.identity} ({caller.role}) may not {what}", hint=hint, role=caller.role)
 
     def _admits(self, caller: Caller) -> bool:
@@ -46,5 +46,5 @@ class Gate:
 
 
 READERS = Gate(parts=frozenset({"node", "component"}))
-"""For what reads: every user and node; which objects each of them sees is decided per object."""
+"""Gate of operations that read: every user, node and component; rights are checked per object."""
 WRITERS = Gate(parts=frozenset({"component"}), verbs=CHANGES)

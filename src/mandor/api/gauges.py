@@ -1,14 +1,11 @@
-"""The cluster in numbers: nodes, workloads, instances, and what they use, for metrics.
-
-Every server can tell this, from what it mirrors since somebody first asked.
-"""
+"""ClusterGauges: metrics of nodes, workloads and instances, computed by every server from mirrors of the store."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
-from mandor.api.endings import Endings
+from mandor.api.expiring_tokens import ExpiringTokens
 from mandor.api.heartbeat import Heartbeats
 from mandor.lib.clock import Clock
 from mandor.lib.metrics import Family, Values, gauge
@@ -26,7 +23,7 @@ T = TypeVar("T")
 
 
 class ClusterGauges:
-    """Use as `async with`. Until it is asked for the first time it costs nothing; from then on it counts changes."""
+    """Use as `async with`. The mirrors start with the first request for metrics, and count changes from then on."""
 
     def __init__(self, store: Store, heartbeats: Heartbeats, clock: Clock) -> None:
         self._heartbeats, self._clock = heartbeats, clock
@@ -34,7 +31,7 @@ class ClusterGauges:
         self._workloads = Mirror(store, Workload.kind)
         self._tokens = Mirror(store, Token.kind)
         self._instances = Mirror(store, Instance.kind)
-        self._endings = Endings()
+        self._expiring = ExpiringTokens()
         self._phases: Counter[Values] = Counter()
         self._waiting: Counter[Values] = Counter()
         self._restarts: Counter[Values] = Counter()
@@ -52,7 +49,7 @@ class ClusterGauges:
         if not self._begun:
             self._begun = True
             self._instances.listen(self._count)
-            self._tokens.listen(self._endings.follow)
+            self._tokens.listen(self._expiring.follow)
             for mirror in mirrors:
                 await self._stack.enter_async_context(mirror)
         for mirror in mirrors:
@@ -74,38 +71,48 @@ class ClusterGauges:
             self._restarts[namespace, value.spec.workload] += sign * status.restarts
 
     def families(self) -> Iterator[Family]:
-        yield from self._of_nodes()
-        yield self._of_tokens()
-        yield from self._of_work()
-        yield from self._of_usage()
+        yield from self._node_families()
+        yield self._token_family()
+        yield from self._workload_families()
+        yield from self._usage_families()
 
-    def _of_nodes(self) -> Iterator[Family]:
+    def _node_families(self) -> Iterator[Family]:
         nodes = [each for each in list(self._nodes.items()) if isinstance(each, Node)]
         phases = dict.fromkeys(((each.value,) for each in NodePhase), 0.0)
         phases |= Counter((each.status.phase.value,) for each in nodes)
         yield gauge("mandor_nodes", "Nodes, by phase.", phases, "phase")
         closed = {(each.meta.name,): 1.0 for each in nodes if each.closed}
-        yield gauge("mandor_node_closed", "1: cordoned, drained, or in maintenance.", closed, "node")
-        pressed = {(each.meta.name, what): 1.0 for each in nodes for what in each.status.pressure}
-        yield gauge("mandor_node_pressure", "1: the node is short of it.", pressed, "node", "resource")
+        yield gauge("mandor_node_closed", "1 if the node is cordoned, drained, or in maintenance.", closed, "node")
+        under_pressure = {(each.meta.name, what): 1.0 for each in nodes for what in each.status.pressure}
+        yield gauge(
+            "mandor_node_pressure",
+            "1 if the node is under pressure for the resource.",
+            under_pressure,
+            "node",
+            "resource",
+        )
         amounts = [(each.meta.name, each.allocatable) for each in nodes]
         yield gauge("mandor_node_allocatable_cpu_cores", "CPU cores for instances.", _cores(amounts), "node")
         yield gauge("mandor_node_allocatable_memory_bytes", "Memory for instances.", _memory(amounts), "node")
         yield gauge("mandor_node_allocatable_disk_bytes", "Disk space for instances.", _disk(amounts), "node")
 
-    def _of_tokens(self) -> Family:
-        found = self._endings.counts(self._clock.now())
-        meaning = "Tokens that end within two weeks; nodes' that were not renewed in time."
+    def _token_family(self) -> Family:
+        found = self._expiring.counts(self._clock.now())
+        meaning = "Tokens that expire within two weeks, and credentials of nodes that were not renewed in time."
         return gauge("mandor_tokens_ending", meaning, found, "role")
 
-    def _of_work(self) -> Iterator[Family]:
+    def _workload_families(self) -> Iterator[Family]:
         found = _counted(self._phases)
         yield gauge("mandor_instances", "Instances, by phase.", found, "namespace", "phase")
         found = _counted(self._waiting)
         yield gauge("mandor_instances_waiting", "Instances without a node, by reason.", found, "namespace", "reason")
         found = _counted(self._restarts)
         yield gauge(
-            "mandor_workload_restarts", "Restarts of the instances that are there.", found, "namespace", "workload"
+            "mandor_workload_restarts",
+            "Restarts of the existing instances, by workload.",
+            found,
+            "namespace",
+            "workload",
         )
         workloads = [each for each in list(self._workloads.items()) if isinstance(each, Workload)]
         wanted = {(each.meta.namespace, each.meta.name): float(each.status.wanted) for each in workloads}
@@ -113,20 +120,25 @@ class ClusterGauges:
         ready = {(each.meta.namespace, each.meta.name): float(each.status.ready) for each in workloads}
         yield gauge("mandor_workload_instances_ready", "Instances ready.", ready, "namespace", "workload")
 
-    def _of_usage(self) -> Iterator[Family]:
-        heard = self._heartbeats.all_usage()
-        ages = (((each.node,), each.age_seconds) for each in heard)
-        yield gauge("mandor_node_heartbeat_age_seconds", "Since this server heard a node last.", ages, "node")
+    def _usage_families(self) -> Iterator[Family]:
+        reports = self._heartbeats.all_usage()
+        ages = (((each.node,), each.age_seconds) for each in reports)
+        yield gauge(
+            "mandor_node_heartbeat_age_seconds",
+            "Seconds since this server received the last heartbeat of a node.",
+            ages,
+            "node",
+        )
         used = [
             (each.node, Resources(each.usage.cpu_milli, each.usage.memory_bytes, each.usage.disk_bytes))
-            for each in heard
+            for each in reports
         ]
         yield gauge("mandor_node_used_cpu_cores", "CPU cores in use.", _cores(used), "node")
         yield gauge("mandor_node_used_memory_bytes", "Memory in use.", _memory(used), "node")
         yield gauge("mandor_node_used_disk_bytes", "Disk space in use.", _disk(used), "node")
-        received = (((each.node,), float(each.usage.network_in_bytes)) for each in heard)
+        received = (((each.node,), float(each.usage.network_in_bytes)) for each in reports)
         yield gauge("mandor_node_network_received_bytes_per_second", "Bytes received per second.", received, "node")
-        sent = (((each.node,), float(each.usage.network_out_bytes)) for each in heard)
+        sent = (((each.node,), float(each.usage.network_out_bytes)) for each in reports)
         yield gauge("mandor_node_network_sent_bytes_per_second", "Bytes sent per second.", sent, "node")
 
 

@@ -1,5 +1,8 @@
-"""Heartbeats and usage, kept in this server's memory; the store gets only who is heard, at most once a second,
-and what groups use whose count follows their load."""
+"""Heartbeats: receives the heartbeats of nodes and keeps their usage in memory.
+
+The store gets a summary, at most once a second: the nodes whose heartbeats arrive here, and the usage of autoscaled
+groups.
+"""
 
 import asyncio
 import logging
@@ -24,20 +27,20 @@ R = TypeVar("R", Lease, HeartbeatSummary)
 
 LEASE_SECONDS = 10.0
 RENEW_SHARE = 0.2
-"""A lease is renewed when so much of it has passed."""
-HEARD_SECONDS = 15.0
-"""A node is heard until so long after its last heartbeat; agents beat every ten seconds, more or less."""
+"""Share of a lease's duration after which it is renewed."""
+LIVE_SECONDS = 15.0
+"""Time after its last heartbeat at which a node is dropped; agents send one about every ten seconds."""
 TICK_SECONDS = 1.0
 
 
 class Report(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """One heartbeat. A newer agent may tell more than this server understands."""
+    """One heartbeat. A newer agent may send fields that this server ignores."""
 
     cluster: str = ""
-    """The id of the cluster the agent belongs to; a server of another one refuses."""
+    """The id of the agent's cluster; a server of another cluster refuses the heartbeat."""
     usage: NodeUsage = NodeUsage()
     instances: dict[str, InstanceUsage] = {}
-    """By `namespace/name`."""
+    """Usage of instances, by `namespace/name`."""
 
 
 class UsageReport(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -48,14 +51,14 @@ class UsageReport(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class _Heard:
+class _LastReport:
     at: float
     report: bytes
-    """Encoded: thousands of reports that live for ten seconds each would keep the garbage collector busy."""
+    """Encoded, because thousands of objects that live for ten seconds would cost garbage collections."""
 
 
 class Heartbeats:
-    """What the agents told this server. `run` keeps the server's lease and hearing in the store."""
+    """The last reports of agents. `run` writes the server's lease and summary to the store."""
 
     def __init__(
         self,
@@ -73,67 +76,67 @@ class Heartbeats:
         self._address = address
         self._tick_seconds, self._lease_seconds = tick_seconds, lease_seconds
         self._renew_seconds = lease_seconds * RENEW_SHARE
-        self._heard: dict[str, _Heard] = {}
+        self._reports: dict[str, _LastReport] = {}
         self._tallies = Tallies(server_id)
         self._lease: Lease | None = None
-        self._hearing: HeartbeatSummary | None = None
-        self._others = True
-        """Whether other nodes are heard than the hearing says."""
+        self._summary: HeartbeatSummary | None = None
+        self._nodes_changed = True
+        """Whether the set of nodes differs from the stored summary."""
         self._renewals = 0
         self._renewed_at = 0.0
 
     def beat(self, node: str, report: Report) -> None:
-        heard = self._heard.get(node)
-        if heard is None:
-            self._others = True
-            self._heard[node] = _Heard(self._clock.monotonic(), encode(report))
+        last = self._reports.get(node)
+        if last is None:
+            self._nodes_changed = True
+            self._reports[node] = _LastReport(self._clock.monotonic(), encode(report))
         else:
-            heard.at, heard.report = self._clock.monotonic(), encode(report)
-        self._tallies.heard(node, report.instances)
+            last.at, last.report = self._clock.monotonic(), encode(report)
+        self._tallies.record(node, report.instances)
 
     def usage(self, node: str) -> UsageReport | None:
-        """What the node reported last; None: it is not heard here."""
-        heard = self._heard.get(node)
-        return self._describe(node, heard) if heard is not None else None
+        """Return the last report of a node; None: its heartbeats do not arrive here."""
+        last = self._reports.get(node)
+        return self._describe(node, last) if last is not None else None
 
     def all_usage(self) -> list[UsageReport]:
-        return [self._describe(node, heard) for node, heard in sorted(self._heard.items())]
+        return [self._describe(node, last) for node, last in sorted(self._reports.items())]
 
     def forget(self, node: str) -> None:
-        if self._heard.pop(node, None) is not None:
-            self._others = True
+        if self._reports.pop(node, None) is not None:
+            self._nodes_changed = True
         self._tallies.forget(node)
 
-    def _describe(self, node: str, heard: _Heard) -> UsageReport:
-        age = round(self._clock.monotonic() - heard.at, 3)
-        report = decode_as(heard.report, Report)
+    def _describe(self, node: str, last: _LastReport) -> UsageReport:
+        age = round(self._clock.monotonic() - last.at, 3)
+        report = decode_as(last.report, Report)
         return UsageReport(node=node, age_seconds=age, usage=report.usage, instances=report.instances)
 
-    # What the store gets.
+    # Writes to the store.
 
     async def run(self) -> None:
-        """Renew the lease and write the hearing, until cancelled; then take both back."""
+        """Renew the lease and write the summary until cancelled; then delete both."""
         try:
             while True:
                 try:
                     await self.tick()
                 except Conflict:
-                    self._lease = self._hearing = None
+                    self._lease = self._summary = None
                 except MandorError as error:
-                    # Whether it was stored is not known: read it back, and say it again.
-                    self._lease = self._hearing = None
-                    log.warning("heartbeats cannot be summed up: %s", error)
+                    # The commit may have succeeded: read both again, and repeat it.
+                    self._lease = self._summary = None
+                    log.warning("cannot write the summary of heartbeats: %s", error)
                 await self._clock.sleep(self._tick_seconds)
         finally:
-            await self._leave()
+            await self._release()
 
     def _lease_is_due(self, now: float) -> bool:
         return now - self._renewed_at >= self._renew_seconds
 
     async def tick(self) -> None:
-        """One round: silent nodes are dropped, and what changed is committed."""
+        """Drop silent nodes, and commit the changes."""
         now = self._clock.monotonic()
-        for node in [node for node, heard in self._heard.items() if now - heard.at > HEARD_SECONDS]:
+        for node in [node for node, last in self._reports.items() if now - last.at > LIVE_SECONDS]:
             self.forget(node)
         if self._lease is None:
             await self._read_back()
@@ -141,21 +144,21 @@ class Heartbeats:
         lease = self._next_lease(now)
         if lease is not None:
             writes.append(Put(lease))
-        hearing = self._next_hearing()
-        if hearing is not None:
-            writes.append(Put(hearing))
+        summary = self._next_summary()
+        if summary is not None:
+            writes.append(Put(summary))
         writes += (await self._tallies.writes(self._store, now))[: WRITES_MOST - 2]
         if not writes:
             return
         revision = await self._store.commit(*writes)
         if lease is not None:
-            self._lease = await self._kept(lease, revision)
+            self._lease = await self._as_stored(lease, revision)
             self._renewed_at = now
-        if hearing is not None:
-            self._hearing = await self._kept(hearing, revision)
+        if summary is not None:
+            self._summary = await self._as_stored(summary, revision)
 
-    async def _kept(self, written: R, revision: int) -> R:
-        """As it is stored; a new object was given its uid there."""
+    async def _as_stored(self, written: R, revision: int) -> R:
+        """Return the written object as it is stored: the store gives a new object its uid."""
         if written.meta.uid:
             return written.stamped(version=revision)
         found = await self._store.get(written.key)
@@ -163,10 +166,10 @@ class Heartbeats:
 
     async def _read_back(self) -> None:
         lease = await self._store.get(Key("lease", "", self._lease_name))
-        hearing = await self._store.get(Key("hearing", "", self.server_id))
+        summary = await self._store.get(Key("hearing", "", self.server_id))
         self._lease = lease if isinstance(lease, Lease) else None
-        self._hearing = hearing if isinstance(hearing, HeartbeatSummary) else None
-        self._others = True
+        self._summary = summary if isinstance(summary, HeartbeatSummary) else None
+        self._nodes_changed = True
         self._renewed_at = -self._renew_seconds
 
     @property
@@ -180,33 +183,33 @@ class Heartbeats:
         spec = LeaseSpec(self.server_id, self._lease_seconds, self._renewals, self._address)
         if self._lease is None:
             return Lease(meta=Meta(name=self._lease_name), spec=spec)
-        # A restarted server starts counting anew, and an observer sees any other number as alive.
+        # A restarted server starts at 1 again, and observers take every changed number as a renewal.
         if spec.renewals <= self._lease.spec.renewals:
             self._renewals = self._lease.spec.renewals + 1
             spec = msgspec.structs.replace(spec, renewals=self._renewals)
         return self._lease.changed(spec=spec)
 
-    def _next_hearing(self) -> HeartbeatSummary | None:
-        if self._hearing is not None and not self._others:
+    def _next_summary(self) -> HeartbeatSummary | None:
+        if self._summary is not None and not self._nodes_changed:
             return None
-        self._others = False
-        nodes = tuple(sorted(self._heard))
-        if self._hearing is None:
+        self._nodes_changed = False
+        nodes = tuple(sorted(self._reports))
+        if self._summary is None:
             return HeartbeatSummary(meta=Meta(name=self.server_id), spec=HeartbeatSummarySpec(nodes))
-        return None if self._hearing.spec.nodes == nodes else self._hearing.changed(spec=HeartbeatSummarySpec(nodes))
+        return None if self._summary.spec.nodes == nodes else self._summary.changed(spec=HeartbeatSummarySpec(nodes))
 
-    async def _leave(self) -> None:
-        """So that nobody waits for a lease to run out when the server stops as it should."""
+    async def _release(self) -> None:
+        """Delete the lease of a server that stops, so that other servers need not wait for its expiry."""
         try:
-            await asyncio.shield(asyncio.wait_for(self._take_back(), 2))
+            await asyncio.shield(asyncio.wait_for(self._delete(), 2))
         except (MandorError, TimeoutError) as error:
-            log.info("the lease runs out by itself: %s", error)
+            log.info("cannot delete the lease, which expires by itself: %s", error)
 
-    async def _take_back(self) -> None:
+    async def _delete(self) -> None:
         tallies = await self._tallies.stored(self._store)
         writes: list[Write] = [
             Delete(each.key, each.meta.version)
-            for each in (self._lease, self._hearing, *tallies[: WRITES_MOST - 2])
+            for each in (self._lease, self._summary, *tallies[: WRITES_MOST - 2])
             if each is not None
         ]
         if writes:

@@ -18,9 +18,9 @@ from mandor.model.role import IssuerSpec
 TOKEN_BYTES_MOST = 16 * 1024
 KEYS_MOST = 64
 LEEWAY_SECONDS = 60.0
-"""Clocks of issuer and server may differ by so much."""
+"""Tolerated difference between the clocks of issuer and server."""
 LIFE_SECONDS_MOST = 24 * 3600.0
-"""A token that was issued longer ago is refused, whatever its `exp` says."""
+"""Age at which a token is refused, regardless of its `exp`."""
 GROUPS_MOST = 1000
 ALGORITHMS: Mapping[tuple[str, str], str] = {
     ("RSA", ""): "RS256",
@@ -85,11 +85,11 @@ class IssuerKey:
     kid: str
     alg: str
     key: Any
-    """A public key, as the library that verifies takes it."""
+    """Public key as an object of the `jwt` library."""
 
 
 def read_keys(document: bytes) -> tuple[IssuerKey, ...]:
-    """The usable signature keys of a JWKS document; others are skipped."""
+    """Return the usable signature keys of a JWKS document; others are skipped."""
     import jwt
 
     plain = msgspec.json.decode(document, type=dict[str, Any])
@@ -110,7 +110,7 @@ def read_keys(document: bytes) -> tuple[IssuerKey, ...]:
 
 
 def matching(keys: Sequence[IssuerKey], token: Unverified) -> IssuerKey | None:
-    """The key that the token names; without a name, the only one of its algorithm."""
+    """Return the key that the token names; without a name, the only one of its algorithm."""
     usable = [each for each in keys if each.alg == token.alg]
     if token.kid:
         return next((each for each in usable if each.kid == token.kid), None)
@@ -125,11 +125,11 @@ class Verified:
     """A token that its issuer has signed for this cluster."""
 
     issuer: str
-    """The name that bindings know the issuer by."""
+    """Name of the issuer object, which bindings refer to."""
     user: str
     groups: frozenset[str]
     claims: Mapping[str, str]
-    """Claims that are texts, for bindings by claim."""
+    """Claims with text values, for bindings by claim."""
     expires_at: float
     workload: bool
 

@@ -14,13 +14,13 @@ from mandor.store.base import Delete, Put, Store, Write
 
 ALGORITHM = "ES256"
 ROTATE_SECONDS = 30 * 86_400.0
-"""Age at which a key is followed by another."""
+"""Age at which a new key is created."""
 TOKENS_SECONDS = 25 * 3600.0
-"""No token lives longer: an older key is published for so long after its last signature."""
+"""Longest lifetime of a token: an older key is published this long after its last signature."""
 
 
 def about(name: str) -> str:
-    """What the private half of the key with this name is sealed about."""
+    """Return the context that the private half of a key is sealed with."""
     return str(Key(IdentityKey.kind, "", name))
 
 
@@ -32,7 +32,7 @@ class IdentityKeys:
         self._opened: dict[Key, tuple[int, Any]] = {}
 
     async def published(self) -> list[dict[str, str]]:
-        """The public keys as JWKs, the newest first; one is made if there is none."""
+        """Return the public keys as JWKs, the newest first; create one if there is none."""
         keys = await self._keys() or [await self._made()]
         return [{**each.spec.public, "kid": each.meta.name, "use": "sig", "alg": ALGORITHM} for each in keys]
 
@@ -63,11 +63,11 @@ class IdentityKeys:
 
     def _need_sealer(self) -> Sealer:
         if self._sealer is None:
-            raise Unavailable("this server has no key for secrets, so it signs no identities")
+            raise Unavailable("this server has no key for secrets, so it cannot sign identities")
         return self._sealer
 
     async def _made(self) -> IdentityKey:
-        """A new key in the store; keys whose last token has ended are deleted with the same commit."""
+        """Store a new key and delete keys whose last token has expired, in one commit."""
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
         from jwt.algorithms import ECAlgorithm

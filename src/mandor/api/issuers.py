@@ -73,7 +73,7 @@ class Issuers:
         self._check_time(found)
         return await self._caller(found)
 
-    async def check_still(self, caller: Caller) -> None:
+    async def check_valid(self, caller: Caller) -> None:
         """Raise once the token has expired, its issuer is not trusted any more, or its bindings have changed."""
         found = caller.verified
         assert found is not None
@@ -125,7 +125,7 @@ class Issuers:
         for name, issuer in await self._trusted():
             if issuer.url == token.issuer and token.audience & set(issuer.audience):
                 return name, issuer
-        raise Unauthenticated("the ID token is of no issuer that this cluster trusts, or for another audience")
+        raise Unauthenticated("the ID token is for another audience, or its issuer is not trusted by this cluster")
 
     async def _key(self, issuer: IssuerSpec, token: Unverified) -> IssuerKey:
         held = self._keys.setdefault((issuer.url, issuer.ca), _Keys())
@@ -140,7 +140,7 @@ class Issuers:
         if found is not None:
             return found
         if not held.keys:
-            raise Unavailable(f"the keys of {issuer.url} cannot be read", hint="the server's log has more")
+            raise Unavailable(f"the keys of {issuer.url} cannot be read", hint="the server's log has the details")
         raise Unauthenticated("the ID token is signed with a key that its issuer does not have")
 
     async def _read(self, issuer: IssuerSpec, held: _Keys, *, known: bool) -> None:

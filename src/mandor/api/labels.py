@@ -1,4 +1,4 @@
-"""Which objects a selector picks; instances have no labels of their own but their workload's."""
+"""Selection of objects by labels; an instance has the labels of its workload."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _NONE: Labels = {}
 
 @dataclass(slots=True)
 class Select:
-    """`workloads` are the labels of the workloads by (namespace, name), as far as they are known."""
+    """A selector with the labels of workloads, by (namespace, name)."""
 
     selector: Selector
     workloads: dict[tuple[str, str], Labels] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Select:
         return self.selector.matches(labels)
 
     async def learn(self, store: Store, value: Object) -> None:
-        """Look up the workload of an instance again; one that is gone keeps the labels it had."""
+        """Update the labels of an instance's workload; a deleted workload keeps its last labels."""
         if self.selector and isinstance(value, Instance):
             place = (value.meta.namespace, value.spec.workload)
             found = await store.get(Key("workload", *place))

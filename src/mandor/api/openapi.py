@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the operations and their types, and its page, which needs no internet."""
+"""The OpenAPI 3.1 document, generated from the operations and their types, and its page, which works offline."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from mandor.api.operation import JSON, NDJSON, Operation
 from mandor.model.json_schema import Schema, SchemaMaker
 
 ALWAYS = ("invalid", "unauthenticated", "forbidden", "too_many", "unavailable", "internal")
-"""Codes that every operation may answer."""
+"""Error codes that every operation may return."""
 WITH_BODY = ("too_large",)
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 253, "pattern": r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$"}
@@ -31,7 +31,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         "info": {
             "title": "Mandor",
             "version": __version__,
-            "description": "Places and runs any kind of work on any kind of engine.",
+            "description": "Cluster scheduler and orchestrator: places and runs workloads on any engine.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -76,10 +76,10 @@ def _query(wanted: type | None, maker: SchemaMaker) -> list[dict[str, Any]]:
     for each in msgspec.structs.fields(wanted) if wanted is not None else ():
         required = each.default is msgspec.NODEFAULT and each.default_factory is msgspec.NODEFAULT
         parameter: dict[str, Any] = {"name": each.encode_name, "in": "query", "required": required}
-        told = _description(each.type)
-        if told:
-            parameter["description"] = told
-        # In a query, leaving a parameter out is the only way to say nothing.
+        description = _description(each.type)
+        if description:
+            parameter["description"] = description
+        # A query parameter cannot be null: an optional one is omitted.
         options = [option for option in get_args(each.type) if option is not type(None)]
         optional = type(None) in get_args(each.type) and len(options) == 1
         parameter["schema"] = maker.schema(options[0] if optional else each.type)
@@ -99,11 +99,11 @@ def _responses(each: Operation, maker: SchemaMaker) -> dict[str, Any]:
     schema: Schema = {"type": "string"} if each.gives == NDJSON else maker.schema(each.result)
     if each.gives == NDJSON and each.result is not Any:
         maker.schema(each.result)
-        schema["description"] = f"Lines, each of which is a {each.result.__name__}."
+        schema["description"] = f"Lines of JSON; each line is a {each.result.__name__}."
     content: dict[str, Any] = {each.gives: {"schema": schema}}
     if each.gives == "text/plain":
         content[NDJSON] = {"schema": {"type": "string"}}
-    found: dict[str, Any] = {str(each.status): {"description": "Done.", "content": content}}
+    found: dict[str, Any] = {str(each.status): {"description": "Success.", "content": content}}
     codes = {*(() if each.open else ALWAYS), *each.refuses, "internal", "unavailable", "invalid", "forbidden"}
     if each.body is not None:
         codes |= set(WITH_BODY)
@@ -123,9 +123,9 @@ def _responses(each: Operation, maker: SchemaMaker) -> dict[str, Any]:
 
 @cache
 def page() -> bytes:
-    """Swagger UI in one page, scripts included."""
+    """Return Swagger UI as one page that includes its scripts."""
     from offapi import OpenAPITemplate
 
     text: str = OpenAPITemplate.SWAGGER.value.format(spec_url="/openapi.json")
-    # Without this the page asks a server on the internet whether the document is valid.
+    # By default the page sends the document to a validator on the internet.
     return text.replace('layout: "StandaloneLayout",', 'layout: "StandaloneLayout", validatorUrl: null,').encode()

@@ -14,8 +14,10 @@ FEATURE = "secret-files"
 
 
 def check_outward(parts: ApiParts, value: Object) -> None:
-    """Raise `Invalid` for a host that is never called, and for a file that is never read. A host that is a name is
-    judged when it is called: what it resolves to may change."""
+    """Raise `Invalid` for hosts and files that the server's policy does not allow.
+
+    A host name is checked again when it is resolved, because its address may change.
+    """
     if isinstance(value, NodePool) and value.spec.autoscale is not None:
         check_provisioner(value.spec.autoscale, "spec.autoscale", parts.egress, parts.files)
     if isinstance(value, Webhook):
@@ -26,7 +28,7 @@ def check_outward(parts: ApiParts, value: Object) -> None:
         _check_urls(parts, [f"{scheme}://{each}" for each in hosts.split(",")])
         _check_files(parts, value.spec.ca, password=value.spec.password)
     elif isinstance(value, LogSink):
-        # Agents have a policy and a folder of their own: only paths are refused here.
+        # Agents check hosts and names against their own policy: only paths are refused here.
         _check_files(parts, value.spec.ca, own=False, password=value.spec.password, token=value.spec.token)
 
 
@@ -36,7 +38,9 @@ def _check_urls(parts: ApiParts, urls: list[str]) -> None:
             parts.egress.check_url(url)
         except Refused as error:
             raise Invalid(
-                str(error), hint="an administrator may allow it: `egress_allow` of the servers", path="spec.url"
+                str(error),
+                hint="an administrator can allow it with the setting `egress_allow` of the servers",
+                path="spec.url",
             ) from error
 
 

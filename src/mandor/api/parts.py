@@ -1,4 +1,4 @@
-"""ApiParts: everything an operation may use; the composition root puts it together."""
+"""ApiParts: the objects that operations use, assembled by the composition root."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,14 +15,14 @@ from mandor.api.http.rate_limiter import RateLimiter
 from mandor.api.http.request_admission import RequestAdmission
 from mandor.api.http.request_metrics import RequestMetrics
 from mandor.api.identities import IdentityKeys
+from mandor.api.order_dependencies import OrderDependencyCache
 from mandor.api.revocation import Revocation
 from mandor.api.scheduling import ForecastRunner, Scheduling
 from mandor.api.secret_keys import Keys
 from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
-from mandor.api.supplies import Supplies
-from mandor.api.tasks import TaskDesk
+from mandor.api.tasks import VmRequestIntake
 from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
 from mandor.lib.egress import STRICT, Egress
@@ -38,14 +38,15 @@ from mandor.store.base import Store
 from mandor.telemetry.tracer import Tracer
 
 NODES_EACH_PASS = 32
-"""So many requests of nodes are begun in one pass of the event loop."""
+"""Requests of nodes that start per pass of the event loop."""
 NODES_WHILE_PLACING = 4
+"""The same while instances wait for the scheduler of this process."""
 PATIENCE_SECONDS = 10.0
-"""After so long a wait requests of nodes go on beside placing, before their senders give up and come again."""
+"""Longest wait of a request after which requests of nodes are no longer slowed down: agents would time out."""
 
 
 class Notes(Protocol):
-    """Takes sentences for people: a Recorder."""
+    """Records events: a Recorder."""
 
     def note(self, about: Object, reason: str, message: str) -> None: ...
 
@@ -54,8 +55,8 @@ async def no_table() -> TableReport | None:
     return None
 
 
-async def tell_nobody(receiver: Receiver) -> str:
-    raise Unavailable("this server sends no messages")
+async def no_receiver(receiver: Receiver) -> str:
+    raise Unavailable("this server cannot send messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,58 +66,58 @@ class ApiParts:
     heartbeats: Heartbeats
     settings: ApiSettings = field(default_factory=ApiSettings)
     recorder: Notes | None = None
-    """Tells of nodes that join; None: nobody listens."""
+    """Records events about nodes that join; None: no events."""
     compare_table: Callable[[], Awaitable[TableReport | None]] = no_table
-    """Compares the scheduler's table with the store; None: no scheduler leads in this process."""
+    """Compares the scheduler's table with the store; returns None if no scheduler leads in this process."""
     auth: Auth = field(default=None)  # type: ignore[assignment]
-    """Knows the callers; made from the store's tokens unless given."""
+    """Authenticates callers; made from the store's tokens unless given."""
     authority: CertificateAuthority | None = None
-    """Issues certificates; None: this server has none to issue."""
+    """Issues certificates; None: this server cannot."""
     sealer: Sealer | None = None
-    """Seals and opens secrets; None: there can be none."""
+    """Seals and opens secrets; None: this server has no key for them."""
     keys: Keys | None = None
     """Rotates the keys of secrets; None: this server cannot."""
     scheduling: Scheduling = field(default_factory=Scheduling)
-    """How the scheduler would decide."""
+    """Configuration of the scheduler for forecasts."""
     spare_clusters: frozenset[str] = frozenset()
-    """Clusters that have a pipeline which makes machines for them."""
-    try_receiver: Callable[[Receiver], Awaitable[str]] = tell_nobody
-    """Sends a test message; what the receiver answered."""
+    """Names of clusters with a pipeline that creates spare machines."""
+    try_receiver: Callable[[Receiver], Awaitable[str]] = no_receiver
+    """Sends a test message; returns the answer of the receiver."""
     egress: Egress = STRICT
-    """Which hosts objects may name."""
+    """Policy for hosts that objects may name."""
     files: SecretFiles = NO_FILES
-    """Which files objects may name."""
+    """Files that objects may name."""
     placing: Callable[[], bool] = bool
-    """Whether instances wait for the scheduler of this process to decide: it comes before what nodes ask."""
+    """Returns whether instances wait for the scheduler of this process, which has priority over requests of nodes."""
     simulate: Callable[[str, int], Awaitable[tuple[bytes, str]]] | None = None
-    """Runs a scenario with so many seeds: the report, as JSON and as a page; None: this server does not."""
+    """Runs a scenario with a number of seeds; returns the report as JSON and as a page. None: this server cannot."""
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text
-    """What this process counts, as text."""
+    """Returns the metrics of this process in Prometheus' text format."""
     request_metrics: RequestMetrics = field(default_factory=RequestMetrics)
     everywhere: Callable[[], frozenset[str]] = lambda: frozenset(FEATURES)
-    """The features that every server of the cluster has."""
+    """Returns the features that every server of the cluster supports."""
     tracer: Tracer | None = None
-    """Records spans of requests; None: nobody wants them."""
+    """Records spans of requests; None: tracing is off."""
     notes: tuple[str, ...] = ()
-    """What is not as it was configured, for people who ask whether the server is ready."""
+    """Deviations from the configuration, shown by `/readyz`."""
     troubles: Callable[[], tuple[str, ...]] = tuple
-    """What does not work just now and is tried again: the same people are told."""
+    """Returns current failures that are being retried, shown by `/readyz`."""
     revocation: Revocation = field(init=False)
     identities: IdentityKeys = field(init=False)
-    """Signs the identities of workloads."""
+    """Signing keys of workload identities."""
     streams: Streams = field(init=False)
     sessions: Sessions = field(init=False)
     forecasts: ForecastRunner = field(init=False)
     write_rates: RateLimiter = field(init=False)
     """Limits the objects that one identity writes per second."""
     request_admission: RequestAdmission = field(init=False)
-    tasks: TaskDesk = field(init=False)
+    vm_requests: VmRequestIntake = field(init=False)
     auditor: Auditor = field(init=False)
-    supplies: Supplies = field(init=False)
+    order_dependencies: OrderDependencyCache = field(init=False)
     joining: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     """Held while a node joins with a join token."""
     of_nodes: Trickle = field(init=False)
-    """What thousands of nodes ask and tell at the same moment, when placing all that they tell of is not over."""
+    """Limits how many requests of nodes start per pass of the event loop."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -133,8 +134,8 @@ class ApiParts:
         make(self, "sessions", Sessions(self.store, self.clock, settings, self.revocation))
         make(self, "of_nodes", Trickle(self._nodes_each_pass))
         make(self, "auditor", Auditor(self.clock, self.everywhere))
-        make(self, "tasks", TaskDesk(self.store, self.clock, self.auditor))
-        make(self, "supplies", Supplies(self.store))
+        make(self, "vm_requests", VmRequestIntake(self.store, self.clock, self.auditor))
+        make(self, "order_dependencies", OrderDependencyCache(self.store))
         make(self, "request_admission", _request_admission(self.clock, settings))
         others_wait = partial(self.request_admission.others_wait, Lane.FORECAST)
         make(self, "forecasts", ForecastRunner(self.store, self.scheduling, others_wait))

@@ -1,4 +1,4 @@
-"""Pools that get machines: what a new node of one gets from it, and what may be changed about one that has some."""
+"""Node pools with a provisioner: checks of changes, and the spec of their new nodes."""
 
 from mandor.errors import Conflict
 from mandor.model.meta import Object
@@ -13,7 +13,7 @@ def admit_pool(pool: NodePool) -> None:
 
 
 def check_pool(before: Object | None, after: Object | None) -> None:
-    """Raise `Conflict` where machines would be forgotten that somebody pays for."""
+    """Raise `Conflict` if a change of the provisioner would orphan machines."""
     if not isinstance(before, NodePool) or not before.machines or before.spec.autoscale is None:
         return
     scaling = after.spec.autoscale if isinstance(after, NodePool) else None
@@ -23,13 +23,13 @@ def check_pool(before: Object | None, after: Object | None) -> None:
     if not same:
         raise Conflict(
             f"the pool {before.meta.name} has {len(before.machines)} machines of its provisioner",
-            hint="apply it with `max: 0` (and `min: 0`) first: they are drained and given back, and then it can go",
+            hint="apply it with `max: 0` and `min: 0` first: its machines are drained and returned",
             path="spec.autoscale",
         )
 
 
 def new_node_spec(pool: Object | None, name: str, given: str) -> tuple[NodeSpec, dict[str, str]]:
-    """What a machine that was ordered gets as it joins: the pool's taints and labels, before any work comes."""
+    """Return the spec and labels of a node that joins: those of its machine kind, if the pool has ordered it."""
     if isinstance(pool, NodePool) and pool.spec.autoscale is not None:
         kinds = pool.spec.autoscale.kinds
         kind = next((kinds.get(each.kind) for each in pool.machines if each.id == name), None)

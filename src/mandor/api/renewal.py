@@ -1,4 +1,4 @@
-"""When a node is to have another credential."""
+"""Times at which agents renew the credentials and certificates of their nodes."""
 
 import random
 
@@ -6,23 +6,26 @@ from mandor.api.parts import ApiParts
 from mandor.model.record import RENEWAL_SHARE, Token
 
 SPREAD = 0.1
-"""Nodes that joined together do not all come together: up to this share earlier."""
+"""Share by which renewals are spread, so that nodes that joined together do not renew together."""
 
 
 def renew_seconds(parts: ApiParts, token: Token) -> float | None:
-    """For how long its agent may keep it; None: until it is told to renew it."""
+    """Return the seconds until the agent renews its credential by itself; None: only on request."""
     now, age_most = parts.clock.now(), parts.settings.credential_age_seconds
     left = seconds_left(token, now, age_most, chance=random.random())
     return left if left < float("inf") else None
 
 
 def certificate_seconds(lasts_seconds: float) -> float:
-    """After how long an agent asks for its next certificate: at two thirds of its life, spread over nodes."""
+    """Return the seconds until an agent requests its next certificate: about two thirds of its lifetime."""
     return RENEWAL_SHARE * lasts_seconds * (1 - SPREAD * random.random())
 
 
 def seconds_left(token: Token, now: float, age_seconds_most: float, *, chance: float) -> float:
-    """Until it has the greatest age, or has lived for most of its life; `chance`: 0..1."""
+    """Return the seconds until a credential reaches its maximum age or most of its lifetime.
+
+    `chance`: random number in 0..1 that spreads the renewals.
+    """
     made = token.meta.created_at or now  # 0: it is being made
     keep = min(age_seconds_most, RENEWAL_SHARE * (token.ends_at - made))
     return max(0.0, made + keep * (1 - SPREAD * chance) - now)

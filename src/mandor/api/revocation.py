@@ -1,4 +1,4 @@
-"""Revocation: ends calls that go on when their token is revoked, expires or loses rights, on every server."""
+"""Revocation: ends open calls when their token is revoked, expires or loses rights, on every server."""
 
 import asyncio
 import logging
@@ -22,41 +22,38 @@ log = logging.getLogger("mandor.api")
 
 BACKOFF = Backoff(first_seconds=0.1, most_seconds=5.0, jitter=0.3)
 ENDS = (Unauthenticated, Forbidden)
-"""The errors that a call which is ended by its token sees."""
+"""Errors of a call whose token became invalid."""
 FOLLOWED = frozenset({Token.kind, CustomRole.kind, RoleBinding.kind, Issuer.kind})
 """Kinds that decide what a caller may do."""
 TICK_SECONDS = 1.0
-"""How often tokens that have an end are compared with the clock."""
+"""Seconds between two checks of tokens that expire."""
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """One call that goes on."""
+    """One open call."""
 
     caller: Caller
     task: "asyncio.Task[object]"
     error: Unauthenticated | Forbidden | None = None
-    """Why it ends."""
+    """The error that ends the call."""
 
 
 class Revocation:
-    """Every call that goes on is registered here by the token it was opened with.
-
-    Each server follows the tokens in the store, so it does not matter which server revoked one.
-    """
+    """Registers open calls by their token, and watches the tokens in the store, whichever server changes them."""
 
     def __init__(self, store: Store, clock: Clock, auth: Auth) -> None:
         self._store, self._clock, self._auth = store, clock, auth
         self._open: dict[str, set[_Open]] = {}
         self._ending: set[str] = set()
-        """Names of tokens with open calls that end by themselves."""
+        """Names of tokens with open calls that have an expiry time."""
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
 
     @asynccontextmanager
     async def guard(self, caller: Caller) -> AsyncIterator[None]:
-        """The block is cancelled, and raises `Unauthenticated` or `Forbidden`, once the caller has lost a right."""
+        """Cancel the block, and raise `Unauthenticated` or `Forbidden`, when the caller's token becomes invalid."""
         if caller is LOCAL:
             yield
             return
@@ -67,13 +64,13 @@ class Revocation:
         calls = self._open.setdefault(name, set())
         calls.add(call)
         try:
-            # It may have been revoked after the request was let in, and before it was registered.
-            await self._auth.check_still(caller)
+            # The token may have been revoked between authentication and registration.
+            await self._auth.check_valid(caller)
             await self._note_end(name)
             yield
         except asyncio.CancelledError:
             if call.error is None or task.uncancel():
-                raise  # somebody else wants it to end, too
+                raise  # cancelled for another reason, too
             raise call.error from None
         finally:
             calls.discard(call)
@@ -82,7 +79,7 @@ class Revocation:
                 self._ending.discard(name)
 
     async def run(self) -> None:
-        """For ever."""
+        """Watch tokens, roles and issuers until cancelled."""
         async with Background() as tasks:
             tasks.start(self._watch_expiry(), "expiry of tokens")
             await self._follow()
@@ -101,7 +98,7 @@ class Revocation:
             await self._note_end(name)
 
     def _concerned(self, changes: Sequence[Change]) -> list[str]:
-        """A token concerns the calls that were opened with it, a role or an issuer may concern all."""
+        """Return the tokens to check: the changed ones, or all if a role, binding or issuer changed."""
         keys = [each.key for each in changes if not each.bookmark]
         if any(key.kind != Token.kind for key in keys):
             return list(self._open)
@@ -113,7 +110,7 @@ class Revocation:
             try:
                 await self._check(list(self._ending))
             except MandorError as error:
-                log.warning("whether tokens have expired is not known just now: %s", error)
+                log.warning("cannot check whether tokens have expired: %s", error)
 
     async def _note_end(self, name: str) -> None:
         token = None if ":" in name else await self._store.get(Key(Token.kind, "", name))
@@ -128,10 +125,10 @@ class Revocation:
                 if call.error is not None:
                     continue
                 try:
-                    await self._auth.check_still(call.caller)
+                    await self._auth.check_valid(call.caller)
                 except ENDS as error:
                     call.error = error
-                    call.task.cancel("the token is not what it was")
+                    call.task.cancel("the token is no longer valid")
 
 
 def _interrupted(error: MandorError, failures: int) -> None:

@@ -1,4 +1,4 @@
-"""Decides what rules allow: one language for built-in and custom roles, without I/O.
+"""Evaluation of rules, the same for built-in and custom roles; no I/O.
 
 A rule allows verbs on kinds, for objects within its namespaces, names and labels. A role that is granted for some
 namespaces only is narrowed first: its rules then cover the objects of those namespaces, and reading what belongs to
@@ -67,7 +67,7 @@ def allowed_on(rules: Iterable[RoleRule], verb: str, value: Object) -> bool:
 
 
 def about(rules: Rules, verb: str, kind: str, namespace: str | None = None) -> Rules:
-    """The rules that allow the verb on some objects of the kind; with a namespace, on some objects there."""
+    """Return the rules that allow the verb on some objects of the kind, in the namespace if one is given."""
     found = (each for each in rules if _names(each, verb, kind))
     if namespace is None:
         return tuple(found)
@@ -94,7 +94,7 @@ def _within(rule: RoleRule, namespace: str, name: str, labels: Mapping[str, str]
 
 
 def _covers_name(pattern: str, name: str) -> bool:
-    """`name` may be a pattern, too: then all that it covers must be covered."""
+    """Return whether a pattern covers a name, or all names that another pattern covers."""
     if pattern.endswith(ANY):
         return name.startswith(pattern[:-1])
     return pattern == name
@@ -105,7 +105,7 @@ def _covers_name(pattern: str, name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def narrowed(rules: Rules, namespaces: frozenset[str]) -> Rules:
-    """The same rules for a caller that has them in some namespaces only."""
+    """Return the rules limited to some namespaces."""
     if ALL_NAMESPACES in namespaces:
         return rules
     return tuple(part for rule in rules for part in _narrowed(rule, namespaces))
@@ -139,7 +139,7 @@ def _narrowed(rule: RoleRule, namespaces: frozenset[str]) -> Iterable[RoleRule]:
 
 
 def lacking(held: Rules, wanted: Rules) -> RoleRule | None:
-    """The first part of `wanted` that goes beyond `held`; None: all of it is held."""
+    """Return the first part of `wanted` that `held` does not include; None: `held` includes all of it."""
     for rule in wanted:
         for part in _parts(rule):
             if not any(_includes(each, part) for each in held):
@@ -148,7 +148,7 @@ def lacking(held: Rules, wanted: Rules) -> RoleRule | None:
 
 
 def _parts(rule: RoleRule) -> Iterable[RoleRule]:
-    """The rule taken apart: one verb, kind, namespace and name each."""
+    """Yield the rule split into rules of one verb, kind, namespace and name each."""
     for verb in rule.verbs:
         for kind in rule.kinds:
             for namespace in rule.namespaces:
@@ -157,7 +157,7 @@ def _parts(rule: RoleRule) -> Iterable[RoleRule]:
 
 
 def _includes(held: RoleRule, part: RoleRule) -> bool:
-    """A wildcard is held only by a rule with a wildcard: it also stands for what a later version adds.
+    """Return whether a rule includes a part; only a wildcard includes a wildcard, which covers later additions, too.
 
     `read-value` is held by a rule with all verbs on secrets: such a caller can run a task that reads the secret.
     """
@@ -172,12 +172,12 @@ def _includes(held: RoleRule, part: RoleRule) -> bool:
 
 @lru_cache(maxsize=1024)
 def built_in(role: str, namespaces: frozenset[str]) -> Rules:
-    """The rules of a built-in role; nodes, join tokens and components have none: they are checked by what they are."""
+    """Return the rules of a built-in role; empty for nodes, join tokens and components, which are checked by role."""
     return narrowed(BUILT_IN.get(role, ()), namespaces)
 
 
 def rule_text(rule: RoleRule) -> str:
-    """A rule for people, as in `get,list on secret in a, b`."""
+    """Return a rule as text, as in `get,list on secret in a, b`."""
     text = f"{','.join(rule.verbs)} on {','.join(rule.kinds)}"
     text += "" if rule.namespaces == (ALL_NAMESPACES,) else f" in {', '.join(rule.namespaces)}"
     text += "" if rule.names == (ANY,) else f" named {', '.join(rule.names)}"

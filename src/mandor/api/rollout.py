@@ -1,4 +1,4 @@
-"""What somebody orders about a roll-out, as a change of the workload's spec."""
+"""Orders about a rollout (pause, resume, promote, abort, undo) as changes of the workload's spec."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -16,52 +16,56 @@ ORDERS: tuple[str, ...] = get_args(OrderWord)
 
 
 def ordered(workload: Workload, releases: Sequence[Release], word: OrderWord, to: int | None) -> WorkloadSpec:
-    """The spec that carries the order out; `Conflict`: there is nothing that it could mean now."""
+    """Return the spec that carries out the order; raise `Conflict` if it does not apply now."""
     name, spec = workload.meta.name, workload.spec
     if spec.type == "batch":
-        raise Invalid(f"{name} is a {spec.type}: it is not rolled out", hint="`mandor restart` begins it anew")
+        raise Invalid(f"{name} is a {spec.type}, which has no rollouts", hint="`mandor restart` runs it again")
     if to is not None and word != "undo":
-        raise Invalid(f"`to` belongs to an undo, not to a {word}", path="to")
+        raise Invalid(f"`to` is only valid with undo, not with {word}", path="to")
     if word in {"pause", "resume"}:
         return replace(spec, rollout=replace(spec.rollout, paused=word == "pause"))
-    rollout = _known(workload, releases)
+    rollout = _current_rollout(workload, releases)
     if word == "undo":
-        back = _named(workload, releases, to) if to is not None else _before(workload, rollout, releases)
-        return _as_in(workload, back)
+        back = _numbered(workload, releases, to) if to is not None else _last_healthy(workload, rollout, releases)
+        return _with_template_of(workload, back)
     if word == "promote":
         if rollout.phase != "Waiting":
-            raise Conflict(f"no roll-out of {name} waits to be promoted: it is {rollout.phase}", hint=_look(name))
+            raise Conflict(
+                f"no rollout of {name} waits for a promotion: it is {rollout.phase}", hint=_status_hint(name)
+            )
         return replace(spec, rollout=replace(spec.rollout, promoted=rollout.release))
     if rollout.phase not in {"Progressing", "Waiting", "Paused"}:
-        raise Conflict(f"no roll-out of {name} is under way: it is {rollout.phase}", hint=_look(name))
+        raise Conflict(f"no rollout of {name} is in progress: it is {rollout.phase}", hint=_status_hint(name))
     if not any(each != rollout.release for each in rollout.proven):
         raise Conflict(f"{rollout.release} is the first release of {name}: there is none to go back to")
     return replace(spec, rollout=replace(spec.rollout, aborted=rollout.release))
 
 
-def _known(workload: Workload, releases: Sequence[Release]) -> Rollout:
-    """The roll-out of the template as it is, not of one before."""
+def _current_rollout(workload: Workload, releases: Sequence[Release]) -> Rollout:
+    """Return the rollout of the current template; raise `Conflict` if the controller has not started it yet."""
     rollout, name = workload.status.rollout, workload.meta.name
     if rollout is None or not any(
         each.meta.name == rollout.release and is_release_of(each, workload) for each in releases
     ):
-        raise Conflict(f"the newest template of {name} is not taken up yet", hint="try again in a moment")
+        raise Conflict(
+            f"the rollout of the newest template of {name} has not started yet", hint="try again in a few seconds"
+        )
     return rollout
 
 
-def _before(workload: Workload, rollout: Rollout, releases: Sequence[Release]) -> Release:
-    """The last one that was healthy before the one that is, or was to be."""
+def _last_healthy(workload: Workload, rollout: Rollout, releases: Sequence[Release]) -> Release:
+    """Return the last healthy release before the current one."""
     by_name = {each.meta.name: each for each in releases}
     for name in reversed(rollout.proven):
         if name != rollout.release and name in by_name:
             return by_name[name]
     raise Conflict(
         f"no earlier release of {workload.meta.name} was healthy",
-        hint=f"`mandor rollout history {workload.meta.name}` shows all; `--to N` takes any",
+        hint=f"`mandor rollout history {workload.meta.name}` lists all releases; `--to N` selects one",
     )
 
 
-def _named(workload: Workload, releases: Sequence[Release], to: int) -> Release:
+def _numbered(workload: Workload, releases: Sequence[Release], to: int) -> Release:
     found = next((each for each in releases if each.spec.sequence == to), None)
     if found is None:
         there = ", ".join(str(number) for number in sorted(each.spec.sequence for each in releases))
@@ -69,19 +73,19 @@ def _named(workload: Workload, releases: Sequence[Release], to: int) -> Release:
     return found
 
 
-def _as_in(workload: Workload, release: Release) -> WorkloadSpec:
-    """The template of a release, with everything else as it is now."""
+def _with_template_of(workload: Workload, release: Release) -> WorkloadSpec:
+    """Return the spec with the template of a release."""
     spec = workload.spec
     if release.spec.groups == spec.template:
         raise Conflict(
-            f"{release.meta.name} has the template that {workload.meta.name} has now",
-            hint=f"`mandor rollout abort {workload.meta.name}` ends a roll-out that is under way",
+            f"{release.meta.name} has the current template of {workload.meta.name}",
+            hint=f"`mandor rollout abort {workload.meta.name}` ends a rollout in progress",
         )
     if release.spec.groups.keys() != spec.groups.keys():
         raise Conflict(
             f"{release.meta.name} has the groups {', '.join(sorted(release.spec.groups))}, "
             f"and {workload.meta.name} has {', '.join(sorted(spec.groups))} now",
-            hint="apply its manifest instead: a release does not say how many instances a group has",
+            hint="apply its manifest instead: a release does not contain the counts of its groups",
         )
     groups = {name: _group(spec.groups[name], template) for name, template in release.spec.groups.items()}
     return replace(spec, groups=groups, rollout=RolloutOrders(paused=True) if spec.rollout.paused else NO_ORDERS)
@@ -92,5 +96,5 @@ def _group(group: Group, template: GroupTemplate) -> Group:
     return replace(group, **fields)
 
 
-def _look(name: str) -> str:
+def _status_hint(name: str) -> str:
     return f"`mandor rollout status {name}` shows it"

@@ -41,7 +41,7 @@ KINDS = (Node, PriorityClass, Quota, Reservation, Volume, Workload, Release, Ins
 AT_ONCE = LIMITS[Lane.FORECAST].slots
 """Forecasts that are computed at once; one identity holds one slot at most."""
 SECONDS_MOST = 40.0
-"""Time limit of a forecast; its report says that it is incomplete."""
+"""Time limit of a forecast; a report that reaches it is marked as incomplete."""
 CONTENDED_SECONDS_MOST = 10.0
 """Time limit of a forecast while another identity waits for a slot; shorter than the longest wait for a slot."""
 

@@ -1,4 +1,4 @@
-"""Secrets on their way in and out: sealed before anything is stored, opened for the nodes that need them."""
+"""Sealing of secrets before they are stored, and opening for the nodes that need them."""
 
 from mandor.errors import Invalid, Unavailable
 from mandor.lib.sealing import Sealer, Unsealable
@@ -7,13 +7,16 @@ from mandor.model.secret import Secret, SecretSpec, SecretStatus
 
 
 def about(secret: Object, key: str) -> str:
-    """What the value under this key is sealed about."""
+    """Return the context that the value of a key is sealed with."""
     return f"{secret.key} {key}"
 
 
 def sealed(sealer: Sealer | None, stored: Object | None, value: Object, *, counted: bool = True) -> Object:
-    """The secret as it is stored. Values that are the same as before keep their sealed form; `status.changes` is
-    raised if any value differs (`counted`: every server knows that field)."""
+    """Return the secret as it is stored, sealed.
+
+    Unchanged values keep their sealed form, and `status.changes` is incremented if any value differs (`counted`: every
+    server knows that field).
+    """
     if not isinstance(value, Secret):
         return value
     before = stored.spec.sealed if isinstance(stored, Secret) else {}
@@ -22,10 +25,10 @@ def sealed(sealer: Sealer | None, stored: Object | None, value: Object, *, count
         raise Invalid("a secret needs a `value`, or several under `data`", path="spec")
     if sealer is None:
         raise Unavailable("this server has no key for secrets", hint="start it with --secrets-key FILE")
-    # Only a server can seal a text for this secret and key: these values were sealed here, a moment ago or earlier.
+    # Only a server can seal a text for this secret and key.
     own = {key: _opened(sealer, text, about(value, key)) for key, text in value.spec.sealed.items()}
     if any(text is None for text in own.values()):
-        raise Invalid("`sealed` is written by the server; give `value` or `data`", path="spec.sealed")
+        raise Invalid("`sealed` is written by the server; set `value` or `data`", path="spec.sealed")
     old = {key: _opened(sealer, text, about(value, key)) for key, text in before.items()}
     status = stored.status if isinstance(stored, Secret) else SecretStatus()
     if isinstance(stored, Secret) and counted and old != (given or own):
@@ -40,7 +43,7 @@ def sealed(sealer: Sealer | None, stored: Object | None, value: Object, *, count
 
 
 def opened(sealer: Sealer | None, secret: Secret) -> Secret:
-    """The secret with its values, for callers that may read them."""
+    """Return the secret with its values, for callers that may read them."""
     if sealer is None:
         raise Unavailable("this server has no key for secrets")
     try:
@@ -53,7 +56,7 @@ def opened(sealer: Sealer | None, secret: Secret) -> Secret:
 
 
 def blanked(secret: Secret) -> Secret:
-    """The keys alone."""
+    """Return the secret with its keys and without its values."""
     keys = (*secret.spec.sealed, *secret.spec.values)
     return secret.changed(spec=SecretSpec(sealed=dict.fromkeys(keys, "")))
 

@@ -28,7 +28,7 @@ log = logging.getLogger("mandor.keys")
 FEATURE = "sealing-keys"
 BACKOFF = Backoff(first_seconds=5.0, most_seconds=5.0)
 TRIES = 5
-SETTLE_SECONDS = 3.0  # in which other servers learn of a new data key
+SETTLE_SECONDS = 3.0  # until other servers have read a new data key
 YIELD_EVERY = 50  # objects; between them other requests are answered
 HINT = "servers of one cluster share one key: copy `secrets.key` of another server, or name it with --secrets-key"
 
@@ -47,14 +47,14 @@ def _about(cluster: str, key_id: str) -> str:
 
 
 def new_key(master: Sealer, cluster: str, now: float) -> SealingKey:
-    """A data key, sealed under the first master key."""
+    """Return a new data key, sealed under the first master key."""
     key = os.urandom(KEY_BYTES)
     key_id = Sealer(key).key_id
     return SealingKey(id=key_id, sealed=master.seal(key.hex(), _about(cluster, key_id)), created_at=now)
 
 
 def open_keys(master: KeyRing, cluster: str, keys: Sequence[SealingKey]) -> list[Sealer]:
-    """The data keys, the newest first; `Invalid` if one is sealed under a master key that is not here."""
+    """Return the data keys, the newest first; raise `Invalid` if this server lacks the master key of one."""
     found = []
     for each in reversed(keys):
         try:
@@ -69,7 +69,7 @@ def open_keys(master: KeyRing, cluster: str, keys: Sequence[SealingKey]) -> list
 
 
 def check_openable(ring: KeyRing, items: Iterable[Object]) -> None:
-    """`Invalid` if a stored value was sealed with a key that is not on the ring."""
+    """Raise `Invalid` if a stored value was sealed with a key that is not on the ring."""
     for item in items:
         lacking = key_ids(item) - set(ring.key_ids)
         if lacking:
@@ -86,22 +86,22 @@ class Keys:
     def __init__(self, store: Store, master: KeyRing) -> None:
         self._store, self._master = store, master
         self.living: Callable[[], Sequence[Server]] = tuple
-        """The servers of the cluster that live."""
+        """Returns the live servers of the cluster."""
         self.ring = KeyRing(master.sealers)
         self.trouble = ""
-        """Why the cluster's data keys cannot be used; empty: they can."""
+        """The error that prevents the use of the cluster's data keys; empty: none."""
 
     @property
     def master_ids(self) -> tuple[str, ...]:
         return self._master.key_ids
 
     async def begin(self, now: float) -> None:
-        """Make the first data key of a cluster that has none, once every server can use it."""
+        """Create the first data key of a cluster that has none, once every server can use it."""
         if not (await self._cluster()).status.keys:
             await self.add(now)
 
     async def load(self) -> None:
-        """Take the data keys of the cluster; `Invalid` if they, or a sealed value, cannot be opened."""
+        """Load the data keys of the cluster; raise `Invalid` if they, or a sealed value, cannot be opened."""
         self._take(await self._cluster())
         for kind in SEALED:
             check_openable(self.ring, (await self._store.list(kind)).items)
@@ -158,7 +158,7 @@ class Keys:
         await asyncio.sleep(SETTLE_SECONDS)
 
     async def add(self, now: float) -> str:
-        """Make a new data key that seals from now on; its id."""
+        """Create a data key that seals from now on; return its id."""
         for _ in range(TRIES):
             cluster = await self._cluster()
             made = new_key(self._master, cluster.spec.id, now)
@@ -173,7 +173,7 @@ class Keys:
         raise Conflict("the keys for secrets are being changed by another server", hint="try again")
 
     async def reseal(self) -> int:
-        """Seal every stored value with the newest key, one object at a time; how many objects were changed."""
+        """Seal every stored value with the newest key, one object at a time; return the number of changed objects."""
         count = 0
         for kind in SEALED:
             for number, item in enumerate((await self._store.list(kind)).items):
@@ -196,7 +196,7 @@ class Keys:
         return 0
 
     async def drop_unused(self) -> list[str]:
-        """Remove data keys, except the newest, that no stored object names; their ids."""
+        """Delete data keys, except the newest, that no stored object uses; return their ids."""
         used = set()
         cluster = await self._cluster()
         marks = {each.id: f"v1.{each.id}.".encode() for each in cluster.status.keys[:-1]}

@@ -1,4 +1,4 @@
-"""Label selectors: `app=web, tier!=db, zone in (a, b), gpu, !spot`; everything in one must hold."""
+"""Label selectors such as `app=web, tier!=db, zone in (a, b), gpu, !spot`; all terms must match."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ Test = Callable[[Labels], bool]
 @dataclass(frozen=True, slots=True)
 class Selector:
     equal: Mapping[str, str] = field(default_factory=dict)
-    """What a store can select by itself."""
+    """Terms that a store can evaluate itself."""
     tests: tuple[Test, ...] = ()
 
     def __bool__(self) -> bool:
@@ -44,7 +44,7 @@ def parse_selector(text: str) -> Selector:
     if len(terms) > TERMS_MOST:
         raise Invalid(f"a selector has at most {TERMS_MOST} terms; this one has {len(terms)}")
     if ",".join(terms).replace(" ", "") != text.replace(" ", ""):
-        raise Invalid(f"the selector {text[:100]!r} cannot be read", hint=_HINT)
+        raise Invalid(f"the selector {text[:100]!r} is invalid", hint=_HINT)
     equal: dict[str, str] = {}
     tests: list[Test] = []
     for term in terms:
@@ -70,4 +70,4 @@ def _test(term: str) -> Test:
     if found is not None:
         key, wanted = found[2], not found[1]
         return lambda labels: (key in labels) is wanted
-    raise Invalid(f"the selector has a part that cannot be read: {term[:100]!r}", hint=_HINT)
+    raise Invalid(f"the selector has an invalid term: {term[:100]!r}", hint=_HINT)

@@ -1,4 +1,4 @@
-"""Logs, exec and images: a caller waits here, the node's agent dials back, and the two ends are joined."""
+"""Sessions for logs, exec and images: connects a waiting caller with the agent that dials back."""
 
 import asyncio
 import hmac
@@ -25,16 +25,16 @@ from mandor.store.base import Delete, Put, Store
 log = logging.getLogger("mandor.sessions")
 
 STDIN, STDOUT, STDERR, END, RESIZE = range(5)
-"""The first byte of a frame."""
+"""Frame types: the first byte of a frame."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A caller, and the place where its agent's connection arrives."""
+    """A session whose caller waits for the agent's connection."""
 
     session: Session
     identity: str
-    """The caller's."""
+    """Identity of the caller."""
     dialled: asyncio.Future[WebSocket]
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -56,7 +56,7 @@ class Sessions:
     async def dial(
         self, spec: SessionSpec, caller: Caller, namespace: str = DEFAULT_NAMESPACE
     ) -> AsyncIterator[WebSocket]:
-        """Ask the node to dial back; the block has the agent's connection, leaving it ends both."""
+        """Request that the node dials back, and yield the agent's connection; leaving the block ends the session."""
         self._check_room(caller.identity)
         spec = msgspec.structs.replace(spec, server=self._settings.address, secret=secrets.token_hex(32))
         session = Session(meta=Meta(name=secrets.token_hex(8), namespace=namespace), spec=spec)
@@ -69,7 +69,7 @@ class Sessions:
             async with self._revocation.guard(caller), asyncio.timeout(self._settings.session_seconds_most):
                 yield await self._arrived(waiting, spec.node)
         except TimeoutError as error:
-            raise Unavailable("the session has lasted too long") from error
+            raise Unavailable("the session reached its time limit") from error
         finally:
             del self._waiting[name]
             waiting.over.set()
@@ -92,7 +92,7 @@ class Sessions:
         except TimeoutError as error:
             raise Unavailable(
                 f"the node {node} did not answer within {self._settings.dial_seconds:g} s",
-                hint=f"`mandor get node {node}` shows whether it is heard",
+                hint=f"`mandor get node {node}` shows whether it is ready",
                 node=node,
             ) from error
 
@@ -100,13 +100,15 @@ class Sessions:
         try:
             await self._store.commit(Delete(session.key, revision))
         except MandorError as error:
-            log.info("the session %s is left to the garbage: %s", session.meta.name, error)
+            log.info("cannot delete the session %s; garbage collection will: %s", session.meta.name, error)
 
     def check(self, caller: Caller, name: str, secret: str) -> Waiting:
-        """The session this agent may take; `NotFound` or `Forbidden`."""
+        """Return the session that this agent may serve; raise `NotFound` or `Forbidden`."""
         waiting = self._waiting.get(name)
         if waiting is None or waiting.dialled.done():
-            raise NotFound(f"nobody waits for the session {name}", hint="its caller has gone, or it was taken already")
+            raise NotFound(
+                f"no caller waits for the session {name}", hint="the caller disconnected, or an agent already serves it"
+            )
         spec = waiting.session.spec
         if caller.node != spec.node or not hmac.compare_digest(spec.secret, secret):
             raise Forbidden(f"the session {name} is not for {caller.identity}")
@@ -114,7 +116,7 @@ class Sessions:
 
 
 async def hand_over(waiting: Waiting, websocket: WebSocket) -> None:
-    """Give the agent's connection to the caller, and stay until the session is over."""
+    """Pass the agent's connection to the caller, and wait for the end of the session."""
     if waiting.dialled.done():
         await close(websocket)
         return
@@ -124,17 +126,15 @@ async def hand_over(waiting: Waiting, websocket: WebSocket) -> None:
 
 
 HANG_UP_SECONDS = 5.0
-"""So long a caller who was told the end may take to hang up; what it still sends is read meanwhile."""
+"""Time that a caller has to close its connection after the end of a session; its frames are read meanwhile."""
 
 
 async def splice(
     caller: WebSocket, agent: WebSocket, idle_seconds: float, *, check: Callable[[bytes], None] = lambda frame: None
 ) -> None:
-    """Carry frames both ways until the agent tells the end, either end closes, or nothing moved for long.
+    """Relay frames both ways until the agent sends the end, either side closes, or the session is idle for too long.
 
-    One frame each way is in hand.
-
-    `check` sees what the caller sends, and raises to end it.
+    One frame per direction is buffered. `check` receives the caller's frames, and raises to end the session.
     """
     moved = asyncio.Event()
 
@@ -166,7 +166,7 @@ async def splice(
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if down in done and not down.exception():
-            # A connection that is closed with something unread in it breaks, and the last word with it.
+            # Closing a connection with unread data resets it, and the last frame would be lost.
             await asyncio.wait({up}, timeout=HANG_UP_SECONDS)
     finally:
         for task in tasks:
@@ -178,7 +178,7 @@ async def splice(
 
 
 async def receive_frame(websocket: WebSocket) -> bytes | None:
-    """The next frame; None: the other end has closed. Text frames are not part of the protocol."""
+    """Return the next frame; None: the peer has closed. Text frames are not part of the protocol."""
     try:
         message = await websocket.receive()
     except (RuntimeError, WebSocketDisconnect):
@@ -189,7 +189,7 @@ async def receive_frame(websocket: WebSocket) -> bytes | None:
 
 
 async def end_with(websocket: WebSocket, error: MandorError) -> None:
-    """Send why a session ends, to a caller that reads it, and close the connection in any case."""
+    """Send the error that ends a session, without waiting long for a caller that does not read."""
     with suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
         async with asyncio.timeout(HANG_UP_SECONDS):
             await websocket.send_bytes(bytes([END]) + encode_problem(error))
@@ -200,5 +200,5 @@ async def close(websocket: WebSocket, code: int = 1000, reason: str = "") -> Non
         try:
             await websocket.close(code, reason)
         except (RuntimeError, WebSocketDisconnect):
-            # It went away in the same moment.
+            # The peer disconnected at the same moment.
             return

@@ -1,4 +1,4 @@
-"""The cluster as it is, and a change to it, as a scenario that `mandor simulate` runs."""
+"""Scenarios for `mandor simulate` from the current cluster and a change to it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,17 +12,17 @@ from mandor.model.priority import PriorityClass
 from mandor.model.workload import Workload
 
 SETTLE_SECONDS = 120
-"""What is there already is given so long to find its place, before the change comes."""
+"""Simulated time in which the existing workloads are placed before the change is applied."""
 BOOT = "boot"
 
 
 def scenario_of(cluster: Sequence[Object], change: Iterable[Object], *, seconds: int) -> str:
-    """A scenario: the nodes that are ready with the work that there is, then the change, then so many seconds."""
+    """Return a scenario: ready nodes with the existing workloads, then the change, then `seconds` of simulated time."""
     nodes = [each for each in cluster if isinstance(each, Node) and each.status.phase is NodePhase.READY]
     if not nodes:
-        raise Invalid("no node is ready, so nothing can be simulated", hint="give a scenario with nodes of its own")
+        raise Invalid("no node is ready to simulate", hint="send a scenario that defines its own nodes")
     there = sorted(filter(_counts, cluster), key=lambda each: (isinstance(each, Workload), each.meta.created_at))
-    told = [each for each in nodes if each.spec != NodeSpec()]
+    changed = [each for each in nodes if each.spec != NodeSpec()]
     timeline = [
         {"at": "0s", "phase": "as it is"},
         {"at": f"{SETTLE_SECONDS}s", "phase": "with the change", "submit": [_manifest(each) for each in change]},
@@ -31,7 +31,7 @@ def scenario_of(cluster: Sequence[Object], change: Iterable[Object], *, seconds:
         {
             "name": "the cluster as it is, and a change",
             "nodes": [_node(each) for each in nodes],
-            "workloads": [_manifest(each) for each in (*told, *there)],
+            "workloads": [_manifest(each) for each in (*changed, *there)],
             "timeline": timeline,
             "end": f"{SETTLE_SECONDS + seconds}s",
         }
@@ -43,7 +43,7 @@ def _counts(value: Object) -> bool:
 
 
 def _manifest(value: Object) -> dict[str, Any]:
-    """As somebody would write it."""
+    """Return the object as a manifest."""
     meta = {"name": value.meta.name, "namespace": value.meta.namespace, "labels": dict(value.meta.labels)}
     plain = to_plain(value)
     return {"kind": value.kind, "meta": {key: each for key, each in meta.items() if each}, "spec": plain["spec"]}
@@ -66,7 +66,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def scenario_in(text: str) -> bool:
-    """Whether this is a scenario, and no manifest; `Invalid` if it wants files of the server."""
+    """Return whether a text is a scenario rather than a manifest; raise `Invalid` if it names files."""
     try:
         documents = load_all(text)
     except Malformed:
@@ -79,18 +79,18 @@ def scenario_in(text: str) -> bool:
 
 
 def _check_contained(scenario: Map) -> None:
-    """The server's files are not the caller's business."""
-    happenings = [each for each in _list(scenario.get("timeline")) if isinstance(each, Map)]
-    for part in (scenario.get("workloads"), *(each.get("submit") for each in happenings)):
+    """Raise `Invalid` if a scenario names files, which would be files of the server."""
+    steps = [each for each in _list(scenario.get("timeline")) if isinstance(each, Map)]
+    for part in (scenario.get("workloads"), *(each.get("submit") for each in steps)):
         for entry in _list(part):
             if isinstance(entry, Map) and "file" in entry:
-                hint = "write the manifest itself there, or run `mandor simulate` beside the files"
-                raise Invalid("a scenario that is sent names no files", hint=hint, line=entry.lines.get("file"))
+                hint = "put the manifest into the scenario, or run `mandor simulate` on the machine that has the files"
+                raise Invalid("a scenario for a server must not name files", hint=hint, line=entry.lines.get("file"))
     strategies = scenario.get("strategies")
     for strategy in strategies.values() if isinstance(strategies, Map) else ():
         if isinstance(strategy, Map) and "profile" in strategy:
-            hint = "`mandor simulate` runs beside the file"
-            raise Invalid("a scenario that is sent names no files", hint=hint, line=strategy.lines.get("profile"))
+            hint = "run `mandor simulate` on the machine that has the file"
+            raise Invalid("a scenario for a server must not name files", hint=hint, line=strategy.lines.get("profile"))
 
 
 def _list(value: Any) -> list[Any]:

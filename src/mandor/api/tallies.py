@@ -1,4 +1,4 @@
-"""Tallies: what groups whose count follows their load use on the nodes that this server hears, summed up."""
+"""Tallies: sums the usage of autoscaled groups over the nodes that send heartbeats to this server."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import is_
@@ -9,31 +9,31 @@ from mandor.model.workload import Workload
 from mandor.store.base import Delete, Put, Store, Write
 
 TALLY_SECONDS = 5.0
-"""No more often than that; agents measure every ten seconds, more or less."""
+"""Shortest time between two writes; agents measure about every ten seconds."""
 GROUPS_MOST = 1000
-"""In one object; more of them take several."""
+"""Groups per stored object."""
 
 
 class Tallies:
-    """Takes what nodes report, keeps of it what somebody asks for, and says what is to be written."""
+    """Collects the reports of nodes about autoscaled groups, and returns the writes of their sums."""
 
     def __init__(self, server_id: str) -> None:
         self._server_id = server_id
-        self._asked: frozenset[str] = frozenset()
-        self._asked_by: Sequence[object] = ()
-        """The workloads that it follows from."""
+        self._groups: frozenset[str] = frozenset()
+        self._workloads: Sequence[object] = ()
+        """The workloads that `_groups` was computed from."""
         self._by_node: dict[str, dict[str, GroupUsage]] = {}
         self._due_at = 0.0
-        self._any = True
-        """Whether there is one of ours in the store, for all we know."""
+        self._may_be_stored = True
+        """Whether the store may hold a tally of this server."""
 
-    def heard(self, node: str, instances: Mapping[str, InstanceUsage]) -> None:
-        if not self._asked:
+    def record(self, node: str, instances: Mapping[str, InstanceUsage]) -> None:
+        if not self._groups:
             return
         used: dict[str, GroupUsage] = {}
         for name, each in instances.items():
             group = name.rpartition("-")[0]
-            if group in self._asked and not each.warming:
+            if group in self._groups and not each.warming:
                 one = GroupUsage(1, each.cpu_milli, each.memory_bytes)
                 used[group] = used[group] + one if group in used else one
         if used:
@@ -45,18 +45,18 @@ class Tallies:
         self._by_node.pop(node, None)
 
     async def writes(self, store: Store, now: float) -> list[Write]:
-        """What has changed since it was stored; nothing until it is time again."""
+        """Return the writes of changed tallies; empty until `TALLY_SECONDS` have passed."""
         if now < self._due_at:
             return []
         self._due_at = now + TALLY_SECONDS
         workloads = (await store.list(Workload.kind)).items
-        if not _same(workloads, self._asked_by):
-            self._asked, self._asked_by = frozenset(_scaled(workloads)), workloads
-        if not (self._asked or self._any):
+        if not _same(workloads, self._workloads):
+            self._groups, self._workloads = frozenset(_scaled(workloads)), workloads
+        if not (self._groups or self._may_be_stored):
             return []
         stored = {each.meta.name: each for each in await self.stored(store)}
         wanted = dict(self._wanted())
-        self._any = bool(stored or wanted)
+        self._may_be_stored = bool(stored or wanted)
         writes: list[Write] = [Delete(each.key, each.meta.version) for n, each in stored.items() if n not in wanted]
         for name, spec in wanted.items():
             known = stored.get(name)
@@ -72,7 +72,7 @@ class Tallies:
         sums: dict[str, GroupUsage] = {}
         for used in self._by_node.values():
             for group, each in used.items():
-                if group in self._asked:
+                if group in self._groups:
                     sums[group] = sums[group] + each if group in sums else each
         names = sorted(sums)
         for number, start in enumerate(range(0, len(names), GROUPS_MOST)):
@@ -81,7 +81,7 @@ class Tallies:
 
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:
-    """The very same objects, which nobody changes."""
+    """Return whether both sequences hold the same objects, which are immutable."""
     return some is others or (len(some) == len(others) and all(map(is_, some, others)))
 
 

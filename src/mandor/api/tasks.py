@@ -1,4 +1,4 @@
-"""Tasks as callers see them: who may ask, whether there is such a pool, how many are under way."""
+"""VmRequestIntake: accepts requests for virtual machines."""
 
 from dataclasses import dataclass, field
 
@@ -17,21 +17,21 @@ from mandor.store.base import Put, Store
 from mandor.store.batching import BatchingStore
 
 OPEN_MOST = 100_000
-"""So many tasks may be under way; who comes then is told to slow down."""
-LOOK_SECONDS = 2.0
-"""What is known of pools and of tasks under way may be so old."""
+"""Requests that may be in progress at once."""
+REFRESH_SECONDS = 2.0
+"""Age at which the cached pools and the number of open requests are read again."""
 
 
 @dataclass(slots=True)
-class TaskDesk:
-    """Takes tasks in; what it has to know of the cluster for that is looked up now and then, not for each."""
+class VmRequestIntake:
+    """Checks and stores requests; pools and the number of open requests are cached."""
 
     store: Store
     clock: Clock
     auditor: Auditor
     _gathered: Store = field(init=False)
-    """Those who ask at the same moment are stored together."""
-    _looked_at: float = field(default=float("-inf"), init=False)
+    """Combines concurrent requests into one commit."""
+    _refreshed_at: float = field(default=float("-inf"), init=False)
     _pools: frozenset[str] = field(default=frozenset(), init=False)
     _open: int = field(default=0, init=False)
 
@@ -39,14 +39,18 @@ class TaskDesk:
         self._gathered = BatchingStore(self.store)
 
     async def take(self, caller: Caller, spec: VmRequestSpec, namespace: str, address: str) -> VmRequest:
-        """Stored when this returns."""
+        """Store a request and return it."""
         check_may_place(caller, namespace)
         await self.check_pool(spec.pool)
         if self._open >= OPEN_MOST:
-            raise TooMany(f"{self._open:,} tasks are under way", hint="slow down and try again", seconds=LOOK_SECONDS)
+            raise TooMany(
+                f"{self._open:,} requests for virtual machines are in progress",
+                hint="slow down and try again",
+                seconds=REFRESH_SECONDS,
+            )
         self._open += 1
         now = self.clock.now()
-        first = Step("Queued", now, f"asked for by {caller.identity}")
+        first = Step("Queued", now, f"requested by {caller.identity}")
         task = VmRequest(
             meta=Meta(name=random_uuid(), namespace=namespace),
             spec=spec,
@@ -57,18 +61,18 @@ class TaskDesk:
         return task
 
     async def check_pool(self, pool: str) -> None:
-        await self._look()
+        await self._refresh()
         if pool not in self._pools:
-            await self._look(again=True)
+            await self._refresh(again=True)
         if pool not in self._pools:
-            hint = did_you_mean(pool, self._pools) if self._pools else "there are no machines yet"
+            hint = did_you_mean(pool, self._pools) if self._pools else "no machine has joined yet"
             raise Invalid(f"there is no pool {pool}", hint=hint, path="pool")
 
-    async def _look(self, *, again: bool = False) -> None:
+    async def _refresh(self, *, again: bool = False) -> None:
         now = self.clock.monotonic()
-        if not again and now - self._looked_at < LOOK_SECONDS:
+        if not again and now - self._refreshed_at < REFRESH_SECONDS:
             return
-        self._looked_at = now
+        self._refreshed_at = now
         nodes = (await self.store.list(Node.kind)).items
         self._pools = frozenset(each.spec.pool for each in nodes if isinstance(each, Node))
         tasks = (await self.store.list(VmRequest.kind)).items

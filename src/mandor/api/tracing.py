@@ -1,4 +1,4 @@
-"""The span of a request: in the caller's trace if it has one, and for what changes the cluster in any case."""
+"""Spans of requests: always for changes by users, otherwise only if the request continues a trace."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +15,10 @@ from mandor.telemetry.tracer import Tracer
 
 @contextmanager
 def request_span(tracer: Tracer, request: Request, operation: Operation, caller: Caller) -> Iterator[None]:
-    """Names after OpenTelemetry's conventions for HTTP servers. What others ask all day long, heartbeats and lists,
-    begins no trace."""
+    """Record the span of a request, with the attributes of OpenTelemetry's conventions for HTTP servers.
+
+    Reads and requests of the cluster's own parts start no trace.
+    """
     parent = parse_header(header(request.headers, b"traceparent"))
     if parent is None and (operation.method == "GET" or not caller.user):
         yield

@@ -1,4 +1,4 @@
-"""The web panel's files: read once, served as they are; a page of it loads nothing from elsewhere."""
+"""Static files of the web panel; its pages load nothing from other origins."""
 
 from functools import cache
 from importlib.resources import files
@@ -16,13 +16,13 @@ _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".
 
 
 class Panel:
-    """Everything under `/ui/`."""
+    """Serves the files under `/ui/`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"].get("rest", "") or "index.html"
         content = panel_files().get(name) if scope["method"] in {"GET", "HEAD"} else None
         if content is None:
-            await send_problem(send, NotFound(f"the panel has no {name[:200]}", hint="it begins at /ui/"))
+            await send_problem(send, NotFound(f"the panel has no file {name[:200]}", hint="the panel starts at /ui/"))
             return
         headers = (
             (b"content-type", content_type(name).encode()),
@@ -34,7 +34,7 @@ class Panel:
 
 
 class ToPanel:
-    """`/` and `/ui` lead there."""
+    """Redirects `/` and `/ui` to the panel."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_reply(send, Reply(307, ((b"location", b"/ui/"),), b""))
@@ -42,7 +42,7 @@ class ToPanel:
 
 @cache
 def panel_files() -> dict[str, bytes]:
-    """By path; only what is there can be asked for."""
+    """Return all files of the panel by path."""
     root = files("mandor.ui") / "static"
     found = {each.name: each.read_bytes() for each in root.iterdir() if each.is_file()}
     pages = root / "pages"

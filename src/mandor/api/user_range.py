@@ -1,4 +1,4 @@
-"""Gives each namespace user ids of its own, which no other namespace has at the same time."""
+"""Assigns each namespace a range of user ids of its own."""
 
 import logging
 from collections.abc import Sequence
@@ -19,13 +19,15 @@ BATCH = 50
 
 
 async def with_users(store: Store, writes: Sequence[Write]) -> tuple[list[Write], list[Put]]:
-    """The writes, with user ids for the namespaces among them that have none; and the write of the cluster object that
-    makes two servers that choose at the same time conflict."""
+    """Return the writes with user ids for new namespaces, and a write of the cluster object.
+
+    The write of the cluster object makes two servers conflict that assign ids at the same time.
+    """
     if not any(isinstance(write, Put) and _lacks(write.value) for write in writes):
         return list(writes), []
     cluster = await store.get(KEY)
     if not isinstance(cluster, Cluster):
-        raise Unavailable("the store does not say yet which cluster it holds")
+        raise Unavailable("the store contains no cluster object yet")
     taken = {each.status.first_user for each in (await store.list(Namespace.kind)).items if isinstance(each, Namespace)}
     start = cluster.status.next_user
     found: list[Write] = []
@@ -41,8 +43,7 @@ async def with_users(store: Store, writes: Sequence[Write]) -> tuple[list[Write]
 
 
 async def ensure_users(store: Store) -> None:
-    """Give user ids to namespaces that were stored by a version without levels, and the level that they had in effect:
-    `privileged`."""
+    """Assign user ids and the level `privileged` to namespaces that a version without levels has stored."""
     failures = 0
     while old := [each for each in (await store.list(Namespace.kind)).items if _lacks(each)]:
         puts = [

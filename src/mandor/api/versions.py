@@ -1,4 +1,4 @@
-"""Who may talk to this server, and what may be written, while versions are mixed."""
+"""Checks for clusters with mixed versions: version skew of clients, and fields that not every server knows."""
 
 from collections.abc import Callable
 
@@ -13,24 +13,25 @@ _VERSION = b"x-mandor-version"
 
 
 def check_skew(headers: Headers) -> None:
-    """Raise `Unsupported` for a client that says it is of a version too far from this one."""
+    """Raise `Unsupported` for a client whose version differs too much from the server's."""
     version = header(headers, _VERSION)
     if version is None or compatible(__version__, version):
         return
     older = "the servers" if newer(__version__, version) else "the client"
     raise Unsupported(
-        f"the server is version {__version__}, its client {version[:40]}: they may differ by {SKEW_MOST} minor version",
+        f"the server has version {__version__}, the client {version[:40]}: "
+        f"they may differ by {SKEW_MOST} minor version",
         hint=f"upgrade {older}, one minor version at a time",
         server=__version__,
     )
 
 
 def note_newer(error: MandorError, headers: Headers) -> None:
-    """Say so if what is wrong may only be too new for this server."""
+    """Extend the hint of an error if the client is newer than this server, which may be its cause."""
     version = header(headers, _VERSION)
     if isinstance(error, Invalid) and version is not None and newer(__version__, version):
-        told = f"this server is version {__version__}, its client {version[:40]}: it may not know all of it yet"
-        error.hint = f"{error.hint}; {told}" if error.hint else told
+        note = f"the client ({version[:40]}) is newer than this server ({__version__}), which may not support this yet"
+        error.hint = f"{error.hint}; {note}" if error.hint else note
 
 
 def check_known(value: Object, everywhere: Callable[[], frozenset[str]]) -> None:

@@ -1,4 +1,4 @@
-"""Watches and snapshots over HTTP: lines of JSON, one chunk for all that has arrived."""
+"""Watches and snapshots over HTTP: lines of JSON, sent in chunks."""
 
 import asyncio
 import logging
@@ -9,14 +9,14 @@ from functools import partial
 
 from starlette.types import Receive, Send
 
-from mandor.api.access import SECRETIVE, Sight, redacted
+from mandor.api.access import SECRETIVE, ReadScope, redacted
 from mandor.api.caller import Caller
 from mandor.api.http.request import send_problem
 from mandor.api.labels import Select
 from mandor.api.operation import NDJSON
+from mandor.api.order_dependencies import OrderDependencySender
 from mandor.api.parts import ApiParts
 from mandor.api.revocation import ENDS
-from mandor.api.supplies import Supplier
 from mandor.api.wire import error_line, line_of
 from mandor.errors import MandorError
 from mandor.lib.at_once import Waits, at_once
@@ -28,13 +28,12 @@ from mandor.store.feed import Watch
 log = logging.getLogger("mandor.api")
 
 CHUNK = 50
-"""So many lines are sent at once at most."""
+"""Lines per chunk."""
 PIECE_BYTES = 128 * 1024
-"""What is longer than that together is sent line by line: each waits until the caller has read most of what came
-before."""
-CHECK_SECONDS = 10.0
-LAST_WORDS_SECONDS = 5.0
-"""How long the caller may take to read why its watch ends."""
+"""A larger chunk is sent line by line, and each line waits until the client has read most of the ones before."""
+CHECK_SECONDS = 10.0  # between two checks of the caller's token
+LAST_LINE_SECONDS = 5.0
+"""Time that a client has to read the error that ends its watch."""
 START = {
     "type": "http.response.start",
     "status": 200,
@@ -49,35 +48,35 @@ START = {
 
 @dataclass(slots=True)
 class WatchStream:
-    """One watcher's answer."""
+    """The response to one watch request."""
 
     parts: ApiParts
     caller: Caller
     kind: str | None
-    sight: Sight
+    scope: ReadScope
     select: Select
     since: int
     supplies: bool = False
 
     async def open(self) -> "OpenWatch":
-        """Begin to watch; raises what the store says before the answer has begun."""
+        """Start the watch; errors of the store are raised before the response begins."""
         self.parts.streams.check(self.caller.identity)
-        changes = self.parts.store.watch(self.kind, since=self.since, where=self.sight.where)
+        changes = self.parts.store.watch(self.kind, since=self.since, where=self.scope.where)
         first = await anext(changes)
         return OpenWatch(self, changes, first)
 
     @property
     def plain(self) -> bool:
-        """Whether this watcher sees exactly what the store gives."""
-        if self.sight.shows is not None or self.select.selector:
+        """Whether the caller may read every change of the store's watch, unredacted."""
+        if self.scope.shows is not None or self.select.selector:
             return False
-        where = self.sight.where
+        where = self.scope.where
         secretive = (where.kinds if self.kind is None and where.kinds else {self.kind}) & SECRETIVE
-        # A node may know the secrets of the sessions that are dialled back from it.
+        # A node may read the secrets of the sessions that it dials back.
         return not secretive or (secretive == {"session"} and bool(where.node) and where.node == self.caller.node)
 
     async def narrowed(self, changes: Sequence[Change]) -> list[Change]:
-        """What this watcher sees of these changes."""
+        """Return the changes as the caller may read them."""
         found = []
         for change in changes:
             if change.bookmark:
@@ -92,7 +91,7 @@ class WatchStream:
         return found
 
     def _seen(self, value: Object | None) -> Object | None:
-        if value is None or (self.sight.shows is not None and not self.sight.shows(value)):
+        if value is None or (self.scope.shows is not None and not self.scope.shows(value)):
             return None
         return redacted(value, self.caller) if self.select.matches(value) else None
 
@@ -111,23 +110,23 @@ class OpenWatch:
             await send(START)
             begun = True
             if isinstance(self.changes, Watch):
-                self.changes.on_idle(partial(self._tell_at_once, send))
+                self.changes.on_idle(partial(self._send_bookmark, send))
             try:
                 await self._send_all(send)
             except MandorError as error:
                 await _send(send, error_line(error))
 
         try:
-            # When the server stops, the answer ends as it should: the caller resumes elsewhere.
+            # When the server stops, the response ends normally, and the client resumes at another server.
             try:
                 await self.stream.parts.streams.run(receive, work, self.stream.caller)
             except ENDS as error:
                 if not begun:
                     await send_problem(send, error)
                     return
-                # A caller that does not read is not waited for.
+                # Do not wait for a client that does not read.
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    async with asyncio.timeout(LAST_LINE_SECONDS):
                         await _send(send, error_line(error))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
@@ -135,17 +134,19 @@ class OpenWatch:
             if closing is not None:
                 await closing()
 
-    def _tell_at_once(self, send: Send, bookmark: Change) -> bool:
-        """Thousands of streams have nothing to tell most of the time, and no task is woken for it. False: this one is
-        not to be told just so."""
+    def _send_bookmark(self, send: Send, bookmark: Change) -> bool:
+        """Send a bookmark without waking the stream's task, because most of thousands of streams are idle.
+
+        Return False if the task has to handle it.
+        """
         stream = self.stream
-        if stream.sight.still is not None:
+        if stream.scope.recheck is not None:
             return False
         try:
-            at_once(stream.parts.auth.check_still(stream.caller))
+            at_once(stream.parts.auth.check_valid(stream.caller))
             at_once(_send(send, line_of(bookmark)))
         except (MandorError, Waits):
-            # The token was revoked, or the caller reads too slowly: the task sees to both.
+            # The token was revoked, or the client reads too slowly: the task handles both.
             return False
         return True
 
@@ -154,22 +155,22 @@ class OpenWatch:
         batch = self.first
         self.first = ()
         checked = parts.clock.monotonic()
-        supplier = Supplier(parts.supplies) if self.stream.supplies else None
+        sender = OrderDependencySender(parts.order_dependencies) if self.stream.supplies else None
         while True:
             now = parts.clock.monotonic()
             if now - checked > CHECK_SECONDS or batch[-1].bookmark:
-                # A token that was revoked ends its watches, too.
+                # A revoked token ends its watches, too.
                 checked = now
-                await parts.auth.check_still(self.stream.caller)
-                if self.stream.sight.still is not None:
-                    await self.stream.sight.still()
+                await parts.auth.check_valid(self.stream.caller)
+                if self.stream.scope.recheck is not None:
+                    await self.stream.scope.recheck()
             if not plain:
                 batch = await self.stream.narrowed(batch)
             for start in range(0, len(batch), CHUNK):
                 part = batch[start : start + CHUNK] if len(batch) > CHUNK else batch
                 lines = [change.line or line_of(change) for change in part]
-                if supplier is not None:
-                    lines = [*await supplier.lines(part), *lines]
+                if sender is not None:
+                    lines = [*await sender.lines(part), *lines]
                 await _send_lines(send, lines)
             batch = ()
             try:
@@ -193,9 +194,9 @@ async def _send(send: Send, data: bytes) -> None:
 
 
 async def send_snapshot(
-    parts: ApiParts, listing: Listing, sight: Sight, select: Select, caller: Caller, receive: Receive, send: Send
+    parts: ApiParts, listing: Listing, scope: ReadScope, select: Select, caller: Caller, receive: Receive, send: Send
 ) -> None:
-    """`{revision}`, the objects, and `{end: count}`, without which a snapshot is not whole."""
+    """Send `{revision}`, the objects, and `{end: count}`, without which a snapshot is incomplete."""
 
     async def work() -> None:
         await send(START)
@@ -205,12 +206,12 @@ async def send_snapshot(
             lines = [
                 encode(redacted(value, caller))
                 for value in listing.items[start : start + CHUNK]
-                if (sight.shows is None or sight.shows(value)) and select.matches(value)
+                if (scope.shows is None or scope.shows(value)) and select.matches(value)
             ]
             count += len(lines)
             if lines:
                 await _send_lines(send, [line + b"\n" for line in lines])
-            await asyncio.sleep(0)  # a caller that reads fast makes no pause by itself
+            await asyncio.sleep(0)  # a fast client never makes the stream pause
         await _send(send, b'{"end":%d}\n' % count)
 
     await parts.streams.run(receive, work, caller)

@@ -1,4 +1,4 @@
-"""Changes and writes as they go over the wire: one line of JSON each."""
+"""Wire format of changes and writes: one line of JSON each."""
 
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ from mandor.store.base import OPERATIONS_MOST, Change, Check, Delete, Put, Write
 
 
 def line_of(change: Change) -> bytes:
-    """Its line, made once for all watchers."""
+    """Return the line of a change, encoded once for all watchers."""
     line = change.line
     if line is None:
         before = encode(change.before) if change.before is not None else b"null"
@@ -42,7 +42,7 @@ class Target(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WireWrite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Exactly one of the three."""
+    """A write: exactly one of `put`, `delete` and `check`."""
 
     put: msgspec.Raw = msgspec.Raw()
     delete: Target | None = None
@@ -65,7 +65,7 @@ class WireWrite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class WriteShape(Struct, frozen=True, forbid_unknown_fields=True):
-    """Exactly one of the three."""
+    """A write: exactly one of `put`, `delete` and `check`."""
 
     put: dict[str, Any] | None = None
     """A whole object; its meta.version is the one it replaces, 0 for a new one."""

@@ -1,4 +1,4 @@
-"""One writer per field: which identity may change which field of which kind."""
+"""Field ownership: the fields of each kind that a caller may write."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -19,7 +19,7 @@ from mandor.model.role import ANY, WRITES
 from mandor.model.workload import Workload, WorkloadStatus
 
 EXISTENCE = "existence"
-"""Creating, deleting, or putting another object in its place."""
+"""Pseudo-field for creating, deleting or replacing an object."""
 
 Fields = frozenset[str]
 Rights = Mapping[str, Fields]
@@ -32,7 +32,7 @@ _PEOPLE: Rights = {
     "secret": _WHOLE | {"status.changes"},  # the server counts: `completed` replaces what a caller writes there
     "instance": frozenset({"spec.stop"}),
 }
-"""The fields that people write; which of these objects a caller may create, update and delete, its rules decide."""
+"""Fields that users write; their rules decide which objects they may create, update and delete."""
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}"
     for name in (
@@ -97,7 +97,7 @@ _FIRST: Mapping[type[msgspec.Struct], dict[str, Any]] = {
 }
 
 _COMPONENTS: Mapping[str, Rights] = {"component:scheduler": _SCHEDULER, "component:controllers": _CONTROLLERS}
-"""Components with a name of their own write only their fields; any other stands for the whole control plane."""
+"""Fields of components by identity; other component tokens stand for the whole control plane."""
 
 
 def rights_of(caller: Caller) -> Rights:
@@ -112,14 +112,16 @@ def rights_of(caller: Caller) -> Rights:
 
 
 def check_kind(caller: Caller, kind: str) -> None:
-    """Raise `Forbidden` if the caller writes nothing of this kind, whatever it is."""
+    """Raise `Forbidden` if the caller may not write any object of this kind."""
     if kind not in rights_of(caller):
         raise Forbidden(f"{caller.identity} ({caller.role}) may not write {KINDS[kind].plural}", role=caller.role)
 
 
 def check_reach(caller: Caller, key: Key) -> None:
-    """Raise `Forbidden` if the caller may not write this key, whatever is stored there: it is called before anything is
-    read, so that an answer tells nothing about objects that the caller may not see."""
+    """Raise `Forbidden` if the caller may not write this key.
+
+    Called before the object is read, so that the answer reveals nothing about objects that the caller may not read.
+    """
     check_kind(caller, key.kind)
     if not caller.user:
         return
@@ -129,7 +131,7 @@ def check_reach(caller: Caller, key: Key) -> None:
 
 
 def check_write(caller: Caller, before: Object | None, after: Object | None) -> None:
-    """Raise `Forbidden`, with the field, unless every field that changes is the caller's to write."""
+    """Raise `Forbidden`, naming the field, unless the caller may write every changed field."""
     value = after if after is not None else before
     assert value is not None
     fields = rights_of(caller).get(value.kind, frozenset())
@@ -150,7 +152,9 @@ def check_write(caller: Caller, before: Object | None, after: Object | None) -> 
     if caller.identity == "component:scheduler" and isinstance(before, Instance) and isinstance(after, Instance):
         _check_bind(before, after)
     if caller.identity == "component:controllers" and isinstance(after, Node) and not after.meta.uid:
-        raise Forbidden(f"{value.key} is not made by controllers: a node joins", field=EXISTENCE, key=value.key)
+        raise Forbidden(
+            f"{value.key} cannot be created by controllers: nodes join by themselves", field=EXISTENCE, key=value.key
+        )
     if caller.identity == "component:controllers" and isinstance(value, Workload):
         _check_run(before, after, value)
 
@@ -160,7 +164,7 @@ _PARTIAL = ("scale", "rollout", "drain")
 
 
 def _check_rules(caller: Caller, before: Object | None, after: Object | None, changed: list[str]) -> None:
-    """An update must be allowed on the object as it is, and as it becomes."""
+    """Raise `Forbidden` unless the rules allow the update on both the stored and the new object."""
     verbs = _verbs_of(before, after, changed)
     for value in (before, after):
         if value is not None and not any(allowed_on(caller.held, verb, value) for verb in verbs):
@@ -173,7 +177,7 @@ def _check_rules(caller: Caller, before: Object | None, after: Object | None, ch
 
 
 def _verbs_of(before: Object | None, after: Object | None, changed: list[str]) -> tuple[str, ...]:
-    """The verbs of which one is needed; the first of them always suffices."""
+    """Return the verbs of which the caller needs one; the first is the general one."""
     if before is None:
         return ("create",)
     if after is None or (isinstance(after, Instance) and changed == ["spec.stop"]):
@@ -191,7 +195,7 @@ def _verbs_of(before: Object | None, after: Object | None, changed: list[str]) -
 
 
 def changed_fields(before: Object | None, after: Object | None) -> list[str]:
-    """`existence`, `meta.labels`, `spec.node`, `status.phase` …, in the order of the fields."""
+    """Return the changed fields in order: `existence`, `meta.labels`, `spec.node`, `status.phase` …"""
     if after is None:
         return [EXISTENCE]
     base = before
@@ -220,52 +224,54 @@ def _differs(kind: type[msgspec.Struct], old: Any, new: Any, name: str) -> bool:
 
 @cache
 def _defaults(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """What a new object says of a field without anybody having written it."""
+    """Return the default values of the fields of a new object."""
     found = {each.name: each.default for each in msgspec.structs.fields(kind) if each.default is not msgspec.NODEFAULT}
     found |= {
         each.name: each.default_factory()
         for each in msgspec.structs.fields(kind)
         if each.default_factory is not msgspec.NODEFAULT
     }
-    # A new object is in some phase, and these are the ones it begins with.
+    # Phases have no default in the struct: these are the initial ones.
     return found | _FIRST.get(kind, {})
 
 
 def _check_node(caller: Caller, before: Object | None, after: Object | None, value: Object) -> None:
     if value.node != caller.node or (before is not None and before.node != caller.node):
-        raise Forbidden(f"{value.key} is no business of {caller.identity}", key=value.key)
+        raise Forbidden(f"{value.key} does not belong to {caller.identity}", key=value.key)
     if isinstance(before, Instance) and isinstance(after, Instance):
         check_move(before, after)
     if isinstance(after, Event) and after.spec.about.startswith("node ") and after.spec.about != f"node {caller.node}":
-        raise Forbidden(f"an event about {after.spec.about} is no business of {caller.identity}")
+        raise Forbidden(f"{caller.identity} may not write an event about {after.spec.about}")
 
 
 def check_move(before: Instance, after: Instance) -> None:
     if not may_move(before.phase, after.phase):
         raise Invalid(
-            f"{before.meta.name} cannot go from {before.phase} to {after.phase}",
-            hint="phases only move as the table of phases says",
+            f"{before.meta.name} cannot change from {before.phase} to {after.phase}",
+            hint="see the table of phases for the allowed changes",
             key=before.key,
         )
 
 
 def _check_bind(before: Instance, after: Instance) -> None:
     if before.spec.node and after.spec.node != before.spec.node:
-        raise Forbidden(f"{before.key} has the node {before.spec.node}, and a node is given once", field="spec.node")
+        raise Forbidden(
+            f"{before.key} already has the node {before.spec.node}, which cannot be changed", field="spec.node"
+        )
     check_move(before, after)
 
 
 def _check_run(before: Object | None, after: Object | None, value: Workload) -> None:
-    """Controllers make and delete the runs of a schedule, and count by load; what a workload says is its author's."""
+    """Raise `Forbidden` unless controllers write a run of a schedule, or the count of an autoscaled group."""
     made = [field for field in changed_fields(before, after) if not field.startswith("status")]
     if made == ["spec.groups"] and _only_counts(before, after):
         return
     if made and not (value.spec.run_of and EXISTENCE in made):
-        raise Forbidden(f"{value.key} is no run of a schedule: people write it", field=made[0], key=value.key)
+        raise Forbidden(f"{value.key} is not a run of a schedule: only users write it", field=made[0], key=value.key)
 
 
 def _only_counts(before: Object | None, after: Object | None, *, follow: bool = True) -> bool:
-    """Return whether only counts differ; `follow`: only those of groups that follow their load."""
+    """Return whether only counts differ; `follow`: only those of autoscaled groups."""
     if not isinstance(before, Workload) or not isinstance(after, Workload):
         return False
     new = after.spec.groups
@@ -286,7 +292,7 @@ def _verb(before: Object | None, after: Object | None) -> str:
 
 def _hint(kind: str, field: str) -> str:
     if kind == "instance" and field == EXISTENCE:
-        return "instances are made by their workload: apply a workload, or scale it"
+        return "instances are created by their workload: apply or scale the workload"
     if field.startswith("status"):
-        return "status is written by whoever observes it, never by users"
-    return "every field has one writer"
+        return "the status is written by agents and controllers, not by users"
+    return "another component owns this field"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mandor import __version__
-from mandor.api.access import sight
+from mandor.api.access import read_scope
 from mandor.api.admission import Reference, admit, check_deletable, completed, known_engines
 from mandor.api.allowance import check_neighbour_namespaces
 from mandor.api.caller import Caller
@@ -100,10 +100,11 @@ class WriteChecker:
         check_pool(before, value)
         if not self._forecast:
             await check_grants(parts.store, caller, value, self._pending.values())
-        check_outward(parts, value)
         if self._engines is None:
             self._engines = await known_engines(parts.store, parts.settings.engines)
-        return CheckedWrite(Put(value), before, tuple(await admit(value, self._engines, self._pending)))
+        references = await admit(value, self._engines, self._pending)
+        check_outward(parts, value)
+        return CheckedWrite(Put(value), before, tuple(references))
 
 
 async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *, along: Sequence[Write] = ()) -> int:
@@ -171,7 +172,7 @@ async def _before(parts: ApiParts, caller: Caller, write: Write) -> Object | Non
     Rights are checked first, and an object that the caller may not read is treated as one that does not exist.
     """
     if isinstance(write, Check):
-        seen = await sight(parts.store, caller, write.key.kind, _narrow(caller, write.key))
+        seen = await read_scope(parts.store, caller, write.key.kind, _narrow(caller, write.key))
         before = await parts.store.get(write.key)
         if before is not None and not (seen.where.matches(before) and (seen.shows is None or seen.shows(before))):
             before = None

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from mandor.api.heartbeat import HEARD_SECONDS
+from mandor.api.heartbeat import LIVE_SECONDS
 from mandor.lib.quantity import Cpu, Size
 from mandor.model.node import Node, NodePhase
 from mandor.model.volume import HOST_PATHS
@@ -18,7 +18,7 @@ from mandor.sim.scenario import Amounts, Limit, NodeLine
 BEGIN_SECONDS = 5.0
 """Machines that are met within so long were there from the beginning."""
 BOOT = "boot"
-UNHEARD_SECONDS = HEARD_SECONDS - 5.0
+UNHEARD_SECONDS = LIVE_SECONDS - 5.0
 """From the end of a machine until silence is counted, in the mean: it was last heard half a heartbeat before."""
 NEVER = float("inf")
 SILENT = frozenset({NodePhase.SUSPECT, NodePhase.DOWN})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mandor.api.heartbeat import HEARD_SECONDS, Heartbeats, Report
+from mandor.api.heartbeat import LIVE_SECONDS, Heartbeats, Report
 from mandor.api.tallies import GROUPS_MOST, Tallies
 from mandor.lib.clock import ManualClock
 from mandor.model.usage import GroupUsage, InstanceUsage, UsageSummary
@@ -68,7 +68,7 @@ async def test_a_silent_node_is_left_out_and_nothing_left_is_no_object(store: Me
     await clock.advance(5)
     await beats.tick()
     assert await tallies(store)
-    await clock.advance(HEARD_SECONDS + 1)
+    await clock.advance(LIVE_SECONDS + 1)
     await beats.tick()
     assert not await tallies(store)
 
@@ -77,13 +77,13 @@ async def test_the_same_again_is_not_written_again(store: MemoryStore, clock: Ma
     await store.commit(Put(make_workload("web", version=0, cpu="1", autoscale=SCALED)))
     sums = Tallies("s1")
     await sums.writes(store, 0)
-    sums.heard("n1", report(web_0=100).instances)
+    sums.record("n1", report(web_0=100).instances)
     writes = await sums.writes(store, 5)
     assert len(writes) == 1
     await store.commit(*writes)
-    sums.heard("n1", report(web_0=100).instances)
+    sums.record("n1", report(web_0=100).instances)
     assert not await sums.writes(store, 10)
-    sums.heard("n1", report(web_0=101).instances)
+    sums.record("n1", report(web_0=101).instances)
     assert not await sums.writes(store, 12), "it is not time yet"
     assert await sums.writes(store, 15)
 
@@ -94,7 +94,7 @@ async def test_thousands_of_groups_take_several_small_objects(store: MemoryStore
         await store.commit(Put(make_workload(name, version=0, cpu="1", autoscale=SCALED)))
     sums = Tallies("s1")
     await sums.writes(store, 0)
-    sums.heard("n1", {f"default/{name}-0": InstanceUsage(cpu_milli=1) for name in names})
+    sums.record("n1", {f"default/{name}-0": InstanceUsage(cpu_milli=1) for name in names})
     writes = await sums.writes(store, 5)
     await store.commit(*writes)
     found = await tallies(store)

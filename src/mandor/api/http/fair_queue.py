@@ -106,7 +106,7 @@ class Flow:
     admitted: int = 0
     held_bytes: int = 0
     entry: "_Entry | None" = None
-    """Its entry in the lane's heap; None: no request waits, or the flow holds its maximum of slots."""
+    """Entry in the lane's heap; None: no request waits, or the flow holds its maximum of slots."""
 
 
 _Entry = tuple[float, int, Flow]

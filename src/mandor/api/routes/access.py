@@ -1,4 +1,4 @@
-"""Routes about the caller: `whoami`, `can-i`, and how to log in."""
+"""Routes about the caller: `whoami`, `can-i`, and the settings for logins."""
 
 from typing import Annotated
 
@@ -20,11 +20,11 @@ _PLURALS = {kind.plural: name for name, kind in KINDS.items()}
 class WhoAmI(Struct, frozen=True, kw_only=True):
     identity: str
     role: str
-    """Built-in, or the name of a `kind: role`; of several bindings, all of them with `+` between."""
+    """A built-in role or the name of a `kind: role`; several roles are joined by `+`."""
     namespaces: tuple[str, ...]
-    """`*`: all."""
+    """Namespaces of the role; `*`: all."""
     rules: tuple[RoleRule, ...]
-    """What the caller may do, as rules of a role; empty for nodes, join tokens and components."""
+    """Rights of the caller as rules; empty for nodes, join tokens and components."""
 
 
 class CanQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,10 +40,10 @@ class Can(Struct, frozen=True, kw_only=True):
 
 
 class LoginAbout(Struct, frozen=True, omit_defaults=True):
-    """How people log in."""
+    """Settings for logins of people."""
 
     issuer: str = ""
-    """Empty: there is no OpenID provider, and people need tokens."""
+    """URL of the OpenID provider; empty: there is none, and people need tokens."""
     client_id: str = ""
     scopes: tuple[str, ...] = ()
 
@@ -84,7 +84,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/login",
         name="login_about",
-        summary="The OpenID provider that `mandor login` uses",
+        summary="Read the OpenID provider that `mandor login` uses",
         tag="access",
         handler=login,
         result=LoginAbout,
@@ -94,7 +94,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/whoami",
         name="whoami",
-        summary="The identity, role and rules of the caller",
+        summary="Read the identity, role and rules of the caller",
         tag="access",
         gate=Gate(PARTS),
         handler=whoami,
@@ -104,7 +104,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/can-i",
         name="can_i",
-        summary="Whether the caller may use a verb on objects of a kind",
+        summary="Check whether the caller may use a verb on objects of a kind",
         tag="access",
         gate=Gate(PARTS),
         handler=can,

@@ -36,7 +36,7 @@ class ApplyQuery(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace = DEFAULT_NAMESPACE
     format: Format = ""
     strict: Strict = False
-    dry_run: Annotated[bool, Note(description="Only tell what would change.")] = False
+    dry_run: Annotated[bool, Note(description="Report the changes without writing them.")] = False
     prune: Annotated[bool, Note(description="Delete workloads with `labels` that the manifest does not name.")] = False
     labels: Labels = ""
 
@@ -52,25 +52,23 @@ class Applied(Struct, frozen=True, omit_defaults=True):
     results: list[Result]
     revision: int
     imported: ImportReport | None = None
-    """What became of the keys of another tool's files."""
+    """Report of the conversion, if the files were those of another tool."""
 
 
 def files_in(body: bytes, content_type: str, most: int) -> Sequence[tuple[str, str | bytes]]:
-    """(name, text) of each file: a JSON body may be a manifest itself, or hold several."""
+    """Return (name, text) of each file; a JSON body is a manifest itself, or contains several."""
     if content_type == JSON:
         try:
             found = msgspec.json.decode(body, type=ManifestFiles)
         except msgspec.DecodeError as error:
             if _holds_files(body):
-                raise Invalid(
-                    f"the body does not fit: {error}", hint='`{"files": [{"name": …, "text": …}]}`'
-                ) from error
+                raise Invalid(f"the body is invalid: {error}", hint='`{"files": [{"name": …, "text": …}]}`') from error
         else:
             size = sum(len(each.text) for each in found.files)
             if size > most:
                 raise TooLarge(f"the manifests have {size} characters; at most {most} are allowed", most=most)
             if not found.files:
-                raise Invalid("there is no file in it")
+                raise Invalid("`files` is empty")
             return [(each.name, each.text) for each in found.files]
     if len(body) > most:
         raise TooLarge(f"the manifest has {len(body)} bytes; at most {most} are allowed", most=most)
@@ -91,7 +89,7 @@ async def read_body(call: Call[Any, bytes], *, check_engines: bool) -> Read:
 
 
 async def read_files(call: Call[Any, bytes], files: Sequence[tuple[str, str | bytes]], *, check_engines: bool) -> Read:
-    """The documents in the files that came with a call."""
+    """Return the documents in the files of a request."""
     parts, query = call.parts, call.query
     engines = await known_engines(parts.store, parts.settings.engines) if check_engines else None
     turn = partial(parts.request_admission.slot, Lane.CONVERSION, call.caller)
@@ -108,7 +106,7 @@ async def apply_manifest(call: Call[ApplyQuery, bytes]) -> Applied:
             parameter="labels",
         )
     if selector and not query.prune:
-        raise Invalid("`labels` belongs to `prune`", parameter="labels")
+        raise Invalid("`labels` is only valid with `prune`", parameter="labels")
     read = await read_body(call, check_engines=True)
     documents = read.documents
     prune = None
@@ -116,16 +114,16 @@ async def apply_manifest(call: Call[ApplyQuery, bytes]) -> Applied:
         namespaces = {each.object.meta.namespace for each in documents if each.object.namespaced}
         prune = Prune(selector, frozenset(namespaces | {query.namespace}))
     author = Author(call.caller, call.address, "apply")
-    return _told(await apply(call.parts, author, documents, prune=prune, dry_run=query.dry_run), read)
+    return _applied(await apply(call.parts, author, documents, prune=prune, dry_run=query.dry_run), read)
 
 
 async def delete_manifest(call: Call[DeleteQuery, bytes]) -> Applied:
     read = await read_body(call, check_engines=False)
     author = Author(call.caller, call.address, "delete")
-    return _told(await delete_named(call.parts, author, read.documents, dry_run=call.query.dry_run), read)
+    return _applied(await delete_named(call.parts, author, read.documents, dry_run=call.query.dry_run), read)
 
 
-def _told(plan: ApplyPlan, read: Read) -> Applied:
+def _applied(plan: ApplyPlan, read: Read) -> Applied:
     return Applied(list(plan.results.values()), plan.revision, read.imported)
 
 
@@ -134,7 +132,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/apply",
         name="apply",
-        summary="Make the cluster hold what a manifest says; answers what changed",
+        summary="Create or change the objects of a manifest; returns the changes",
         tag="manifests",
         handler=apply_manifest,
         query=ApplyQuery,
@@ -148,7 +146,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/delete",
         name="delete",
-        summary="Delete what a manifest names",
+        summary="Delete the objects of a manifest",
         tag="manifests",
         handler=delete_manifest,
         query=DeleteQuery,

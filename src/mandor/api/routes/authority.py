@@ -1,4 +1,4 @@
-"""The cluster's authority over HTTP: read by everybody, rotated by an admin; nodes get their certificates from it."""
+"""The cluster's certificate authority: public certificates, rotation by an admin, and certificates of nodes."""
 
 from typing import Annotated
 
@@ -23,21 +23,21 @@ class Trusted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     certificate: str
     """PEM."""
     ends_at: float
-    """When the certificate ends."""
+    """End of validity, in seconds since 1970."""
     until: float = 0.0
-    """Trusted until then; absent: it issues certificates."""
+    """End of trust after a rotation; absent: this authority issues certificates."""
 
 
 class AuthorityState(Struct, frozen=True, kw_only=True):
     fingerprint: str
-    """SHA-256 of the certificate that issues; tokens carry it behind the dot."""
+    """SHA-256 of the issuing certificate; tokens contain it after the dot."""
     certificates: list[Trusted]
-    """All that are trusted; the first one issues."""
+    """All trusted authorities; the first one issues."""
 
 
 class Rotate(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     overlap_seconds: Annotated[float, Note(gt=0, le=1e8)] | None = None
-    """How long the authority before is trusted; absent: two lives of a node's certificate."""
+    """Time for which the former authority stays trusted; absent: two lifetimes of a node's certificate."""
 
 
 class Request(Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,9 +50,9 @@ class Issued(Struct, frozen=True):
     certificate: str
     """PEM."""
     ca: str = ""
-    """The authorities to trust servers by (PEM); empty: servers have certificates from elsewhere."""
+    """Authorities of the servers' certificates (PEM); empty: the cluster's authority does not issue them."""
     renew_seconds: float | None = None
-    """After so long its agent asks for the next one."""
+    """Seconds until the agent requests the next certificate."""
 
 
 async def show(call: Call[None, None]) -> AuthorityState:
@@ -65,7 +65,7 @@ async def rotate(call: Call[None, Rotate]) -> AuthorityState:
     overlap = call.body.overlap_seconds
     if overlap is not None and overlap < authority.node_seconds:
         raise Invalid(
-            f"nodes renew their certificates within {authority.node_seconds:.0f} s; the overlap is not shorter",
+            f"the overlap must be at least {authority.node_seconds:.0f} s, the lifetime of nodes' certificates",
             path="overlap_seconds",
         )
     cluster = await read_cluster(parts.store)
@@ -75,12 +75,12 @@ async def rotate(call: Call[None, Rotate]) -> AuthorityState:
 
 
 async def certificate(call: Call[None, Request]) -> Issued:
-    """Another certificate for the key that the node is known by."""
+    """Issue the next certificate for the key in the node's credential."""
     name = call.path["name"]
     if call.caller.node != name:
-        raise Forbidden(f"{call.caller.identity} may not have a certificate of {name}")
+        raise Forbidden(f"{call.caller.identity} may not get a certificate of {name}")
     if not may_issue(call):
-        raise Unsupported("this server issues no certificates", hint="nodes show their credential instead")
+        raise Unsupported("this server issues no certificates", hint="nodes authenticate with their credential instead")
     request = certificate_for(call, call.body.csr)
     stored = await credential_of(call, name)
     found, changed = bound(stored, request.key, call.parts.clock.now(), current=call.caller.proof == stored.spec.hash)
@@ -95,7 +95,10 @@ async def certificate(call: Call[None, Request]) -> Issued:
 def _authority(call: Call[None, None] | Call[None, Rotate] | Call[None, Request]) -> CertificateAuthority:
     found = call.parts.authority
     if found is None or not found.fingerprint:
-        raise NotFound("this cluster has no authority of its own", hint="its servers have certificates from elsewhere")
+        raise NotFound(
+            "this cluster has no certificate authority of its own",
+            hint="its servers use certificates of another authority",
+        )
     return found
 
 
@@ -119,7 +122,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/ca",
         name="get_ca",
-        summary="The authorities that the parts of this cluster trust",
+        summary="List the certificate authorities that the cluster trusts",
         tag="server",
         handler=show,
         result=AuthorityState,
@@ -130,7 +133,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/ca/rotate",
         name="rotate_ca",
-        summary="Make another authority; the one before is trusted for a while yet",
+        summary="Replace the certificate authority; the former one stays trusted for an overlap",
         tag="server",
         handler=rotate,
         body=Rotate,
@@ -142,7 +145,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/nodes/{name}/certificate",
         name="issue_certificate",
-        summary="The next certificate of the node that asks",
+        summary="Issue the next certificate of the calling node",
         tag="nodes",
         handler=certificate,
         body=Request,

@@ -1,4 +1,4 @@
-"""A backup of the whole cluster, streamed while it goes on."""
+"""Backup of the whole cluster as a stream."""
 
 from starlette.types import Receive, Send
 
@@ -11,7 +11,7 @@ CONTENT_TYPE = "application/gzip"
 
 
 async def backup(call: Call[None, None]) -> Stream:
-    """It holds the hashes of all tokens, so only who may make any token may have it."""
+    """Stream a backup, which contains the hashes of all tokens: it requires the verb `backup` on the cluster."""
     if call.caller.role != "component":
         call.caller.require("backup", "cluster", what="make a backup")
     parts = call.parts
@@ -29,7 +29,7 @@ async def backup(call: Call[None, None]) -> Stream:
                 if piece:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
 
-        # Without its last line a backup is not taken for whole, so one that breaks off does no harm.
+        # A backup without its last line is rejected as incomplete, so an interrupted stream does no harm.
         await parts.streams.run(receive, work, call.caller)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -41,7 +41,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/backup",
         name="backup",
-        summary="Stream a backup of everything, as it is at one revision",
+        summary="Stream a backup of all objects at one revision",
         tag="store",
         gate=Gate(frozenset({"component"}), ("backup",), "cluster"),
         handler=backup,

@@ -1,4 +1,4 @@
-"""Credentials of nodes: an agent renews its own when it is told to or the time has come; both are good for a while."""
+"""Renewal of nodes' credentials, by schedule or on request; the old credential stays valid for an overlap."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
@@ -28,15 +28,15 @@ FEATURE = "credential-renewal"
 
 class Renew(Struct, frozen=True, forbid_unknown_fields=True):
     overlap_seconds: Annotated[float, Note(ge=60, le=1e8)] = 3600.0
-    """How long the old one is still good."""
+    """Time for which the old credential stays valid."""
 
 
 class NewSecret(Struct, frozen=True, forbid_unknown_fields=True):
-    secret: Annotated[str, Note(description="The secret half of its next credential.", pattern="^[0-9a-f]{64}$")]
+    secret: Annotated[str, Note(description="Secret of the next credential.", pattern="^[0-9a-f]{64}$")]
     csr: Annotated[
         str,
         Note(
-            description="A certificate signing request (PEM) for its next key; empty: the key stays.",
+            description="Certificate signing request (PEM) for the next key; empty: keep the key.",
             max_length=REQUEST_BYTES_MOST,
         ),
     ] = ""
@@ -44,16 +44,16 @@ class NewSecret(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Renewed(Struct, frozen=True):
     until: float
-    """So long the old one is good."""
+    """Time until which the old credential is valid."""
     renew_seconds: float | None = None
-    """After so long its agent is to renew the new one; absent: when it is told to."""
+    """Seconds until the agent renews the new credential; absent: only on request."""
 
 
 async def order_renewal(call: Call[None, Renew]) -> Node:
-    """The agent does it, for nobody else knows what it shows."""
-    call.caller.require("update", "token", what="have credentials of nodes renewed")
+    """Request that the agent renews its credential; only the agent can, because it makes the secret."""
+    call.caller.require("update", "token", what="renew credentials of nodes")
     check_servers(call.parts)
-    return await _until_taken(lambda: _order(call))
+    return await _retry_conflicts(lambda: _order(call))
 
 
 async def _order(call: Call[None, Renew]) -> Node:
@@ -62,7 +62,7 @@ async def _order(call: Call[None, Renew]) -> Node:
         name, version = node.meta.name, node.status.agent_version or "unknown"
         raise Unsupported(
             f"the agent of {name}, version {version}, cannot renew its credential",
-            hint="upgrade it; or delete the node, and its agent joins anew",
+            hint="upgrade the agent, or delete the node and let its agent join again",
             node=name,
         )
     renewal = Renewal(parts.clock.now(), call.body.overlap_seconds)
@@ -72,11 +72,11 @@ async def _order(call: Call[None, Renew]) -> Node:
 
 
 async def renew(call: Call[None, NewSecret]) -> Renewed:
-    """By the node itself, which has written down what it is to be; saying it again changes nothing."""
+    """Renew the credential of the calling node; repeating the request with the same secret changes nothing."""
     if call.caller.node != call.path["name"]:
         raise Forbidden(f"{call.caller.identity} may not renew the credential of {call.path['name']}")
     check_servers(call.parts)
-    return await _until_taken(lambda: _renew(call))
+    return await _retry_conflicts(lambda: _renew(call))
 
 
 async def _renew(call: Call[None, NewSecret]) -> Renewed:
@@ -89,21 +89,21 @@ async def _renew(call: Call[None, NewSecret]) -> Renewed:
         until = token.spec.former.until if token.spec.former is not None else 0.0
         return Renewed(until, renew_seconds(parts, token))
     if not is_current(token, caller.proof):
-        # Whoever got hold of an old one must not be able to lock the node out.
-        raise Forbidden(f"this is not the credential of {node.meta.name} any more, and cannot renew it")
+        # A stolen old credential must not be able to lock the node out.
+        raise Forbidden(f"the old credential of {node.meta.name} cannot renew it")
     bound = certificate_for(call, call.body.csr).key if call.body.csr and may_issue(call) else token.spec.key
-    made = _following(token, call.body.secret, bound, parts.clock.now(), node.spec.renewal or Renewal(0.0))
+    made = _successor(token, call.body.secret, bound, parts.clock.now(), node.spec.renewal or Renewal(0.0))
     done = node.changed(spec=msgspec.structs.replace(node.spec, renewal=None))
     record = parts.auditor.of_commit(caller, "renew", call.address, [(Put(made), token)])
     await parts.store.commit(Put(made), Put(done), *record)
     if parts.recorder is not None:
-        parts.recorder.note(done, "CredentialRenewed", f"{node.meta.name} has another credential")
+        parts.recorder.note(done, "CredentialRenewed", f"renewed the credential of {node.meta.name}")
     assert made.spec.former is not None
     return Renewed(made.spec.former.until, renew_seconds(parts, made))
 
 
-def _following(token: Token, secret: str, key: str, now: float, order: Renewal) -> Token:
-    """Another token in the place of this one, so that its age is its own; it is good for as long as this one was."""
+def _successor(token: Token, secret: str, key: str, now: float, order: Renewal) -> Token:
+    """Return the token that replaces this one, with the same lifetime and a new creation time."""
     spec = msgspec.structs.replace(
         token.spec,
         hash=hash_secret(secret),
@@ -114,8 +114,8 @@ def _following(token: Token, secret: str, key: str, now: float, order: Renewal) 
     return token.changed(meta=msgspec.structs.replace(token.meta, uid="", created_at=0.0), spec=spec)
 
 
-async def _until_taken(once: Callable[[], Awaitable[T]]) -> T:
-    """Others write to nodes, too."""
+async def _retry_conflicts(once: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a write that conflicts with other writers of the node."""
     for attempt in range(TRIES):
         try:
             return await once()
@@ -147,7 +147,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/nodes/{name}/renew-credential",
         name="order_renewal",
-        summary="Tell a node's agent to renew its credential; the old one is good for a while yet",
+        summary="Request that an agent renews its node's credential; the old one stays valid for an overlap",
         tag="nodes",
         gate=Gate(verbs=("update",), kind="token"),
         handler=order_renewal,
@@ -160,7 +160,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/nodes/{name}/credential",
         name="renew_credential",
-        summary="The next credential of the node that asks",
+        summary="Renew the credential of the calling node",
         tag="nodes",
         gate=Gate(frozenset({"node"}), users=False),
         handler=renew,

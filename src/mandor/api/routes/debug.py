@@ -1,4 +1,4 @@
-"""What helps to find a defect of mandor itself."""
+"""Operations for debugging Mandor itself."""
 
 from mandor.api.gate import Gate
 from mandor.api.http.fair_queue import Lane
@@ -9,7 +9,7 @@ from mandor.model.table_report import TableReport
 
 
 async def compare_table(call: Call[None, None]) -> TableReport:
-    """Only the server whose scheduler leads has a table; the others say who that is."""
+    """Compare the scheduler's table with the store; a server whose scheduler does not lead names the leader."""
     call.caller.require("debug", "cluster", what="compare the scheduler's table with the store")
     report = await call.parts.compare_table()
     if report is not None:
@@ -19,7 +19,7 @@ async def compare_table(call: Call[None, None]) -> TableReport:
     addresses = ", ".join(sorted({each.address for each in leaders if each.address}))
     raise NotFound(
         "this server's scheduler does not lead, so it has no table",
-        hint=f"ask {addresses}" if addresses else "no scheduler leads now; try again in a moment",
+        hint=f"use the leader: {addresses}" if addresses else "no scheduler leads now; try again in a few seconds",
     )
 
 

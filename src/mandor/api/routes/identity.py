@@ -26,30 +26,30 @@ ALGORITHM = "ES256"
 DEFAULT_NAME = "default"
 
 
-class IdentityAsk(Struct, frozen=True, forbid_unknown_fields=True):
+class IdentityRequest(Struct, frozen=True, forbid_unknown_fields=True):
     uid: Annotated[str, Note(max_length=64)]
-    """Of the instance, so that one of the same name that came later is not meant."""
+    """Uid of the instance, which distinguishes it from a later one of the same name."""
     task: Annotated[str, Note(max_length=63)]
 
 
 class IssuedIdentity(Struct, frozen=True):
     token: str
     seconds: float
-    """How long it is good."""
+    """Lifetime of the token."""
 
 
-async def issue(call: Call[NameQuery, IdentityAsk]) -> IssuedIdentity:
-    """Only for the node that runs the instance, while it runs it."""
-    parts, caller, ask = call.parts, call.caller, call.body
+async def issue(call: Call[NameQuery, IdentityRequest]) -> IssuedIdentity:
+    """Issue an identity token to the node that runs the instance, while it runs."""
+    parts, caller, wanted = call.parts, call.caller, call.body
     key = Key(Instance.kind, call.query.namespace, call.path["name"])
     if not caller.node:
         raise Forbidden(f"{caller.identity} ({caller.role}) may not get identities of instances")
     found = await parts.store.get(key)
-    if not isinstance(found, Instance) or found.node != caller.node or found.meta.uid != ask.uid:
+    if not isinstance(found, Instance) or found.node != caller.node or found.meta.uid != wanted.uid:
         raise Forbidden(f"{key} is not an instance of {caller.identity}")
     if found.phase.over:
-        raise Forbidden(f"{key} has ended, and gets no identity any more")
-    identity = await _identity_of(call, found, ask.task)
+        raise Forbidden(f"{key} has ended and gets no identity")
+    identity = await _identity_of(call, found, wanted.task)
     cluster = await read_cluster(parts.store)
     now, lasts, spec = parts.clock.now(), float(identity.ttl), found.spec
     token = await parts.identities.sign(
@@ -65,7 +65,7 @@ async def issue(call: Call[NameQuery, IdentityAsk]) -> IssuedIdentity:
             "namespace": found.meta.namespace,
             "workload": spec.workload,
             "group": spec.group,
-            "task": ask.task,
+            "task": wanted.task,
             "instance": found.meta.name,
             "uid": found.meta.uid,
             "node": spec.node,
@@ -85,7 +85,7 @@ async def _identity_of(call: Call[Any, Any], instance: Instance, task: str) -> I
 
 
 class Discovery(Struct, frozen=True):
-    """What OpenID consumers read first."""
+    """OpenID discovery document."""
 
     issuer: str
     jwks_uri: str
@@ -109,11 +109,11 @@ async def jwks(call: Call[None, None]) -> Jwks:
 
 class SecretValue(Struct, frozen=True):
     data: dict[str, str]
-    """By key; a secret with a single value has it under `value`."""
+    """Values by key; a secret with a single value has the key `value`."""
 
 
 async def read_value(call: Call[NameQuery, None]) -> SecretValue:
-    """For workloads of a trusted issuer whose role has `read-value`; never for people."""
+    """Return the values of a secret to a workload of a trusted issuer whose role has `read-value`; never to people."""
     parts, caller = call.parts, call.caller
     key = Key(Secret.kind, call.query.namespace, call.path["name"])
     refusal = Forbidden(
@@ -139,11 +139,11 @@ OPERATIONS = [
         method="POST",
         path="/v1/instances/{name}/identity",
         name="issue_identity",
-        summary="A signed token for a task with `identity`; only for the node that runs the instance",
+        summary="Issue an identity token for a task; only for the node that runs the instance",
         tag="identity",
         handler=issue,
         query=NameQuery,
-        body=IdentityAsk,
+        body=IdentityRequest,
         result=IssuedIdentity,
         gate=Gate(frozenset({"node"}), users=False),
         refuses=("not_found",),
@@ -152,7 +152,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/secrets/{name}/value",
         name="read_secret_value",
-        summary="The values of a secret, for workload identities with `read-value`",
+        summary="Read the values of a secret; only for workload identities with `read-value`",
         tag="identity",
         handler=read_value,
         query=NameQuery,
@@ -164,7 +164,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/jwks",
         name="jwks",
-        summary="The public keys that verify workload identities",
+        summary="List the public keys that verify workload identities",
         tag="identity",
         handler=jwks,
         result=Jwks,
@@ -174,7 +174,7 @@ OPERATIONS = [
         method="GET",
         path="/.well-known/openid-configuration",
         name="openid_configuration",
-        summary="OpenID discovery, for consumers of workload identities",
+        summary="Read the OpenID discovery document for workload identities",
         tag="identity",
         handler=discovery,
         result=Discovery,

@@ -1,4 +1,4 @@
-"""Images from files: a caller's bytes are carried to a node's agent as they come, and kept nowhere in between."""
+"""Loading of images from files: the caller's bytes are streamed to a node's agent and not stored on the server."""
 
 from typing import Annotated
 
@@ -32,12 +32,12 @@ class LoadQuery(Struct, frozen=True, forbid_unknown_fields=True):
     def image(self, most: int) -> ImageFile:
         if self.size > most:
             raise TooLarge(
-                f"the image has {self.size} bytes; at most {most} are taken",
-                hint="the server's setting `image_most` says how many",
+                f"the image has {self.size} bytes; at most {most} are allowed",
+                hint="the limit is the server's setting `image_most`",
                 most=most,
             )
         if not self.size or self.metadata_bytes >= self.size:
-            raise Invalid("`size` says how many bytes come, and `metadata_bytes` how many of them at most come first")
+            raise Invalid("`size` must be the number of bytes of the file, and `metadata_bytes` smaller than it")
         return ImageFile(
             kind=self.kind, size=self.size, id=self.id, names=self.names, metadata_bytes=self.metadata_bytes
         )
@@ -47,11 +47,11 @@ _LOAD = Query(LoadQuery)
 
 
 async def load_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Send) -> None:
-    """The file as frames of standard input, an empty one at its end; the answer is one frame (`END`) with JSON."""
+    """Receive the file as STDIN frames, an empty one at its end; answer with one END frame that contains JSON."""
     websocket = WebSocket(scope, receive, send)
     try:
         caller = await identify(parts, scope, dict(scope["headers"]))
-        # Whatever runs on the node can be made from it, in every namespace.
+        # Every namespace can run tasks from the image on this node.
         caller.require("load", "node", name=scope["path_params"]["name"], what="load images")
         parts.streams.check(caller.identity)
         query: LoadQuery = _LOAD.read(scope["query_string"])
@@ -72,7 +72,7 @@ async def load_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
 
 
 class Counter:
-    """Lets no more bytes pass than were announced."""
+    """Raises when more bytes arrive than were announced."""
 
     def __init__(self, most: int) -> None:
         self._left = most
@@ -81,7 +81,7 @@ class Counter:
         if frame[:1] == bytes([STDIN]):
             self._left -= len(frame) - 1
         if self._left < 0:
-            raise Invalid("more bytes come than were announced", hint="did the file change meanwhile?")
+            raise Invalid("the file has more bytes than announced", hint="the file may have changed during the upload")
 
 
 async def _find(parts: ApiParts, name: str) -> Node:
@@ -91,8 +91,8 @@ async def _find(parts: ApiParts, name: str) -> Node:
         raise missing(key)
     if found.status.phase is NodePhase.DOWN:
         raise Unavailable(
-            f"the node {name} is down: {found.status.reason or 'it is not heard'}",
-            hint=f"`mandor describe node {name}` tells more",
+            f"the node {name} is down: {found.status.reason or 'no heartbeats are received'}",
+            hint=f"`mandor describe node {name}` shows the details",
             node=name,
         )
     return found

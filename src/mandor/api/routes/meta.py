@@ -1,4 +1,4 @@
-"""What the server says about itself: health, version, schema, documentation."""
+"""Health, version, features, schema and metrics of the server."""
 
 import asyncio
 from typing import Any
@@ -20,26 +20,26 @@ from mandor.model.record import ClusterSpec
 class Health(Struct, frozen=True, omit_defaults=True):
     status: str
     notes: tuple[str, ...] = ()
-    """What is not as it was configured."""
+    """Deviations from the configuration, and current failures."""
 
 
-class You(Struct, frozen=True):
-    """Who asks, and what they may do."""
+class CallerAbout(Struct, frozen=True):
+    """The caller of the request."""
 
     identity: str
     role: str
     namespaces: tuple[str, ...]
-    """`*`: all."""
+    """Namespaces of the role; `*`: all."""
 
 
 class About(Struct, frozen=True):
     version: str
     features: tuple[str, ...]
-    """What this server can do, by name."""
+    """Names of the features that this server supports."""
     everywhere: tuple[str, ...]
-    """What all servers of the cluster can do: only that is written."""
+    """Names of the features that all servers support; only these are used in stored objects."""
     cluster: ClusterSpec
-    you: You
+    you: CallerAbout
 
 
 async def healthz(call: Call[None, None]) -> Health:
@@ -47,7 +47,7 @@ async def healthz(call: Call[None, None]) -> Health:
 
 
 async def readyz(call: Call[None, None]) -> Health:
-    """Ready: the store answers, and the server is not stopping."""
+    """Return whether the store answers and the server is not stopping."""
     if call.parts.streams.closing:
         raise Unavailable("the server is stopping")
     await read_cluster(call.parts.store)
@@ -56,7 +56,7 @@ async def readyz(call: Call[None, None]) -> Health:
 
 async def about(call: Call[None, None]) -> About:
     caller = call.caller
-    you = You(caller.identity, caller.role, tuple(sorted(caller.namespaces)))
+    you = CallerAbout(caller.identity, caller.role, tuple(sorted(caller.namespaces)))
     everywhere = tuple(sorted(call.parts.everywhere()))
     return About(__version__, FEATURES, everywhere, await read_cluster(call.parts.store), you)
 
@@ -68,7 +68,7 @@ async def schema(call: Call[None, None]) -> dict[str, Any]:
 
 
 async def metrics(call: Call[None, None]) -> Text:
-    call.caller.require("metrics", "cluster", what="read what the cluster counts")
+    call.caller.require("metrics", "cluster", what="read metrics")
     return Text(await call.parts.metrics(), CONTENT_TYPE)
 
 
@@ -77,7 +77,7 @@ OPERATIONS = [
         method="GET",
         path="/metrics",
         name="metrics",
-        summary="What the server counts, and the cluster in numbers, for Prometheus",
+        summary="Read the metrics of the server and the cluster, in Prometheus' format",
         tag="server",
         gate=Gate(verbs=("metrics",), kind="cluster"),
         handler=metrics,
@@ -89,7 +89,7 @@ OPERATIONS = [
         method="GET",
         path="/healthz",
         name="healthz",
-        summary="Whether the server lives",
+        summary="Check whether the server is alive",
         tag="server",
         handler=healthz,
         result=Health,
@@ -100,7 +100,7 @@ OPERATIONS = [
         method="GET",
         path="/readyz",
         name="readyz",
-        summary="Whether the server can serve",
+        summary="Check whether the server is ready",
         tag="server",
         handler=readyz,
         result=Health,
@@ -111,7 +111,7 @@ OPERATIONS = [
         method="GET",
         path="/v1",
         name="about",
-        summary="Version, features, and which cluster this is",
+        summary="Read version, features and the id of the cluster",
         tag="server",
         gate=Gate(PARTS),
         handler=about,
@@ -121,7 +121,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/schema",
         name="schema",
-        summary="The JSON Schema of manifests, for editors",
+        summary="Read the JSON Schema of manifests, for editors",
         tag="server",
         handler=schema,
         result=dict[str, Any],

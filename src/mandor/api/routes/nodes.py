@@ -1,4 +1,4 @@
-"""Nodes join, beat and report what they use."""
+"""Nodes: join, heartbeats and usage."""
 
 from contextlib import nullcontext
 from typing import Annotated
@@ -34,20 +34,22 @@ TRIES = 10
 
 
 class Join(Struct, frozen=True, forbid_unknown_fields=True):
-    address: Annotated[str, Note(description="Where the node is reached; it may change.", max_length=253)] = ""
-    pool: Annotated[str, Note(description="For a new node; empty: the join token's, or `default`.", max_length=63)] = ""
-    labels: Annotated[dict[str, str], Note(description="For a new node; later they are the users'.")] = {}
+    address: Annotated[str, Note(description="Address of the node; may change.", max_length=253)] = ""
+    pool: Annotated[
+        str, Note(description="Pool of a new node; empty: that of the join token, or `default`.", max_length=63)
+    ] = ""
+    labels: Annotated[dict[str, str], Note(description="Labels of a new node; users change them later.")] = {}
     csr: Annotated[
         str,
         Note(
-            description="A certificate signing request (PEM) for the node's key; empty: it gets no certificate.",
+            description="Certificate signing request (PEM) for the node's key; empty: no certificate.",
             max_length=REQUEST_BYTES_MOST,
         ),
     ] = ""
     secret: Annotated[
         str,
         Note(
-            description="The secret half of its credential, if the agent chose it: then joining can be repeated.",
+            description="Secret of the credential, chosen by the agent so that it can repeat the request.",
             pattern="^([0-9a-f]{64})?$",
         ),
     ] = ""
@@ -55,26 +57,26 @@ class Join(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Joined(Struct, frozen=True):
     credential: str
-    """The node's own token: it is shown this once."""
+    """The node's own token; returned only once."""
     cluster: ClusterSpec
     renew_seconds: float | None = None
-    """After so long its agent is to renew it; absent: when it is told to."""
+    """Seconds until the agent renews the credential; absent: only on request."""
     certificate: str = ""
-    """What the node shows from now on instead of its credential (PEM); empty: it shows the credential."""
+    """Client certificate of the node (PEM), used instead of the credential; empty: none was issued."""
     ca: str = ""
-    """The authorities to trust servers by (PEM); empty: servers have certificates from elsewhere."""
+    """Authorities of the servers' certificates (PEM); empty: the cluster's authority does not issue them."""
     certificate_seconds: float | None = None
-    """After so long its agent asks for the next certificate."""
+    """Seconds until the agent requests the next certificate."""
 
 
 class Usages(Struct, frozen=True):
     items: list[UsageReport]
     servers: list[str]
-    """Other servers, which hear other nodes: ask them, too."""
+    """Addresses of other servers, which receive the heartbeats of other nodes."""
 
 
 async def join(call: Call[None, Join | None]) -> Joined:
-    """Name is identity: a known name needs its credential, whatever the address."""
+    """Register a node. The name is its identity: a known name needs its credential, regardless of the address."""
     name, caller = call.path["name"], call.caller
     try:
         check_name(name, "node name")
@@ -82,18 +84,19 @@ async def join(call: Call[None, Join | None]) -> Joined:
         raise Invalid(str(error), path="name") from error
     if caller.user and not caller.may("join", "node", name=name):
         raise Forbidden(
-            f"{caller.identity} ({caller.role}) may not join nodes", hint="`mandor token create` a join token"
+            f"{caller.identity} ({caller.role}) may not join nodes",
+            hint="create a join token: `mandor token create NAME --role join`",
         )
     if caller.role == "node" and caller.node != name:
         raise Forbidden(f"{caller.identity} may not join as {name}")
-    check_skew(call.headers)  # not later: whoever is a node already is not given up for its version
-    # The uses of a join token are counted in one object: agents that start together take turns for it.
+    check_skew(call.headers)  # only when joining: a node that has joined is not refused because of its version
+    # The uses of a join token are counted in one object: agents that start together join one after another.
     async with call.parts.joining if await _counted(call) else nullcontext():
         for attempt in range(TRIES):
             try:
                 return await _join(call, name, call.body or Join())
             except Conflict as error:
-                # Without a key it is our own refusal; with one, somebody wrote in between.
+                # A conflict with a key is that of another writer; without one it is raised by `_join`.
                 if "key" not in error.facts or attempt == TRIES - 1:
                     raise
     raise AssertionError("unreachable")
@@ -114,8 +117,8 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
         known = isinstance(token, Token) and bool(given.secret) and same_secret(token, given.secret)
         if token is not None and not known:
             raise Conflict(
-                f"there is a node called {name} already, and this is not its credential",
-                hint=f"keep the agent's data directory, choose another name, or `mandor delete node {name}`",
+                f"a node named {name} already exists, and this is not its credential",
+                hint=f"restore the agent's data directory, choose another name, or run `mandor delete node {name}`",
                 node=name,
             )
         shown = await _join_token(call) if not known else None
@@ -149,7 +152,7 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
         writes.append(call.parts.auditor.record(call.caller, "join", f"node {name}", call.address, changes))
     if writes:
         await store.commit(*writes)
-    _tell(call.parts, call.caller, node, address)
+    _record_join(call.parts, call.caller, node, address)
     renew = renew_seconds(call.parts, token) if isinstance(token, Token) else None
     authority = call.parts.authority
     if request is None or authority is None:
@@ -160,10 +163,12 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
 
 
 def _with_key(call: Call[None, Join | None], token: Token, key: str, *, current: bool) -> tuple[Token, list[Write]]:
-    """The node's credential bound to this key, and what has to be written for it."""
+    """Return the node's credential bound to this key, and the writes for it."""
     if not key:
         if token.spec.key and call.secure and not call.caller.proof.startswith(BY_KEY):
-            raise Unauthenticated(f"{token.spec.identity} is known by its key, and its secret alone is not enough")
+            raise Unauthenticated(
+                f"{token.spec.identity} has to authenticate with its certificate; its secret alone is not enough"
+            )
         return token, []
     found, changed = bound(token, key, call.parts.clock.now(), current=current)
     if not changed:
@@ -178,7 +183,7 @@ async def _counted(call: Call[None, Join | None]) -> bool:
 
 
 async def _join_token(call: Call[None, Join | None]) -> Token | None:
-    """The join token that the caller showed, as it is stored now; None: the caller joins with another right."""
+    """Return the caller's join token as it is stored now; None: the caller joins with another right."""
     if call.caller.role != "join":
         return None
     found = await call.parts.store.get(Key("token", "", call.caller.token))
@@ -199,7 +204,7 @@ def _new_node(name: str, address: str, admitted: Admitted, pool: Object | None) 
         raise Invalid(str(error)) from error
 
 
-def _tell(parts: ApiParts, caller: Caller, node: Node, address: str) -> None:
+def _record_join(parts: ApiParts, caller: Caller, node: Node, address: str) -> None:
     if parts.recorder is not None:
         verb = "is back" if caller.role == "node" else "has joined"
         parts.recorder.note(node, "Joined", f"{node.meta.name} {verb}{f' from {address}' if address else ''}")
@@ -208,14 +213,14 @@ def _tell(parts: ApiParts, caller: Caller, node: Node, address: str) -> None:
 async def heartbeat(call: Call[None, Report]) -> ClusterSpec:
     name, caller = call.path["name"], call.caller
     if caller.node != name and not (caller.role == "admin" and not caller.token):
-        raise Forbidden(f"{caller.identity} may not beat for {name}")
+        raise Forbidden(f"{caller.identity} may not send heartbeats of {name}")
     if await call.parts.store.get(Key("node", "", name)) is None:
         raise missing(Key("node", "", name))
     cluster = await read_cluster(call.parts.store)
     if call.body.cluster and call.body.cluster != cluster.id:
         raise Conflict(
-            f"this is the cluster {cluster.id}, and {name} belongs to {call.body.cluster}",
-            hint="point the agent at its own cluster",
+            f"this is the cluster {cluster.id}, but {name} belongs to {call.body.cluster}",
+            hint="configure the agent with a server of its own cluster",
             cluster=cluster.id,
         )
     call.parts.heartbeats.beat(name, call.body)
@@ -235,8 +240,8 @@ async def usage(call: Call[None, None]) -> UsageReport:
         raise missing(Key("node", "", name))
     others = await _others(call.parts, name)
     raise NotFound(
-        f"this server does not hear {name}",
-        hint=f"{others[0]} hears it" if others else "the node is silent",
+        f"this server receives no heartbeats of {name}",
+        hint=f"{others[0]} receives them" if others else "no server receives heartbeats of the node",
         key=Key("node", "", name),
         servers=others,
     )
@@ -250,7 +255,7 @@ async def all_usage(call: Call[None, None]) -> Usages:
 
 
 def _narrowed(report: UsageReport, caller: Caller) -> UsageReport:
-    """With the instances of the caller's namespaces only."""
+    """Return the report with the instances of the caller's namespaces only."""
     if not caller.user or caller.everywhere:
         return report
     seen = {name: used for name, used in report.instances.items() if caller.sees(name.partition("/")[0])}
@@ -258,10 +263,10 @@ def _narrowed(report: UsageReport, caller: Caller) -> UsageReport:
 
 
 async def _others(parts: ApiParts, node: str = "") -> list[str]:
-    """The addresses of the other servers that hear nodes (or this one): each knows what its own use."""
-    hearings = (await parts.store.list("hearing")).items
+    """Return the addresses of the other servers that receive heartbeats, of one node if given."""
+    summaries = (await parts.store.list("hearing")).items
     found = []
-    for each in hearings:
+    for each in summaries:
         own = each.meta.name == parts.heartbeats.server_id
         if own or not isinstance(each, HeartbeatSummary) or (node and node not in each.spec.nodes):
             continue
@@ -276,7 +281,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/nodes/{name}/heartbeat",
         name="heartbeat",
-        summary="The node lives, and this is what it uses; answers which cluster this is",
+        summary="Report that a node is alive, with its usage; returns the id of the cluster",
         tag="nodes",
         gate=Gate(frozenset({"node"}), ("join",), "node"),
         handler=heartbeat,
@@ -290,7 +295,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/nodes/{name}/join",
         name="join",
-        summary="Become a node: by a join token, or again with the node's own credential",
+        summary="Register a node with a join token, or again with its own credential",
         tag="nodes",
         gate=Gate(frozenset({"join", "node", "component"}), ("join",), "node"),
         handler=join,
@@ -304,7 +309,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/nodes/{name}/usage",
         name="get_usage",
-        summary="What the node uses now",
+        summary="Read the current usage of a node",
         tag="nodes",
         handler=usage,
         result=UsageReport,
@@ -314,7 +319,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/usage",
         name="list_usage",
-        summary="What the nodes use that this server hears",
+        summary="List the usage of the nodes that send heartbeats to this server",
         tag="nodes",
         gate=Gate(frozenset({"component"}), ("list",), "node"),
         handler=all_usage,

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta as Note
 
-from mandor.api.access import missing, read, read_all, redacted, sight
+from mandor.api.access import missing, read, read_all, read_scope, redacted
 from mandor.api.auth import node_token_name
-from mandor.api.counts import kept_counts, scaled_counts
+from mandor.api.counts import keep_counts, scaled_counts
 from mandor.api.gate import WRITERS
 from mandor.api.http.fair_queue import Lane
 from mandor.api.http.problems import misfit
@@ -33,9 +33,9 @@ from mandor.model.workload import Workload
 from mandor.store.base import ALL, Delete, Filter, Put, Write
 
 CHUNK = 500
-"""After so many objects others get their turn."""
+"""Objects that are processed before other tasks of the event loop run."""
 TRIES = 5
-"""Read, change, write is tried so often when somebody else writes in between."""
+"""Attempts of a read-change-write cycle that conflicts with other writers."""
 
 WRITABLE = (
     *("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool"),
@@ -49,7 +49,7 @@ class Page(msgspec.Struct, frozen=True, omit_defaults=True):
     items: Sequence[Any]
     revision: int
     after: str = ""
-    """Ask with this for what comes next; absent: that was all."""
+    """Position of the next page, for the parameter `after`; absent: this is the last page."""
 
 
 def key_of(kind: type[Object], name: str, namespace: str) -> Key:
@@ -57,7 +57,7 @@ def key_of(kind: type[Object], name: str, namespace: str) -> Key:
 
 
 def page_of(kind: type[Object]) -> type:
-    """The page of a kind, as its own type for the OpenAPI document."""
+    """Return the type of a page of one kind, for the OpenAPI document."""
     return msgspec.defstruct(
         f"{kind.__name__}Page",
         [("items", list[kind]), ("revision", int), ("after", str, "")],  # type: ignore[valid-type]
@@ -73,7 +73,7 @@ async def list_kind(call: Call[ListQuery, None], kind: type[Object]) -> Page:
     query, store = call.query, call.parts.store
     selector = parse_selector(query.labels)
     where = ALL if query.namespace is None and query.node is None else Filter(query.namespace, query.node)
-    seen = await sight(store, call.caller, kind.kind, where)
+    seen = await read_scope(store, call.caller, kind.kind, where)
     listing = await store.list(kind.kind, seen.where)
     select = await select_for(store, kind.kind, where, selector)
     start = _position(query.after)
@@ -97,12 +97,14 @@ def _position(after: str) -> tuple[str, str] | None:
         return None
     namespace, slash, name = after.partition("/")
     if not slash:
-        raise Invalid(f"{after!r} is no place in a list", hint="use the `after` of the page before", parameter="after")
+        raise Invalid(
+            f"{after!r} is not a position in a list", hint="use the `after` of the previous page", parameter="after"
+        )
     return namespace, name
 
 
 def _from(items: Sequence[Object], start: tuple[str, str] | None) -> Sequence[Object]:
-    """What comes after the place; items are ordered by key."""
+    """Return the items after a position; items are ordered by key."""
     if start is None:
         return items
     low, high = 0, len(items)
@@ -122,7 +124,7 @@ async def get(call: Call[NameQuery, None], kind: type[Object]) -> Object:
 
 
 def _shown(call: Call[Any, Any], found: Object) -> Object:
-    """A node gets the secrets that it may have."""
+    """Return the object, for a node with the values of its secrets."""
     if isinstance(found, Secret) and call.caller.role == "node":
         return opened(call.parts.sealer, found)
     return found
@@ -131,7 +133,7 @@ def _shown(call: Call[Any, Any], found: Object) -> Object:
 class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Annotated[
         tuple[Annotated[str, Note(max_length=340)], ...],
-        Note(description="`kind/namespace/name`, the namespace empty where there is none; repeat it.", min_length=1),
+        Note(description="`kind/namespace/name`, or `kind//name`; may be given several times.", min_length=1),
     ]
 
 
@@ -140,7 +142,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def get_several(call: Call[KeysQuery, None]) -> Found:
-    """What an agent needs for the orders that came together takes one question and not one for each."""
+    """Return several objects at once, for agents that receive several orders at once."""
     found = await read_all(call.parts.store, call.caller, [_key_from(each) for each in call.query.key])
     return Found([_shown(call, each) for each in found])
 
@@ -151,7 +153,7 @@ def _key_from(text: str) -> Key:
     if kind not in KINDS:
         raise Invalid(f"there is no kind {kind!r}", hint=did_you_mean(kind, KINDS), parameter="key")
     if not slash or KINDS[kind].namespaced != bool(namespace):
-        raise Invalid(f"{text!r} is no key", hint="write kind/namespace/name, or kind//name", parameter="key")
+        raise Invalid(f"{text!r} is not a key", hint="write kind/namespace/name, or kind//name", parameter="key")
     return Key(kind, namespace, name)
 
 
@@ -163,9 +165,9 @@ def author_of(call: Call[Any, Any], verb: str = "") -> Author:
 
 
 async def put(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
-    """Create or replace; with a version it is compare-and-swap. The stored status stays as it is."""
+    """Create or replace an object, with a version only that version; the stored status is kept."""
     key = key_of(kind, call.path["name"], call.query.namespace)
-    await _may(call, key)
+    await _check_rights(call, key)
     given = _given(call.body, kind, call.path["name"], call.query.namespace, await call.parts.store.get(key))
     wanted = given.meta.version or call.query.version
     for attempt in range(TRIES):
@@ -191,12 +193,12 @@ async def put(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
 
 def _new(given: Object) -> Object:
     meta = Meta(name=given.meta.name, namespace=given.meta.namespace, labels=given.meta.labels)
-    spec = kept_counts(None, given.spec) if isinstance(given, Workload) else given.spec
+    spec = keep_counts(None, given.spec) if isinstance(given, Workload) else given.spec
     return type(given)(meta=meta, spec=spec)  # type: ignore[call-arg]
 
 
 def _changed(call: Call[Any, Any], stored: Object, given: Object) -> Object:
-    """The stored one with the labels and the spec that were given; what has a time of its own gets it here."""
+    """Return the stored object with the given labels and spec; times of orders to a node are set here."""
     meta, spec = msgspec.structs.replace(stored.meta, labels=given.meta.labels), given.spec
     if isinstance(stored, Node) and isinstance(given, Node):
         spec = stamped(stored.spec, given.spec, call.parts.clock.now())
@@ -206,7 +208,7 @@ def _changed(call: Call[Any, Any], stored: Object, given: Object) -> Object:
 
 
 async def _stored(call: Call[VersionQuery, Any], key: Key) -> Object:
-    """As it is now; with a version in the query only that one."""
+    """Return the stored object; raise `Conflict` if the query names another version."""
     stored = await call.parts.store.get(key)
     if stored is None:
         raise missing(key)
@@ -215,9 +217,9 @@ async def _stored(call: Call[VersionQuery, Any], key: Key) -> Object:
     return stored
 
 
-async def _may(call: Call[Any, Any], key: Key) -> None:
-    """Refuse before reading what the caller may neither see nor write."""
-    await sight(call.parts.store, call.caller, key.kind, Filter(namespace=key.namespace or None), verb="get")
+async def _check_rights(call: Call[Any, Any], key: Key) -> None:
+    """Raise `Forbidden` before reading an object that the caller may neither read nor write."""
+    await read_scope(call.parts.store, call.caller, key.kind, Filter(namespace=key.namespace or None), verb="get")
     check_reach(call.caller, key)
 
 
@@ -226,14 +228,14 @@ async def _store(call: Call[Any, Any], value: Object) -> Object:
     found = await call.parts.store.get(value.key)
     if found is not None and found.meta.version == revision:
         return redacted(found, call.caller)
-    # Somebody wrote in between: what this call stored is told from what it sent.
+    # Another writer was faster: return the object as this call has stored it.
     return redacted(value.stamped(version=revision), call.caller)
 
 
 def _given(body: Any, kind: type[Object], name: str, namespace: str, stored: Object | None) -> Object:
-    """The object in the body, with the name and namespace of the request."""
+    """Return the object in the body, with the name and namespace of the request."""
     if not isinstance(body, dict):
-        raise Invalid("the body is an object: kind, meta, spec")
+        raise Invalid("the body has to be an object with `kind`, `meta` and `spec`")
     for key in body:
         if key not in {"kind", "meta", "spec", "status"}:
             hint = did_you_mean(key, ["kind", "meta", "spec", "status"])
@@ -248,11 +250,11 @@ def _given(body: Any, kind: type[Object], name: str, namespace: str, stored: Obj
         plain = unknown.left_out_of(plain, kind)
     value = _object(plain, kind)
     if value.meta.name != name:
-        raise Invalid(f"the body is about {value.meta.name}, the address about {name}", path="meta.name")
+        raise Invalid(f"the body has the name {value.meta.name}, the URL {name}", path="meta.name")
     if value.meta.namespace != (namespace if kind.namespaced else ""):
         raise Invalid(
-            f"the body is in the namespace {value.meta.namespace or '(none)'}, the address in {namespace}",
-            hint="`?namespace=` says where; nodes and namespaces belong to none",
+            f"the body has the namespace {value.meta.namespace or '(none)'}, the URL {namespace}",
+            hint="set the namespace with `?namespace=`; cluster-wide kinds such as nodes have none",
             path="meta.namespace",
         )
     return value
@@ -266,10 +268,10 @@ def _object(plain: Any, kind: type[Object]) -> Object:
 
 
 async def patch(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
-    """A JSON merge patch (RFC 7396) of labels and spec."""
+    """Change labels and spec by a JSON merge patch (RFC 7396)."""
     _check_patch(call.body)
     key = key_of(kind, call.path["name"], call.query.namespace)
-    await _may(call, key)
+    await _check_rights(call, key)
     for attempt in range(TRIES):
         stored = await _stored(call, key)
         plain = {"meta": {"labels": dict(stored.meta.labels)}, "spec": to_plain(stored.spec)}
@@ -288,18 +290,18 @@ async def patch(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
 
 def _check_patch(body: Any) -> None:
     if not isinstance(body, dict):
-        raise Invalid("a patch is an object with `spec`, or `meta` with `labels`")
+        raise Invalid("a patch has to be an object with `spec`, or `meta` with `labels`")
     meta = body.get("meta")
     wrong = [key for key in body if key not in {"meta", "spec"}]
     wrong += [f"meta.{key}" for key in meta if key != "labels"] if isinstance(meta, dict) else []
     if wrong:
         raise Invalid(f"{wrong[0]} cannot be patched", hint="a patch changes `spec` and `meta.labels`", path=wrong[0])
     if "meta" in body and not isinstance(meta, dict):
-        raise Invalid("`meta` cannot be taken away", path="meta")
+        raise Invalid("`meta` cannot be removed", path="meta")
 
 
 def merge(value: Any, patch: Any) -> Any:
-    """RFC 7396."""
+    """Return the value with a JSON merge patch (RFC 7396) applied."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(value) if isinstance(value, dict) else {}
@@ -312,9 +314,9 @@ def merge(value: Any, patch: Any) -> Any:
 
 
 async def delete(call: Call[VersionQuery, None], kind: type[Object]) -> Object:
-    """Deleting an instance is an order to stop; a workload's instances are stopped by its controller."""
+    """Delete an object, or order an instance to stop; a controller stops the instances of a deleted workload."""
     key = key_of(kind, call.path["name"], call.query.namespace)
-    await _may(call, key)
+    await _check_rights(call, key)
     for attempt in range(TRIES):
         stored = await _stored(call, key)
         write: Write = Delete(key, stored.meta.version)
@@ -334,7 +336,7 @@ async def delete(call: Call[VersionQuery, None], kind: type[Object]) -> Object:
 
 
 async def _along(call: Call[Any, Any], stored: Object) -> list[Write]:
-    """A node that is deleted loses its credential, too; the name is free for another machine then."""
+    """Return the writes that go with a delete: the credential of a node is deleted, too."""
     if not isinstance(stored, Node):
         return []
     call.parts.heartbeats.forget(stored.meta.name)
@@ -386,7 +388,7 @@ def _operations(kind: type[Object]) -> list[Operation]:
                 method="PUT",
                 path=one,
                 name=f"put_{name}",
-                summary=f"Create or replace a {name}; with meta.version only that version",
+                summary=f"Create or replace a {name}; with meta.version, only that version",
                 tag=tag,
                 gate=writers,
                 handler=bind(put),
@@ -436,7 +438,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/objects",
         name="get_several",
-        summary="Several objects of any kinds by their keys, in their order; those that are not there are left out",
+        summary="Read several objects by their keys, in the same order; missing ones are omitted",
         tag="store",
         handler=get_several,
         query=KeysQuery,

@@ -1,4 +1,4 @@
-"""The query parameters that several operations share."""
+"""Query parameters of several operations."""
 
 from typing import Annotated
 
@@ -14,12 +14,12 @@ Labels = Annotated[
 Format = Annotated[
     str,
     Note(
-        description="Whose files: manifest, compose, kubernetes, nomad; absent: what is no manifest is looked at.",
+        description="Format of the files: manifest, compose, kubernetes or nomad; absent: detected.",
         max_length=63,
     ),
 ]
-Strict = Annotated[bool, Note(description="Refuse files of other tools of which a key would be lost or guessed.")]
-Version = Annotated[int, Note(description="Only if the stored version is still this one.", ge=0)]
+Strict = Annotated[bool, Note(description="Refuse files of other tools if a key would be dropped or guessed.")]
+Version = Annotated[int, Note(description="Write only if the stored object has this version.", ge=0)]
 
 
 class NameQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,8 +32,10 @@ class VersionQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    namespace: Annotated[str, Note(description="Absent: all that the caller may see.", max_length=63)] | None = None
+    namespace: (
+        Annotated[str, Note(description="Absent: all namespaces that the caller may read.", max_length=63)] | None
+    ) = None
     labels: Labels = ""
-    node: Annotated[str, Note(description="Only what belongs to this node.", max_length=253)] | None = None
-    limit: Annotated[int, Note(description="At most so many items.", ge=1, le=1000)] = 500
-    after: Annotated[str, Note(description="Go on after the page that answered with this.", max_length=512)] = ""
+    node: Annotated[str, Note(description="Only objects of this node.", max_length=253)] | None = None
+    limit: Annotated[int, Note(description="Largest number of items.", ge=1, le=1000)] = 500
+    after: Annotated[str, Note(description="The `after` of the previous page.", max_length=512)] = ""

@@ -1,4 +1,4 @@
-"""Trying a receiver out: one message that says it is a test, and what was answered."""
+"""Test messages to receivers: webhooks and event buses."""
 
 from functools import partial
 from time import monotonic
@@ -16,12 +16,12 @@ from mandor.model.receiver import EventBus, Webhook
 class Answer(Struct, frozen=True, kw_only=True):
     delivered: bool
     says: str
-    """What the receiver answered, or why it did not."""
+    """Answer of the receiver, or the error."""
     milliseconds: int
 
 
-async def try_out(call: Call[None, None], kind: type[Webhook] | type[EventBus]) -> Answer:
-    call.caller.require("test", kind.kind, name=call.path["name"], what=f"try {kind.plural} out")
+async def send_test(call: Call[None, None], kind: type[Webhook] | type[EventBus]) -> Answer:
+    call.caller.require("test", kind.kind, name=call.path["name"], what=f"test {kind.plural}")
     receiver = await read(call.parts.store, call.caller, Key(kind.kind, "", call.path["name"]))
     assert isinstance(receiver, Webhook | EventBus)
     await call.parts.store.commit(call.parts.auditor.record(call.caller, "test", str(receiver.key), call.address))
@@ -38,10 +38,10 @@ OPERATIONS = [
         method="POST",
         path=f"/v1/{kind.plural}/{{name}}/test",
         name=f"test_{kind.kind.replace('-', '_')}",
-        summary=f"Send one message that says it is a test to a {kind.kind}",
+        summary=f"Send a test message to a {kind.kind}",
         tag="receivers",
         gate=Gate(verbs=("test",), kind=kind.kind),
-        handler=partial(try_out, kind=kind),
+        handler=partial(send_test, kind=kind),
         result=Answer,
         refuses=("not_found",),
     )

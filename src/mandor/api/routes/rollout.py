@@ -1,4 +1,4 @@
-"""Roll-outs: how far one is, what there was before, and orders to go on, to stop, to go back."""
+"""Rollouts: status and history, and orders to pause, resume, promote, abort or undo."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,24 +24,24 @@ from mandor.store.base import Filter, Put
 
 
 class RolloutOrder(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    order: Annotated[OrderWord, Note(description="What is to happen.")]
-    to: Annotated[int, Note(description="Of an undo: the number of a release.", ge=1)] | None = None
+    order: Annotated[OrderWord, Note(description="The order.")]
+    to: Annotated[int, Note(description="For undo: the number of a release.", ge=1)] | None = None
 
 
 class PastRelease(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A release that is still kept."""
+    """A stored release."""
 
     name: str
     sequence: int
     created_at: float
     cause: str = ""
-    """What made it differ from the one before."""
+    """The change that created the release."""
     healthy: bool = False
-    """All instances were healthy with it once."""
+    """Whether all instances were healthy with it once."""
     current: bool = False
-    """Its template is the one that is wanted now."""
+    """Whether its template is the current one."""
     instances: int = 0
-    """So many are of it."""
+    """Number of instances of the release."""
 
 
 class RolloutReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,7 +73,7 @@ async def get(call: Call[NameQuery, None]) -> RolloutReport:
 
 
 def _releases_in_use(instances: Sequence[Object], workload: str) -> Steps[list[str]]:
-    """That of each instance of the workload that has not ended."""
+    """Return the release of each instance of the workload that has not ended."""
     return chosen(
         instances,
         lambda piece: [
@@ -122,7 +122,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/workloads/{name}/rollout",
         name="get_rollout",
-        summary="How far the latest roll-out of a service is, and its releases",
+        summary="Read the status of the latest rollout of a service, and its releases",
         tag="workloads",
         handler=get,
         query=NameQuery,
@@ -133,7 +133,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/workloads/{name}/rollout",
         name="order_rollout",
-        summary="Pause, resume, promote or abort a roll-out, or go back to an earlier release",
+        summary="Pause, resume, promote or abort a rollout, or return to an earlier release",
         tag="workloads",
         handler=order,
         query=NameQuery,

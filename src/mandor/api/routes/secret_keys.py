@@ -1,4 +1,4 @@
-"""Keys that seal secrets: which there are, and their rotation."""
+"""Keys that seal secrets: list and rotation."""
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ class KeyInfo(Struct, frozen=True, kw_only=True):
     master: str
     """Id of the master key that it is sealed under."""
     seals: bool
-    """New values are sealed with this one."""
+    """Whether new values are sealed with this key."""
 
 
 class KeyList(Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/secret-keys",
         name="list_secret_keys",
-        summary="The keys that secrets are sealed with, by id",
+        summary="List the keys that secrets are sealed with",
         tag="secrets",
         handler=list_keys,
         result=KeyList,
@@ -60,7 +60,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/secret-keys/rotate",
         name="rotate_secret_key",
-        summary="Seal all secrets with a new key, and drop keys that nothing uses",
+        summary="Seal all secrets with a new key, and delete unused keys",
         tag="secrets",
         handler=rotate,
         result=Rotated,

@@ -1,4 +1,4 @@
-"""Logs and exec for callers, and the door where agents dial back."""
+"""Logs and exec for callers, and the WebSocket where agents dial back."""
 
 import logging
 from collections.abc import Mapping
@@ -34,14 +34,14 @@ from mandor.model.workload import FLAT, Release
 log = logging.getLogger("mandor.sessions")
 
 COMMAND_MOST = 1000
-Task = Annotated[str, Note(description="Needed only where a group has several tasks.", max_length=63)]
+Task = Annotated[str, Note(description="Required only for a group with several tasks.", max_length=63)]
 
 
 class LogsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace = DEFAULT_NAMESPACE
     task: Task = ""
-    follow: Annotated[bool, Note(description="Go on with what comes.")] = False
-    tail: Annotated[int, Note(description="Only the last so many lines.", ge=0, le=1_000_000)] | None = None
+    follow: Annotated[bool, Note(description="Stream new lines.")] = False
+    tail: Annotated[int, Note(description="Number of last lines.", ge=0, le=1_000_000)] | None = None
     since: Annotated[float, Note(description="Only lines after this time, in seconds since 1970.", ge=0)] | None = None
     timestamps: Annotated[bool, Note(description="Put the time before each line.")] = False
 
@@ -59,7 +59,10 @@ class ExecQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def find(
     parts: ApiParts, caller: Caller, verb: str, name: str, namespace: str, task: str
 ) -> tuple[Instance, str]:
-    """The instance of a session (`exec` or `logs`) and its task; raises `Forbidden` before anything is looked up."""
+    """Return the instance of a session and its task; raise `Forbidden` before the instance is read.
+
+    `verb`: `exec` or `logs`.
+    """
     if not about(caller.held, verb, "instance", namespace):
         raise _refused(caller, verb, f"instances in the namespace {namespace}")
     key = Key("instance", namespace, name)
@@ -71,7 +74,7 @@ async def find(
     if not found.node:
         raise Conflict(
             f"{name} has no node yet",
-            hint=found.status.message or "`mandor describe instance` says why",
+            hint=found.status.message or "`mandor describe instance` shows the reason",
             phase=found.phase,
         )
     return found, await _task_of(parts, found, task)
@@ -147,7 +150,7 @@ def _as_json(line: dict[str, Any]) -> bytes:
 
 
 class LogStream:
-    """Lines from an agent to a caller; the answer begins with the first word from the agent."""
+    """Relays log lines from an agent to a caller; the response starts with the agent's first frame."""
 
     def __init__(
         self,
@@ -171,7 +174,7 @@ class LogStream:
                 await send_problem(self._send, error)
                 return
             if isinstance(error, ENDS):
-                raise  # not the end of the log: the connection breaks off
+                raise  # the log is incomplete: the connection is closed without an end
             log.info("the log of %s ends early: %s", self._instance.meta.name, error)
             ended = True
         if ended or self._begun:
@@ -210,21 +213,21 @@ def _lines(data: bytes) -> list[dict[str, Any]]:
 
 
 def _raise_problem(data: bytes) -> None:
-    """What the agent says at the end: nothing, an exit code, or what went wrong."""
+    """Raise the error in the agent's last frame, if it contains one."""
     try:
-        told = msgspec.json.decode(data or b"{}", type=dict[str, Any])
+        last = msgspec.json.decode(data or b"{}", type=dict[str, Any])
     except msgspec.DecodeError:
         return
-    kind = BY_CODE.get(str(told.get("code")))
+    kind = BY_CODE.get(str(last.get("code")))
     if kind is not None:
-        raise kind(str(told.get("detail", "the agent failed")), hint=told.get("hint"))
+        raise kind(str(last.get("detail", "the agent failed")), hint=last.get("hint"))
 
 
 # Exec.
 
 PROTOCOL = "mandor.exec"
 OFFERED = "mandor.token."
-"""A browser sets no headers on a socket: it offers the protocol, and its token as another."""
+"""Prefix of the subprotocol that carries a token: a browser cannot set headers of a WebSocket."""
 
 
 def _with_offered_token(scope: Scope) -> Headers:
@@ -236,7 +239,7 @@ def _with_offered_token(scope: Scope) -> Headers:
 
 
 async def identify(parts: ApiParts, scope: Scope, headers: Headers) -> Caller:
-    """The caller who opens a socket; `Unauthenticated`, or `TooMany` where that happens too often from an address."""
+    """Return the caller that opens a WebSocket; raise `Unauthenticated`, or `TooMany` for too many failures."""
     try:
         caller = await parts.auth.identify(headers, source_of(scope))
     except Unauthenticated:
@@ -255,11 +258,11 @@ async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
         parts.streams.check(caller.identity)
         query: ExecQuery = _EXEC.read(scope["query_string"])
         if not query.command or len(query.command) > COMMAND_MOST:
-            raise Invalid("there is no command to run", hint="?command=sh&command=-c&…", parameter="command")
+            raise Invalid("the command is missing or too long", hint="?command=sh&command=-c&…", parameter="command")
         name = scope["path_params"]["name"]
         instance, task = await find(parts, caller, "exec", name, query.namespace, query.task)
         if instance.phase.over:
-            raise Conflict(f"{name} is over ({instance.phase})", hint="`mandor logs` may tell more")
+            raise Conflict(f"{name} has ended ({instance.phase})", hint="see its output with `mandor logs`")
         await _record_exec(parts, caller, instance, task, query, scope)
     except MandorError as error:
         await deny(websocket, error)
@@ -300,7 +303,7 @@ async def _record_exec(
 async def _record(
     parts: ApiParts, caller: Caller, verb: str, instance: Instance, address: str, facts: Mapping[str, object]
 ) -> None:
-    """Write who opens a session to which instance, before the session begins."""
+    """Write the audit record of a session before it begins."""
     parts.write_rates.spend(caller.identity, 1)
     facts = {"node": instance.node, **facts}
     changes = [FieldChange(path=path, after=value) for path, value in facts.items()]
@@ -332,7 +335,7 @@ async def dial_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
 
 
 async def deny(websocket: WebSocket, error: MandorError) -> None:
-    """Refuse before the connection is one: an ordinary answer with a problem."""
+    """Refuse a WebSocket before its handshake, with an HTTP response that contains a problem."""
     message = await websocket.receive()
     if message["type"] != "websocket.connect":
         return
@@ -350,7 +353,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/instances/{name}/logs",
         name="logs",
-        summary="Stream what an instance writes; Accept: application/x-ndjson gives {at, stream, text} lines",
+        summary="Stream the output of an instance; `Accept: application/x-ndjson` returns lines of {at, stream, text}",
         tag="instances",
         gate=Gate(verbs=("logs",), kind="instance"),
         handler=logs,

@@ -1,4 +1,4 @@
-"""Simulate: a change to the cluster as it is, or a scenario, on a virtual clock; nothing is written."""
+"""Simulate: runs a change to the current cluster, or a scenario, on a virtual clock; nothing is written."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from mandor.model.meta import Object
 
 TEXT_MOST = 256 * 1024
 OBJECTS_MOST = 2000
-"""So many nodes and workloads a cluster may have that is simulated here; `mandor simulate` knows no such bound."""
+"""Nodes and workloads of a simulated cluster; the command `mandor simulate` has no such limit."""
 SEEDS_MOST = 20
 MINUTES_MOST = 24 * 60
 
@@ -35,23 +35,23 @@ class SimulateQuery(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace = DEFAULT_NAMESPACE
     format: Format = ""
     strict: Strict = False
-    seeds: Annotated[int, Note(description="So many runs, each with another order of work.", ge=1, le=SEEDS_MOST)] = 3
+    seeds: Annotated[int, Note(description="Number of runs, each with another random order.", ge=1, le=SEEDS_MOST)] = 3
     minutes: Annotated[
         int,
-        Note(description="So long it is watched after the change; a scenario says it itself.", ge=1, le=MINUTES_MOST),
+        Note(description="Simulated minutes after the change; ignored for a scenario.", ge=1, le=MINUTES_MOST),
     ] = 10
 
 
 class Simulation(Struct, frozen=True, omit_defaults=True):
-    """The one line of the answer; or `error`, as a problem."""
+    """The only line of the response; or a line with `error`, a problem."""
 
     report: Any
-    """What `mandor simulate -o json` prints for the scenario."""
+    """The report, as `mandor simulate -o json` prints it."""
     page: str
-    """What `mandor simulate --html` writes."""
+    """The report as a page, as `mandor simulate --html` writes it."""
     scenario: str
     imported: ImportReport | None = None
-    """What became of the keys of another tool's files."""
+    """Report of the conversion, if the files were those of another tool."""
 
 
 async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
@@ -62,8 +62,8 @@ async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
     parts.streams.check(call.caller.identity)
     scenario, imported = await _scenario(call)
     if len(scenario) > TEXT_MOST:
-        hint = "`mandor simulate` knows no such bound"
-        raise TooLarge(f"the scenario has {len(scenario)} characters; at most {TEXT_MOST} are run here", hint=hint)
+        hint = "the command `mandor simulate` has no such limit"
+        raise TooLarge(f"the scenario has {len(scenario)} characters; at most {TEXT_MOST} are allowed", hint=hint)
     run = parts.simulate
 
     async def answer(receive: Receive, send: Send) -> None:
@@ -78,7 +78,7 @@ async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
                 line = error_line(error)
             await send({"type": "http.response.body", "body": line, "more_body": True})
 
-        # Whoever goes away calls it off.
+        # A client that disconnects cancels the simulation.
         await parts.streams.run(receive, work, call.caller)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -91,8 +91,8 @@ async def _scenario(call: Call[SimulateQuery, bytes]) -> tuple[str, ImportReport
     if len(texts) == 1 and await asyncio.to_thread(scenario_in, texts[0]):
         return texts[0], None
     if not call.caller.everywhere or not call.caller.may("simulate", "cluster"):
-        hint = "give a scenario with nodes of its own"
-        raise Forbidden(f"{call.caller.identity} does not see the whole cluster, which would be simulated", hint=hint)
+        hint = "send a scenario that defines its own nodes"
+        raise Forbidden(f"{call.caller.identity} may not read the whole cluster, which would be simulated", hint=hint)
     read = await read_files(call, files, check_engines=True)
     applied = await plan_apply(call.parts, Author(call.caller, call.address, "simulate"), read.documents, forecast=True)
     cluster = await _cluster(call)
@@ -104,8 +104,8 @@ async def _cluster(call: Call[SimulateQuery, bytes]) -> Sequence[Object]:
     for kind in ("node", "workload", "priority-class"):
         found += (await call.parts.store.list(kind)).items
         if len(found) > OBJECTS_MOST:
-            hint = "`mandor simulate` runs a scenario of any size"
-            raise TooLarge(f"more than {OBJECTS_MOST} nodes and workloads are not simulated here", hint=hint)
+            hint = "the command `mandor simulate` has no such limit"
+            raise TooLarge(f"the cluster has more than {OBJECTS_MOST} nodes and workloads", hint=hint)
     return found
 
 
@@ -114,7 +114,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/simulate",
         name="simulate",
-        summary="Run a change to the cluster as it is, or a scenario, on a virtual clock; who leaves calls it off",
+        summary="Simulate a change to the current cluster, or a scenario; closing the connection cancels it",
         tag="placement",
         gate=Gate(verbs=("simulate",), kind="workload"),
         handler=simulate,

@@ -1,4 +1,4 @@
-"""Spare machines for an upgrade: prepare some, see how far they are, give them back."""
+"""Spare machines for an upgrade: prepare, read and release."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ from mandor.store.base import Put, Store
 
 TRIES = 10
 OPEN_MOST = 500
-"""So many spares may be there at the same time; who comes then has to release some first."""
+"""Spares that may exist at once."""
 
 
 class Size(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -31,33 +31,33 @@ class Size(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     memory: Annotated[int, Note(ge=1, le=MEMORY_MIB_MOST, description="MiB.")]
 
 
-class SpareAsk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SpareRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     count: Annotated[int, Note(ge=1, le=COUNT_MOST)] = 1
     size: Size
     pool: str = "default"
     cluster: str
-    """Whose nodes they become; a pipeline is configured for it."""
+    """Cluster that the machines join; a pipeline has to be configured for it."""
     release_after_seconds: Annotated[float, Note(ge=0, le=90 * 86_400)] = 0.0
-    """They are taken away so long after they were ready; 0: when somebody says so."""
+    """Seconds after they are ready at which the machines are removed; 0: only on request."""
 
 
-class ReleaseAsk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ReleaseRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     reason: Annotated[str, Note(max_length=200)] = "the upgrade is done"
     gone: bool = False
-    """Its machines were taken away by hand: the pipeline is not asked, and their room is given back."""
+    """Whether the machines were removed by hand: the pipeline is not run, and their reservation is released."""
 
 
 class SpareMachine(Struct, frozen=True, omit_defaults=True, kw_only=True):
     name: str
     state: Literal["Placing", "Creating", "Joining", "Ready", "Gone"]
     task_id: str
-    """`GET /schedule/{task_id}` tells how its machine was found."""
+    """Id of the request; `GET /schedule/{task_id}` returns it."""
     node: str = ""
     ip: str = ""
     message: str = ""
 
 
-class SpareStory(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class SpareReport(Struct, frozen=True, omit_defaults=True, kw_only=True):
     id: str
     status: SparePhase
     cluster: str
@@ -75,8 +75,10 @@ async def prepare_spare(
     who: str,
     record: Callable[[Put], Sequence[Put]] = lambda made: (),
 ) -> Spare:
-    """Stored when this returns: each machine has a task, which finds its place and holds room there. `record`: makes
-    the audit record of it, for the same commit."""
+    """Store a spare and return it; each of its machines has a request that reserves room for it.
+
+    `record`: makes the audit record for the same commit.
+    """
     identity, now = str(uuid4()), clock.now()
     vms = tuple(
         SpareVm(
@@ -84,7 +86,7 @@ async def prepare_spare(
         )
         for number in range(spec.count)
     )
-    first = SpareStep("Preparing", now, f"asked for by {who}")
+    first = SpareStep("Preparing", now, f"requested by {who}")
     spare = Spare(
         meta=Meta(name=identity, namespace=namespace),
         spec=spec,
@@ -95,62 +97,62 @@ async def prepare_spare(
     return spare
 
 
-async def prepare(call: Call[NameQuery, SpareAsk]) -> SpareStory:
-    ask, namespace = call.body, call.query.namespace
+async def prepare(call: Call[NameQuery, SpareRequest]) -> SpareReport:
+    wanted, namespace = call.body, call.query.namespace
     check_may_place(call.caller, namespace)
     known = call.parts.spare_clusters
-    if ask.cluster not in known:
-        hint = did_you_mean(ask.cluster, known) if known else "start the servers with --pipelines FILE"
-        raise Invalid(f"there is no pipeline for the cluster {ask.cluster}", hint=hint, path="cluster")
+    if wanted.cluster not in known:
+        hint = did_you_mean(wanted.cluster, known) if known else "start the servers with --pipelines FILE"
+        raise Invalid(f"there is no pipeline for the cluster {wanted.cluster}", hint=hint, path="cluster")
     try:
         spec = SpareSpec(
-            count=ask.count,
-            cpu=ask.size.cpu,
-            memory_mib=ask.size.memory,
-            pool=ask.pool,
-            cluster=ask.cluster,
-            release_after=ask.release_after_seconds,
+            count=wanted.count,
+            cpu=wanted.size.cpu,
+            memory_mib=wanted.size.memory,
+            pool=wanted.pool,
+            cluster=wanted.cluster,
+            release_after=wanted.release_after_seconds,
         )
     except ValueError as error:
         raise Invalid(str(error)) from error
-    await call.parts.tasks.check_pool(spec.pool)
+    await call.parts.vm_requests.check_pool(spec.pool)
     there = (await call.parts.store.list(Spare.kind)).items
     if sum(isinstance(each, Spare) and not each.ended for each in there) >= OPEN_MOST:
-        raise TooMany(f"there are {OPEN_MOST} spares", hint="release those that nobody needs", seconds=60.0)
+        raise TooMany(f"there are {OPEN_MOST} spares", hint="release spares that are no longer needed", seconds=60.0)
 
     def record(made: Put) -> Sequence[Put]:
         return call.parts.auditor.of_commit(call.caller, "prepare", call.address, [(made, None)])
 
     store, clock = call.parts.store, call.parts.clock
-    return _story(await prepare_spare(store, clock, spec, namespace, call.caller.identity, record))
+    return _report(await prepare_spare(store, clock, spec, namespace, call.caller.identity, record))
 
 
-async def show(call: Call[NameQuery, None]) -> SpareStory:
-    return _story(await _spare(call))
+async def show(call: Call[NameQuery, None]) -> SpareReport:
+    return _report(await _spare(call))
 
 
-async def release(call: Call[NameQuery, ReleaseAsk | None]) -> SpareStory:
-    """The upgrade is done, or called off: they are taken away, and their room is given back."""
+async def release(call: Call[NameQuery, ReleaseRequest | None]) -> SpareReport:
+    """Release a spare: its machines are removed, and their reservations end."""
     check_may_place(call.caller, call.query.namespace)
-    ask = call.body or ReleaseAsk()
+    wanted = call.body or ReleaseRequest()
     for _ in range(TRIES):
         spare = await _spare(call)
-        after = spare.changed(spec=_released(spare.spec, ask))
+        after = spare.changed(spec=_released(spare.spec, wanted))
         if spare.ended or after == spare:
-            return _story(spare)
+            return _report(spare)
         try:
             record = call.parts.auditor.of_commit(call.caller, "release", call.address, [(Put(after), spare)])
             await call.parts.store.commit(Put(after), *record)
-            return _story(after)
+            return _report(after)
         except Conflict:
             continue
     raise Conflict("the spare keeps changing", hint="try again")
 
 
-def _released(spec: SpareSpec, ask: ReleaseAsk) -> SpareSpec:
-    """The first reason stays."""
-    reason = spec.released or ask.reason or ReleaseAsk().reason
-    return msgspec.structs.replace(spec, released=reason, gone=spec.gone or ask.gone)
+def _released(spec: SpareSpec, wanted: ReleaseRequest) -> SpareSpec:
+    """Return the spec of a released spare; the first reason is kept."""
+    reason = spec.released or wanted.reason or ReleaseRequest().reason
+    return msgspec.structs.replace(spec, released=reason, gone=spec.gone or wanted.gone)
 
 
 async def _spare(call: Call[NameQuery, Any]) -> Spare:
@@ -160,8 +162,8 @@ async def _spare(call: Call[NameQuery, Any]) -> Spare:
     return found
 
 
-def _story(spare: Spare) -> SpareStory:
-    return SpareStory(
+def _report(spare: Spare) -> SpareReport:
+    return SpareReport(
         id=spare.meta.name,
         status=spare.status.phase,
         cluster=spare.spec.cluster,
@@ -180,36 +182,36 @@ OPERATIONS = [
         method="POST",
         path="/spare/prepare",
         name="prepare_spare",
-        summary="Have spare machines made for an upgrade",
+        summary="Prepare spare machines for an upgrade",
         tag="virtual machines",
         gate=Gate(verbs=CHANGES),
         handler=prepare,
         query=NameQuery,
-        body=SpareAsk,
-        result=SpareStory,
+        body=SpareRequest,
+        result=SpareReport,
     ),
     Operation(
         method="GET",
         path="/spare/{id}",
         name="spare",
-        summary="How far a spare is, with its history",
+        summary="Read the progress and history of a spare",
         tag="virtual machines",
         handler=show,
         query=NameQuery,
-        result=SpareStory,
+        result=SpareReport,
         refuses=("not_found",),
     ),
     Operation(
         method="POST",
         path="/spare/{id}/release",
         name="release_spare",
-        summary="The upgrade is done: its machines are taken away",
+        summary="Release a spare: its machines are removed",
         tag="virtual machines",
         handler=release,
         query=NameQuery,
-        body=ReleaseAsk,
+        body=ReleaseRequest,
         body_optional=True,
-        result=SpareStory,
+        result=SpareReport,
         refuses=("not_found", "conflict"),
     ),
 ]

@@ -1,4 +1,4 @@
-"""Machines for virtual machines: ask for one, see what came of it, confirm or call off."""
+"""Machines for virtual machines: request, result, confirmation and cancellation."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta as Note
 from msgspec import Struct
 
-from mandor.api.access import read, sight
+from mandor.api.access import read, read_scope
 from mandor.api.changes import FieldChange
 from mandor.api.gate import Gate
 from mandor.api.http.fair_queue import Lane
@@ -24,22 +24,22 @@ from mandor.store.update import read as read_stored
 TASKS_MOST = 1000
 
 
-class Ask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A machine for a virtual machine of this size."""
+class MachineRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A request for a machine that can hold a virtual machine of this size."""
 
     requested_cpu: Annotated[int, Note(ge=1, le=CPU_MOST, description="Cores.")]
     requested_memory: Annotated[int, Note(ge=1, le=MEMORY_MIB_MOST, description="MiB.")]
     requested_pool: str = "default"
     dedicated: bool = False
-    """It wants the machine for itself alone."""
+    """Whether the virtual machine gets a machine of its own."""
     where: tuple[str, ...] = ()
-    """Only machines that keep all these rules: `zone == a`."""
+    """Rules that the machine has to match, such as `zone == a`."""
     vm: str = ""
-    """The name of the virtual machine, if it is known already."""
+    """The name of the virtual machine, if it is known."""
     timeout_seconds: Annotated[float, Note(gt=0, le=86_400)] = 300.0
-    """It fails if it has found no machine by then."""
+    """Time limit for finding a machine."""
     hold_seconds: Annotated[float, Note(gt=0, le=30 * 86_400)] = 3600.0
-    """The room is held so long for a virtual machine that nobody confirms."""
+    """Time for which the reservation is held without a confirmation."""
 
 
 class Accepted(Struct, frozen=True):
@@ -57,8 +57,8 @@ class Result(Struct, frozen=True, omit_defaults=True, kw_only=True):
     error: str = ""
 
 
-class Story(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A task with its whole history."""
+class RequestReport(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A request with its history."""
 
     task_id: str
     status: Literal["completed", "processing", "failed"]
@@ -76,28 +76,28 @@ class Story(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 class TasksQuery(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace = DEFAULT_NAMESPACE
-    state: Annotated[str, Note(description="Only those in this state.", max_length=20)] = ""
-    pool: Annotated[str, Note(description="Only those of this pool.", max_length=63)] = ""
-    node: Annotated[str, Note(description="Only those on this machine.", max_length=253)] = ""
-    limit: Annotated[int, Note(description="At most so many, the newest first.", ge=1, le=TASKS_MOST)] = 100
+    state: Annotated[str, Note(description="Only requests in this state.", max_length=20)] = ""
+    pool: Annotated[str, Note(description="Only requests for this pool.", max_length=63)] = ""
+    node: Annotated[str, Note(description="Only requests on this machine.", max_length=253)] = ""
+    limit: Annotated[int, Note(description="Largest number of requests; the newest first.", ge=1, le=TASKS_MOST)] = 100
 
 
-async def schedule(call: Call[NameQuery, Ask]) -> Accepted:
-    ask = call.body
+async def schedule(call: Call[NameQuery, MachineRequest]) -> Accepted:
+    wanted = call.body
     try:
         spec = VmRequestSpec(
-            cpu=ask.requested_cpu,
-            memory_mib=ask.requested_memory,
-            pool=ask.requested_pool,
-            dedicated=ask.dedicated,
-            where=ask.where,
-            vm=ask.vm,
-            place_seconds=ask.timeout_seconds,
-            hold_seconds=ask.hold_seconds,
+            cpu=wanted.requested_cpu,
+            memory_mib=wanted.requested_memory,
+            pool=wanted.requested_pool,
+            dedicated=wanted.dedicated,
+            where=wanted.where,
+            vm=wanted.vm,
+            place_seconds=wanted.timeout_seconds,
+            hold_seconds=wanted.hold_seconds,
         )
     except ValueError as error:
         raise Invalid(str(error), hint=getattr(error, "hint", None)) from error
-    task = await call.parts.tasks.take(call.caller, spec, call.query.namespace, call.address)
+    task = await call.parts.vm_requests.take(call.caller, spec, call.query.namespace, call.address)
     return Accepted(task.meta.name)
 
 
@@ -106,13 +106,13 @@ async def result(call: Call[NameQuery, None]) -> Result:
     return Result(status=_status(task), result=_machine(task), error=_error(task))
 
 
-async def story(call: Call[NameQuery, None]) -> Story:
-    return _story(await _task(call))
+async def show(call: Call[NameQuery, None]) -> RequestReport:
+    return _report(await _task(call))
 
 
-async def tasks(call: Call[TasksQuery, None]) -> list[Story]:
+async def tasks(call: Call[TasksQuery, None]) -> list[RequestReport]:
     query = call.query
-    seen = await sight(call.parts.store, call.caller, VmRequest.kind, Filter(query.namespace))
+    seen = await read_scope(call.parts.store, call.caller, VmRequest.kind, Filter(query.namespace))
     listing = await call.parts.store.list(VmRequest.kind, seen.where)
     found = [
         each
@@ -124,11 +124,11 @@ async def tasks(call: Call[TasksQuery, None]) -> list[Story]:
         and query.node in {"", each.status.node}
     ]
     found.sort(key=lambda each: each.meta.created_at, reverse=True)
-    return [_story(each) for each in found[: query.limit]]
+    return [_report(each) for each in found[: query.limit]]
 
 
-async def confirm(call: Call[NameQuery, None]) -> Story:
-    """The virtual machine is there: what is held for it is not given back any more when the time is over."""
+async def confirm(call: Call[NameQuery, None]) -> RequestReport:
+    """Confirm that the virtual machine exists: its reservation does not expire any more."""
     now = call.parts.clock.now()
 
     def change(task: VmRequest) -> VmRequest:
@@ -139,15 +139,15 @@ async def confirm(call: Call[NameQuery, None]) -> Story:
     return await _changed(call, "confirm", change, free=False)
 
 
-async def cancel(call: Call[NameQuery, None]) -> Story:
-    """Call a task off, or give a confirmed machine back: nothing is held for it any more."""
+async def cancel(call: Call[NameQuery, None]) -> RequestReport:
+    """Cancel a request, or release a confirmed machine: its reservation ends."""
     now = call.parts.clock.now()
 
     def change(task: VmRequest) -> VmRequest:
         if task.status.state in {"Cancelled", "Released"}:
             return task
         confirmed = task.status.state == "Confirmed"
-        verb = "given back" if confirmed else "called off"
+        verb = "released" if confirmed else "cancelled"
         return _moved(task, "Released" if confirmed else "Cancelled", now, f"{verb} by {call.caller.identity}")
 
     return await _changed(call, "cancel", change, free=True)
@@ -157,12 +157,14 @@ def _moved(task: VmRequest, state: VmRequestState, now: float, why: str) -> VmRe
     try:
         return task.moved(state, now, why)
     except ValueError as error:
-        raise Conflict(str(error), hint="`GET /schedule/{task_id}` tells its story", state=task.status.state) from None
+        raise Conflict(
+            str(error), hint="`GET /schedule/{task_id}` returns its history", state=task.status.state
+        ) from None
 
 
 async def _changed(
     call: Call[NameQuery, Any], verb: str, change: Callable[[VmRequest], VmRequest], *, free: bool
-) -> Story:
+) -> RequestReport:
     check_may_place(call.caller, call.query.namespace)
     key, store = _key(call), call.parts.store
     await read_stored(store, VmRequest, key)
@@ -172,7 +174,7 @@ async def _changed(
         record = call.parts.auditor.record(call.caller, verb, str(key), call.address, [states])
         return [await deletion(store, before.claim_key), record] if free else [record]
 
-    return _story(await update(store, VmRequest, key, change, also=also))
+    return _report(await update(store, VmRequest, key, change, also=also))
 
 
 def _key(call: Call[NameQuery, Any]) -> Key:
@@ -201,9 +203,9 @@ def _error(task: VmRequest) -> str:
     return task.status.error if task.status.state == "Failed" else task.status.history[-1].why
 
 
-def _story(task: VmRequest) -> Story:
+def _report(task: VmRequest) -> RequestReport:
     spec, status = task.spec, task.status
-    return Story(
+    return RequestReport(
         task_id=task.meta.name,
         status=_status(task),
         state=status.state,
@@ -224,19 +226,19 @@ OPERATIONS = [
         method="POST",
         path="/schedule",
         name="schedule_vm",
-        summary="Ask for a machine for a virtual machine",
+        summary="Request a machine for a virtual machine",
         tag="virtual machines",
         gate=Gate(verbs=("create",), kind="task"),
         handler=schedule,
         query=NameQuery,
-        body=Ask,
+        body=MachineRequest,
         result=Accepted,
     ),
     Operation(
         method="GET",
         path="/result/{task_id}",
         name="vm_result",
-        summary="What came of it: completed, processing or failed",
+        summary="Read the result of a request: completed, processing or failed",
         tag="virtual machines",
         handler=result,
         query=NameQuery,
@@ -247,55 +249,55 @@ OPERATIONS = [
         method="GET",
         path="/schedule/{task_id}",
         name="vm_task",
-        summary="A task with its whole history",
+        summary="Read a request with its history",
         tag="virtual machines",
-        handler=story,
+        handler=show,
         query=NameQuery,
-        result=Story,
+        result=RequestReport,
         refuses=("not_found",),
     ),
     Operation(
         method="POST",
         path="/schedule/{task_id}/confirm",
         name="confirm_vm",
-        summary="The virtual machine is there: its room is kept",
+        summary="Confirm that the virtual machine exists; its reservation is kept",
         tag="virtual machines",
         handler=confirm,
         query=NameQuery,
-        result=Story,
+        result=RequestReport,
         refuses=("not_found", "conflict"),
     ),
     Operation(
         method="POST",
         path="/schedule/{task_id}/cancel",
         name="cancel_vm",
-        summary="Call a task off, or give its machine back",
+        summary="Cancel a request, or release its machine",
         tag="virtual machines",
         handler=cancel,
         query=NameQuery,
-        result=Story,
+        result=RequestReport,
         refuses=("not_found", "conflict"),
     ),
     Operation(
         method="DELETE",
         path="/schedule/{task_id}",
         name="delete_vm_task",
-        summary="The same as cancel",
+        summary="Cancel a request (same as POST …/cancel)",
         tag="virtual machines",
         handler=cancel,
         query=NameQuery,
-        result=Story,
+        result=RequestReport,
         refuses=("not_found", "conflict"),
     ),
     Operation(
         method="GET",
         path="/tasks",
         name="vm_tasks",
-        summary="The newest tasks, by state, pool or machine",
+        summary="List the newest requests, by state, pool or machine",
         tag="virtual machines",
         handler=tasks,
         query=TasksQuery,
-        result=list[Story],
+        result=list[RequestReport],
         lane=Lane.BULK,
     ),
 ]

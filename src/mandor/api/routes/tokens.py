@@ -1,4 +1,4 @@
-"""Tokens: made once, listed without their secrets, revoked by deleting them."""
+"""Tokens: create, list without secrets, rotate, and revoke by deleting."""
 
 from typing import Annotated, Any, cast
 
@@ -28,28 +28,28 @@ from mandor.model.role import READS
 from mandor.store.base import Delete, Put, Store
 
 JOIN_SECONDS = 24 * 3600.0
-"""Life of a join token, where the request names none."""
+"""Default lifetime of a join token."""
 FEATURE = "join-terms"
 
 Name = Annotated[str, Note(max_length=63)]
 
 
 class NewToken(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    role: Annotated[str, Note(description="Built-in, or the name of a `kind: role`.", max_length=253)]
+    role: Annotated[str, Note(description="A built-in role, or the name of a `kind: role`.", max_length=253)]
     identity: Annotated[
         str,
         Note(
-            description="`user:ani`, or `user:NAMESPACE/ani` for one that belongs to a namespace; the part before the "
-            "colon may be left out. Tokens that an admin of some namespaces makes always have the second form.",
+            description="`user:ani`, or `user:NAMESPACE/ani` for an identity of a namespace; the part before the colon "
+            "is optional. Tokens created by an admin of some namespaces always have the second form.",
             max_length=200,
         ),
     ]
     namespaces: Annotated[tuple[Name, ...], Note(min_length=1, max_length=100)] = (ALL_NAMESPACES,)
     expires_seconds: Annotated[float, Note(gt=0, le=1e10)] | None = None
     overlap_seconds: Annotated[float, Note(ge=0, le=1e8)] = 3600.0
-    """How long the credential that a node's agent has is still good; 0: it ends at once."""
+    """Time for which the current credential of a node stays valid; 0: it ends at once."""
     uses: Annotated[int, Note(ge=1, le=1_000_000)] | None = None
-    """Nodes that can join with a join token; absent: any number until it ends."""
+    """Number of nodes that can join with a join token; absent: not limited."""
     pool: Annotated[str, Note(max_length=63)] = ""
     """The pool of nodes that join with a join token; empty: the agent chooses."""
     labels: Annotated[dict[str, str], Note(max_length=100)] = {}
@@ -58,16 +58,16 @@ class NewToken(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class MadeToken(Struct, frozen=True, kw_only=True):
     token: str
-    """What its bearer shows; it is kept nowhere."""
+    """Text of the token; it is returned only once and not stored."""
     name: str
     role: str
     identity: str
     namespaces: tuple[str, ...]
     expires_at: float
     join: JoinTerms | None = None
-    """Limits of a join token; absent: none besides its end."""
+    """Limits of a join token; absent: only its expiry."""
     former_until: float = 0.0
-    """Until then the credential that the node has is good, too; its agent is to be given the new one. 0: none is."""
+    """End of validity of the node's former credential; 0: there is none."""
 
 
 def _prefix(role: str) -> str:
@@ -75,9 +75,9 @@ def _prefix(role: str) -> str:
 
 
 def _identity(caller: Caller, wanted: NewToken) -> str:
-    """The identity of a new token: `user:NAME`; or `user:NAMESPACE/NAME`, which belongs to that namespace.
+    """Return the identity of a new token: `user:NAME`, or `user:NAMESPACE/NAME` for an identity of a namespace.
 
-    An admin of some namespaces makes only the second form, so no such identity is ever one of the whole cluster.
+    An admin of some namespaces creates only the second form, so such an identity is never one of the whole cluster.
     """
     role = wanted.role
     prefix, colon, rest = wanted.identity.partition(":")
@@ -96,21 +96,21 @@ def _identity(caller: Caller, wanted: NewToken) -> str:
         scope = min(wanted.namespaces)
     if scope and scope not in wanted.namespaces:
         raise Invalid(
-            f"{prefix}:{rest} belongs to the namespace {scope}, and the token is not for it",
-            hint=f"name one of {', '.join(sorted(wanted.namespaces)[:5])} before the slash",
+            f"{prefix}:{rest} belongs to the namespace {scope}, which is not among the token's namespaces",
+            hint=f"use one of {', '.join(sorted(wanted.namespaces)[:5])} before the slash",
             path="identity",
         )
     return f"{prefix}:{scope}/{name}" if scope else f"{prefix}:{name}"
 
 
 async def _check_reach(store: Store, caller: Caller, wanted: NewToken) -> None:
-    """Raise `Forbidden` if the token would have rights that its maker does not have."""
-    caller.require("create", Token.kind, what="make tokens")
+    """Raise `Forbidden` if the token would have rights that its creator does not have."""
+    caller.require("create", Token.kind, what="create tokens")
     if wanted.role in PARTS:
-        caller.require_all(ADMIN, what=f"make tokens with the role {wanted.role}")
+        caller.require_all(ADMIN, what=f"create tokens with the role {wanted.role}")
         return
     rules = await known_rules(store, wanted.role, path="role")
-    caller.require_all(narrowed(rules, frozenset(wanted.namespaces)), what=f"make this token ({wanted.role})")
+    caller.require_all(narrowed(rules, frozenset(wanted.namespaces)), what=f"create this token ({wanted.role})")
 
 
 async def create(call: Call[None, NewToken]) -> MadeToken:
@@ -142,7 +142,7 @@ async def create(call: Call[None, NewToken]) -> MadeToken:
         join=terms,
     )
     check_known(token, call.parts.everywhere)
-    # A node has one credential: a new one takes the place of the old one.
+    # A node has one credential: a new one replaces it.
     old = await store.get(token.key)
     former = await _former(call, old, token) if isinstance(old, Token) else None
     if old is not None:
@@ -163,20 +163,20 @@ async def create(call: Call[None, NewToken]) -> MadeToken:
 
 
 def with_fingerprint(parts: ApiParts, text: str) -> str:
-    """The token with the fingerprint of the authority that servers have their certificates from, for its bearer."""
+    """Return the text of a token with the fingerprint of the authority that issues the servers' certificates."""
     authority = parts.authority
     return f"{text}.{authority.fingerprint}" if authority is not None and authority.serves and authority.ready else text
 
 
 def _terms(parts: ApiParts, wanted: NewToken) -> JoinTerms | None:
-    """Limits of the join token; `Invalid` where they are given for another role."""
+    """Return the limits of a join token; raise `Invalid` if they are given for another role."""
     if wanted.uses is None and not wanted.pool and not wanted.labels:
         return None
     if wanted.role != "join":
         raise Invalid(f"uses, pool and labels are for join tokens, not for the role {wanted.role}", path="role")
     if FEATURE not in parts.everywhere():
         raise Unsupported(
-            f"not every server knows `{FEATURE}` yet, so not every server would keep to these limits",
+            f"not every server supports `{FEATURE}` yet, so not every server would enforce these limits",
             hint="upgrade all servers first; `mandor get servers` shows their versions",
             feature=FEATURE,
         )
@@ -190,22 +190,22 @@ def _terms(parts: ApiParts, wanted: NewToken) -> JoinTerms | None:
 
 
 def _stored_role(role: str) -> tuple[Role, str]:
-    """The role of a token as it is stored, and the name of its custom role."""
+    """Return the stored role of a token, and the name of its custom role."""
     return (cast("Role", role), "") if role in USER_ROLES | PARTS else ("custom", role)
 
 
 async def _former(call: Call[None, NewToken], old: Token, new: Token) -> PreviousSecret | None:
-    """What the node's agent shows until it is given the new one; who has not joined yet has none to wait for."""
+    """Return the former secret of a node, valid for the overlap; None: the node has not joined, or no overlap."""
     overlap, now = call.body.overlap_seconds, call.parts.clock.now()
     name = old.spec.identity.partition(":")[2]
     if not overlap or await call.parts.store.get(Key(Node.kind, "", name)) is None:
         return None
     check_servers(call.parts)
     if (earlier := old.spec.former) is not None and earlier.until > now:
-        # There is room for one, and either of them may be the one that its agent has.
+        # Only one former secret is stored, and the agent may use either of the two.
         raise Conflict(
-            f"{name} was given another credential a while ago; the one before it ends in {earlier.until - now:.0f} s",
-            hint="wait until then; or, with an overlap of 0, end both at once",
+            f"the former credential of {name} is still valid for {earlier.until - now:.0f} s",
+            hint="wait until it ends, or use an overlap of 0, which ends both credentials at once",
             node=name,
         )
     kept = old.followed(now, overlap)
@@ -214,13 +214,13 @@ async def _former(call: Call[None, NewToken], old: Token, new: Token) -> Previou
 
 class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     overlap_seconds: Annotated[float, Note(ge=0, le=1e8)] = 3600.0
-    """How long the old one is still good."""
+    """Time for which the old token stays valid."""
     expires_seconds: Annotated[float, Note(gt=0, le=1e10)] | None = None
-    """How long the new one is good; absent: as long as the old one was made for."""
+    """Lifetime of the new token; absent: that of the old one."""
 
 
 async def rotate(call: Call[None, Rotation]) -> MadeToken:
-    """Another token for the same bearer; the old one ends after the overlap, and not later than it would have."""
+    """Create a token for the same identity; the old one ends after the overlap, or earlier at its own expiry."""
     store, now = call.parts.store, call.parts.clock.now()
     old = await get_whole(call)
     spec = old.spec
@@ -228,14 +228,14 @@ async def rotate(call: Call[None, Rotation]) -> MadeToken:
     await _check_reach(store, call.caller, wanted)
     if spec.role == "node":
         raise Unsupported(
-            f"{old.meta.name} is a node's own credential, and only its agent knows it",
-            hint=f"POST /v1/nodes/{spec.identity.partition(':')[2]}/renew-credential tells its agent to renew it",
+            f"{old.meta.name} is the credential of a node, and only its agent can renew it",
+            hint=f"POST /v1/nodes/{spec.identity.partition(':')[2]}/renew-credential requests the renewal",
         )
     lasts = call.body.expires_seconds
     if lasts is None and spec.expires_at:
         lasts = old.lasts_seconds
     elif lasts is None and spec.role == "join":
-        lasts = JOIN_SECONDS  # Made by a version whose join tokens had no end.
+        lasts = JOIN_SECONDS  # Created by a version whose join tokens did not expire.
     made, text = make_token(
         spec.role,
         spec.identity,
@@ -262,7 +262,7 @@ async def rotate(call: Call[None, Rotation]) -> MadeToken:
 
 
 async def get_whole(call: Call[Any, Any]) -> Token:
-    """As it is stored, for whoever may write it."""
+    """Return the stored token to a caller that may update tokens."""
     call.caller.require("update", Token.kind, name=call.path["name"], what="rotate tokens")
     key = Key("token", "", call.path["name"])
     found = await call.parts.store.get(key)
@@ -314,7 +314,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/tokens",
         name="create_token",
-        summary="Make a token; its text is shown this once",
+        summary="Create a token; its text is returned only once",
         tag="tokens",
         gate=Gate(verbs=("create",), kind="token"),
         handler=create,
@@ -327,7 +327,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/tokens/{name}/rotate",
         name="rotate_token",
-        summary="Make another token for the same bearer; the old one is good for a while yet",
+        summary="Replace a token; the old one stays valid for an overlap",
         tag="tokens",
         gate=Gate(verbs=("update",), kind="token"),
         handler=rotate,
@@ -352,7 +352,7 @@ OPERATIONS = [
         method="DELETE",
         path="/v1/tokens/{name}",
         name="delete_token",
-        summary="Revoke a token; its watches end, too",
+        summary="Revoke a token; its open watches and sessions end",
         tag="tokens",
         gate=Gate(verbs=("delete",), kind="token"),
         handler=revoke,

@@ -1,11 +1,11 @@
-"""Watch, snapshot, commit: the store's verbs over HTTP."""
+"""Watch, snapshot and commit: the operations of the store over HTTP."""
 
 from typing import Annotated, Any
 
 from msgspec import Meta as Note
 from msgspec import Struct
 
-from mandor.api.access import sight
+from mandor.api.access import read_scope
 from mandor.api.gate import CHANGES, Gate
 from mandor.api.http.fair_queue import Lane
 from mandor.api.labels import select_for
@@ -25,15 +25,15 @@ _PLURALS = {kind.plural: name for name, kind in KINDS.items()}
 
 class SnapshotQuery(Struct, frozen=True, forbid_unknown_fields=True):
     kind: Annotated[
-        str, Note(description="One, or several with commas between; absent: every kind.", max_length=255)
+        str, Note(description="One kind, or several separated by commas; absent: all kinds.", max_length=255)
     ] = ""
     namespace: Annotated[str, Note(max_length=63)] | None = None
-    node: Annotated[str, Note(description="Only what belongs to this node.", max_length=253)] | None = None
+    node: Annotated[str, Note(description="Only objects of this node.", max_length=253)] | None = None
     labels: Labels = ""
 
     @property
     def of_kind(self) -> str | None:
-        """None: of several, which `where` names, or of all."""
+        """The only kind of the query; None: several, or all."""
         kinds = self._kinds()
         return next(iter(kinds)) if len(kinds) == 1 else None
 
@@ -53,14 +53,14 @@ class SnapshotQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WatchQuery(SnapshotQuery, frozen=True, forbid_unknown_fields=True):
-    since: Annotated[int, Note(description="Only what changed after this revision; absent: from now.", ge=0)] | None = (
+    since: Annotated[int, Note(description="Only changes after this revision; absent: from now on.", ge=0)] | None = (
         None
     )
     supplies: Annotated[
         bool,
         Note(
-            description="Before an instance that is to begin come its release and its workload, once in each form, in "
-            "lines `{supply: …}`: what its node needs to know."
+            description="Send the release, workload and namespace of an instance before it, as lines `{supply: …}`; "
+            "each is sent again only after a change."
         ),
     ] = False
 
@@ -68,7 +68,7 @@ class WatchQuery(SnapshotQuery, frozen=True, forbid_unknown_fields=True):
 async def watch(call: Call[WatchQuery, None]) -> Stream:
     query, store = call.query, call.parts.store
     kind = query.of_kind
-    seen = await sight(store, call.caller, kind, query.where, live=True, wide=True)
+    seen = await read_scope(store, call.caller, kind, query.where, live=True, wide=True)
     selector = parse_selector(query.labels)
     select = await select_for(store, kind, query.where, selector)
     since = query.since
@@ -79,10 +79,10 @@ async def watch(call: Call[WatchQuery, None]) -> Stream:
 
 
 async def snapshot(call: Call[SnapshotQuery, None]) -> Stream:
-    """Everything at one revision, however much it is."""
+    """Stream all objects of one revision."""
     query, store, parts, caller = call.query, call.parts.store, call.parts, call.caller
     kind = query.of_kind
-    seen = await sight(store, caller, kind, query.where, wide=True)
+    seen = await read_scope(store, caller, kind, query.where, wide=True)
     parts.streams.check(caller.identity)
     select = await select_for(store, kind, query.where, parse_selector(query.labels))
     listing = await store.list(kind, seen.where)
@@ -95,7 +95,7 @@ async def commit(call: Call[None, Commit]) -> Committed:
 
 
 class ChangeLine(Struct, frozen=True):
-    """One line of a watch. Both null: a bookmark, nothing up to its revision was missed."""
+    """One line of a watch. Both null: a bookmark, all changes up to its revision were sent."""
 
     revision: int
     before: Any = None
@@ -107,7 +107,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/watch",
         name="watch",
-        summary="Stream changes, a line each; a bookmark (neither before nor after) comes every ten seconds",
+        summary="Stream changes, one line each; a bookmark (no before and no after) is sent every ten seconds",
         tag="store",
         handler=watch,
         query=WatchQuery,
@@ -119,7 +119,7 @@ OPERATIONS = [
         method="GET",
         path="/v1/snapshot",
         name="snapshot",
-        summary="Stream all objects as they are at one revision: {revision}, the objects, {end: count}",
+        summary="Stream all objects at one revision: {revision}, the objects, {end: count}",
         tag="store",
         handler=snapshot,
         query=SnapshotQuery,
@@ -133,7 +133,7 @@ OPERATIONS = [
         method="POST",
         path="/v1/commit",
         name="commit",
-        summary="Put, delete and check several objects, all or nothing; every field has one writer",
+        summary="Put, delete and check several objects in one transaction",
         tag="store",
         gate=Gate(frozenset({"node", "component"}), CHANGES),
         handler=commit,

@@ -1,4 +1,7 @@
-"""What nodes need besides their orders: it goes along with them, so that thousands of nodes do not come to ask."""
+"""Order dependencies: the objects that a node needs to start an instance, such as its release and namespace.
+
+A watch sends them before the instance, so that thousands of nodes do not have to request them.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,63 +13,63 @@ from mandor.model.record import Namespace
 from mandor.model.workload import Release
 from mandor.store.base import Change, Store
 
-KNOWN_MOST = 4_096
-"""So many are kept encoded, for all streams together."""
+CACHED_MOST = 4_096
+"""Encoded objects that are cached for all streams."""
 SENT_MOST = 1_024
-"""So many of them a stream remembers that it has sent; others it sends again."""
+"""Objects that a stream remembers as sent; others are sent again."""
 
 
-class Supply(NamedTuple):
+class OrderDependency(NamedTuple):
     value: Object
     since: int
-    """The version in which it got the form it has: a status that changes changes nothing for a node."""
+    """The version of its last change that matters to a node."""
     line: bytes
 
 
-class Supplies:
-    """Of all streams: encoded once for all of them."""
+class OrderDependencyCache:
+    """Dependencies encoded once for all streams."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[Key, Supply] = {}
+        self._known: dict[Key, OrderDependency] = {}
 
-    async def get(self, key: Key) -> Supply | None:
-        """As it is now; None: there is none."""
+    async def get(self, key: Key) -> OrderDependency | None:
+        """Return the current object, encoded; None: it does not exist."""
         value, known = await self._store.get(key), self._known.pop(key, None)
         if value is None:
             return None
         if known is None or not _same(known.value, value):
-            known = Supply(value, value.meta.version, b'{"supply":%b}\n' % encode(value))
+            known = OrderDependency(value, value.meta.version, b'{"supply":%b}\n' % encode(value))
         elif known.value is not value:
             known = known._replace(value=value)
-        if len(self._known) >= KNOWN_MOST:
+        if len(self._known) >= CACHED_MOST:
             del self._known[next(iter(self._known))]
         self._known[key] = known
         return known
 
 
-class Supplier:
-    """Of one stream: sends each once, and again when it is another."""
+class OrderDependencySender:
+    """Selects the dependencies that one stream has not sent yet in their current form."""
 
-    def __init__(self, supplies: Supplies) -> None:
-        self._supplies = supplies
+    def __init__(self, cache: OrderDependencyCache) -> None:
+        self._cache = cache
         self._sent: dict[Key, int] = {}
 
     async def lines(self, changes: Sequence[Change]) -> list[bytes]:
-        """What the instances among them need and was not sent yet."""
+        """Return the lines of dependencies of the changed instances that were not sent yet."""
         found = []
         for key in {key for each in changes if isinstance(each.after, Instance) for key in each.after.start_keys}:
-            supply = await self._supplies.get(key)
-            if supply is not None and self._sent.get(key) != supply.since:
+            dependency = await self._cache.get(key)
+            if dependency is not None and self._sent.get(key) != dependency.since:
                 if len(self._sent) >= SENT_MOST:
                     self._sent.clear()
-                self._sent[key] = supply.since
-                found.append(supply.line)
+                self._sent[key] = dependency.since
+                found.append(dependency.line)
         return found
 
 
 def _same(before: Object, after: Object) -> bool:
-    """For whoever has to begin an instance."""
+    """Return whether two versions are the same for a node that starts an instance."""
     if before is after:
         return True
     if isinstance(after, Namespace | Release) and before.status != after.status:

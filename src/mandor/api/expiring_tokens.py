@@ -1,4 +1,4 @@
-"""Endings: how many tokens end soon, told without looking at them all."""
+"""ExpiringTokens: counts the tokens that expire soon, without reading all of them."""
 
 import math
 from bisect import bisect_left, insort
@@ -10,8 +10,8 @@ from mandor.model.record import Role, Token, soon_seconds
 from mandor.store.base import Change
 
 
-class Endings:
-    """Kept by changes: for each role the times from which on somebody should see to one, in order."""
+class ExpiringTokens:
+    """Sorted times by role, updated by changes: from such a time on, a token counts as expiring soon."""
 
     def __init__(self) -> None:
         self._times: dict[Role, list[float]] = {role: [] for role in get_args(Role)}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from mandor.api.auth import make_token
-from mandor.api.endings import Endings
+from mandor.api.expiring_tokens import ExpiringTokens
 from mandor.model.record import Role, Token, ends_soon
 from mandor.store.base import Change
 
@@ -30,7 +30,7 @@ def tokens(draw: some.DrawFn) -> Token:
 def test_what_is_kept_is_what_a_look_at_each_says(
     written: list[tuple[int, Token | None]], looked_at: list[int]
 ) -> None:
-    endings, stored = Endings(), dict[int, Token]()
+    endings, stored = ExpiringTokens(), dict[int, Token]()
     for name, token in written:
         before = stored.pop(name, None)
         if token is not None:
