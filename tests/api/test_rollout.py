@@ -109,7 +109,7 @@ async def test_an_undo_to_a_number_finds_it_or_says_which_there_are(dev: Api) ->
     assert refused.value.hint == "there are: 1, 2"
     with pytest.raises(Conflict, match=r"web\.2 has the current template of web"):
         await order(client, "undo", to=2)
-    with pytest.raises(Invalid, match="`to` belongs to an undo"):
+    with pytest.raises(Invalid, match="`to` is only valid with undo"):
         await order(client, "pause", to=1)
     await order(client, "undo", to=1)
     assert (await _web(dev)).spec.groups["main"].tasks["main"].env == {"V": "1"}

@@ -234,9 +234,9 @@ def test_a_program_supplies_the_keys_without_a_shell(tmp_path: Path) -> None:
     ("program", "story"),
     [
         ("import sys; sys.exit(3)", "status 3"),
-        ("print('no key')", "is no key"),
+        ("print('no key')", "is not a key"),
         ("import sys\nwhile True: sys.stdout.write('a' * 65536)", "more than"),
-        ("import time; time.sleep(100)", "gave no key"),
+        ("import time; time.sleep(100)", "did not return the key"),
     ],
     ids=["fails", "nonsense", "endless", "hangs"],
 )

@@ -1,4 +1,4 @@
-"""Asking for a metric over HTTP: what Prometheus answers, and everything else."""
+"""Queries of Prometheus for autoscaling: valid and invalid answers."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def vector(*values: str) -> bytes:
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
 
 
-async def test_a_query_is_asked_as_it_stands_and_answered_with_its_number() -> None:
+async def test_a_query_returns_its_number() -> None:
     async with answering(vector("42.5")) as (url, asked), Prometheus([url]) as prometheus:
         query = 'sum(rate(http_requests_total{job="a b"}[1m]))'
         assert await prometheus.ask(Metric(query=query, target=1, url=f"{url}/")) == 42.5
         assert asked == [query]
 
 
-async def test_the_first_of_the_settings_is_asked_where_none_is_named_and_no_other_ever() -> None:
+async def test_the_first_configured_server_is_the_default_and_other_servers_are_never_queried() -> None:
     async with answering(vector("1")) as (url, asked), Prometheus([url]) as prometheus:
         assert await prometheus.ask(Metric(query="up", target=1)) == 1
-        with pytest.raises(Unavailable, match="none of the Prometheus servers that are asked"):
+        with pytest.raises(Unavailable, match="not one of the configured Prometheus servers"):
             await prometheus.ask(Metric(query="up", target=1, url="http://127.0.0.1:1"))
         assert asked == ["up"]
     async with Prometheus() as nowhere:
@@ -60,23 +60,23 @@ async def test_the_first_of_the_settings_is_asked_where_none_is_named_and_no_oth
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "says"),
+    ("body", "status", "message"),
     [
-        (vector(), 200, "0 answers"),
-        (vector("1", "2"), 200, "2 answers"),
+        (vector(), 200, "0 results"),
+        (vector("1", "2"), 200, "2 results"),
         (b'{"status":"error","error":"parse error"}', 400, "parse error"),
-        (b"<html>", 502, "answered 502"),
+        (b"<html>", 502, "status 502"),
         (b"[]", 200, "no success"),
         (b'{"status":"success","data":{"resultType":"matrix","result":[]}}', 200, "a matrix"),
-        (b'{"status":"success","data":{"resultType":"scalar","result":[1,"x"]}}', 200, "not with a number"),
-        (b'{"status":"success"}', 200, "not with a number"),
+        (b'{"status":"success","data":{"resultType":"scalar","result":[1,"x"]}}', 200, "is not a number"),
+        (b'{"status":"success"}', 200, "is not a number"),
         (b" " * (ANSWER_MOST + 10), 200, "more than"),
-        (b"", 302, "answered 302"),
+        (b"", 302, "status 302"),
     ],
 )
-async def test_any_other_answer_is_told_in_a_sentence(body: bytes, status: int, says: str) -> None:
+async def test_an_invalid_answer_is_an_error_with_its_reason(body: bytes, status: int, message: str) -> None:
     async with answering(body, status) as (url, _), Prometheus([url]) as prometheus:
-        with pytest.raises(Unavailable, match=says):
+        with pytest.raises(Unavailable, match=message):
             await prometheus.ask(Metric(query="up", target=1, url=url))
 
 
