@@ -275,10 +275,10 @@ async def test_a_manifest_cannot_have_any_server_asked_for_a_metric() -> None:
         for url in (f"http://127.0.0.1:{target.port}", f"http://localhost:{target.port}/x", f"http://{METADATA}"):
             for allowed in ([], ["http://prometheus.example:9090"]):
                 async with Prometheus(allowed) as prometheus:
-                    with pytest.raises(Unavailable, match="none of the Prometheus servers"):
+                    with pytest.raises(Unavailable, match="not one of the configured Prometheus servers"):
                         await prometheus.ask(Metric(query="up", target=1, url=url))
         async with Prometheus(loopback=True) as dev:
-            with pytest.raises(Unavailable, match="none of the Prometheus servers"):
+            with pytest.raises(Unavailable, match="not one of the configured Prometheus servers"):
                 await dev.ask(Metric(query="up", target=1, url="http://prometheus.example:9090"))
         assert target.connections == 0
 

@@ -66,7 +66,7 @@ def run(settings: AgentRootSettings, *, dev: bool = False) -> None:
         with hold(settings.directory / "agent.lock"):
             uvloop.run(serve(settings, own))
     except Held as held:
-        raise Conflict(f"another agent runs in {settings.directory}", hint=str(held)) from None
+        raise Conflict(f"another agent is running in {settings.directory}", hint=str(held)) from None
 
 
 async def serve(settings: AgentRootSettings, own_logs: AgentLogHandler | None = None) -> None:

@@ -54,9 +54,9 @@ async def ensure_master(store: Store, settings: ServerSettings) -> KeyRing:
     if needed:
         count = sum(each.kind == Secret.kind for each in sealed)
         raise Invalid(
-            f"the key for secrets {path} is missing, and the store holds {count} secrets sealed under the key "
+            f"the key for secrets {path} is missing, but the store holds {count} secrets encrypted with the key "
             f"{min(needed) or '?'}",
-            hint="put the key back, or copy `secrets.key` of another server of the cluster; "
-            "`mandor recover --forget-secrets` gives up secrets whose key is lost",
+            hint="restore the key, or copy `secrets.key` from another server of the cluster; "
+            "`mandor recover --forget-secrets` deletes secrets whose key is lost",
         )
     return await asyncio.to_thread(make_master, path)

@@ -58,10 +58,10 @@ class ServerCertificates:
         made = x509.read(x509.split_bundle(chain)[0])
         self._issued, self._ends_at = bundle, made.ends_at
         self._renew_at = now + RENEWAL_SHARE * (made.ends_at - now)
-        log.info("this server has a certificate for %s", ", ".join(self._hosts))
+        log.info("issued a certificate of this server for %s", ", ".join(self._hosts))
 
     async def run(self, cluster: str) -> None:
-        """Follow the authority in the store."""
+        """Update the files when the authority in the store changes."""
         while True:
             await self._clock.sleep(CHECK_SECONDS)
             try:
@@ -70,7 +70,7 @@ class ServerCertificates:
                 if self._authority.ready:
                     self.keep()
             except (MandorError, OSError) as error:
-                log.warning("the certificate of this server is not up to date: %s", error)
+                log.warning("cannot update the certificate of this server: %s", error)
 
     def families(self) -> Iterator[Family]:
         now = self._clock.now()
@@ -95,7 +95,7 @@ def own_authority(settings: ServerSettings) -> Pair | None:
         pair = Pair(x509.split_bundle(Path(settings.ca_cert).read_text())[0], Path(settings.ca_key).read_text())
         x509.check_pair(pair)
     except OSError as error:
-        raise Invalid(f"the files of the authority cannot be read: {error}") from error
+        raise Invalid(f"cannot read the files of the authority: {error}") from error
     except (ValueError, TypeError, IndexError) as error:
         raise Invalid(f"{settings.ca_cert} and {settings.ca_key} are not an authority: {error}") from error
     return pair

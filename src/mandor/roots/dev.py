@@ -76,7 +76,7 @@ class Child:
             )
         self.started = time.monotonic()
 
-    def tend(self, say: Say) -> None:
+    def keep_running(self, say: Say) -> None:
         """Restart the program if it died, with a pause that grows while it dies quickly."""
         now = time.monotonic()
         if self.process is not None:
@@ -86,7 +86,7 @@ class Child:
             quick = now - self.started < QUICK_DEATH_SECONDS
             self.pause = min(max(self.pause * 2, 0.5), PAUSE_MOST_SECONDS) if quick else 0.0
             self.not_before = now + self.pause
-            say(f"{self.name} ended with {code} and is started again (its log: {self.log})")
+            say(f"{self.name} ended with status {code} and is restarted (log: {self.log})")
             self.process = None
         if now >= self.not_before:
             self.start()
@@ -121,25 +121,25 @@ def run(
     if not is_loopback(host):
         raise Invalid(
             f"`mandor dev` listens on loopback only, not on {host}",
-            hint="`mandor server` listens elsewhere, with TLS and tokens",
+            hint="use `mandor server` for other addresses, with TLS and tokens",
         )
     if not 1 <= nodes <= NODES_MOST:
-        raise Invalid(f"{nodes} nodes; between 1 and {NODES_MOST} are possible")
+        raise Invalid(f"{nodes} nodes are not possible; choose 1 to {NODES_MOST}")
     target_of(Settings(otlp_traces=traces.url, trace_share=traces.share))  # errors are reported before anything starts
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    with _alone(directory, f"another `mandor dev` runs in {directory}"):
+    with _locked(directory, f"another `mandor dev` is running in {directory}"):
         (directory / "url").write_text(url + "\n")
         server, *agents = _children(directory, listen, url, nodes, record, traces)
-        with _signals() as told:
+        with _signals() as signals:
             try:
                 server.start()
-                _wait_ready(server, host, port, told)
+                _wait_ready(server, host, port, signals)
                 for agent in agents:
                     agent.start()
                 greet_by: float | None = time.monotonic() + NODES_SECONDS
-                while not told:
+                while not signals:
                     for child in (server, *agents):
-                        child.tend(say)
+                        child.keep_running(say)
                     # A workload that is applied before a node is ready would be reported as unschedulable.
                     if greet_by is not None and (_nodes_ready(host, port) >= nodes or time.monotonic() > greet_by):
                         greet_by = None
@@ -148,7 +148,7 @@ def run(
             finally:
                 for child in (*agents, server):
                     child.end()
-    say(f"ended; what it ran goes on, and `{_command()} dev` takes it up again (`{_command()} dev --stop` ends it)")
+    say(f"ended; instances keep running, `{_command()} dev` continues with them, `{_command()} dev --stop` ends them")
 
 
 def stop(*, data: str = ".mandor", say: Say) -> None:
@@ -157,7 +157,7 @@ def stop(*, data: str = ".mandor", say: Say) -> None:
     from mandor.roots.guard import dismiss
 
     directory = Path(data).absolute()
-    with _alone(directory, f"a `mandor dev` still runs in {directory}: end it first"):
+    with _locked(directory, f"`mandor dev` is still running in {directory}: end it first"):
         homes = sorted(path for path in (directory / "nodes").glob("*") if path.is_dir())
         for home in homes:
             dismiss(home)
@@ -208,13 +208,15 @@ def _port_range(number: int, nodes: int) -> str:
     return str(PortRange(first, whole.last if number == nodes - 1 else first + each - 1))
 
 
-def _wait_ready(server: Child, host: str, port: int, told: list[int]) -> None:
+def _wait_ready(server: Child, host: str, port: int, signals: list[int]) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while not told and not _ready(host, port):
+    while not signals and not _ready(host, port):
         if server.dead:
-            raise Unavailable("the server did not start", hint=f"its log, {server.log}, ends:\n{_tail(server.log)}")
+            raise Unavailable("the server did not start", hint=f"the last lines of {server.log}:\n{_tail(server.log)}")
         if time.monotonic() > deadline:
-            raise Unavailable(f"the server did not answer in {START_SECONDS:.0f} s", hint=f"its log is {server.log}")
+            raise Unavailable(
+                f"the server did not answer within {START_SECONDS:.0f} s", hint=f"see its log: {server.log}"
+            )
         time.sleep(0.05)
 
 
@@ -261,7 +263,7 @@ def _command() -> str:
 
 
 @contextmanager
-def _alone(directory: Path, refusal: str) -> Iterator[None]:
+def _locked(directory: Path, refusal: str) -> Iterator[None]:
     try:
         with hold(directory / "dev.lock"):
             yield
@@ -272,11 +274,11 @@ def _alone(directory: Path, refusal: str) -> Iterator[None]:
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     """Yield the signals that ask this program to end."""
-    told: list[int] = []
+    received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, lambda got, _: told.append(got)) for number in numbers]
+    before = [signal.signal(number, lambda got, _: received.append(got)) for number in numbers]
     try:
-        yield told
+        yield received
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

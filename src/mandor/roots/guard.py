@@ -74,18 +74,18 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
     try:
         guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     except OSError as error:
-        raise Unavailable(f"no guard can be started: {error}") from error
+        raise Unavailable(f"cannot start the guard: {error}") from error
     assert guard.stdin is not None
     assert guard.stdout is not None
     with guard.stdout as word:
-        with suppress(BrokenPipeError), guard.stdin as told:
-            told.write(msgspec.json.encode(job))
+        with suppress(BrokenPipeError), guard.stdin as pipe:
+            pipe.write(msgspec.json.encode(job))
         ready, _, _ = select.select([word], [], [], READY_SECONDS)
         if ready and word.read(1):
             return guard
     guard.kill()
     guard.wait()
-    raise Unavailable("the guard did not begin", hint="what may not run without a control plane waits for it")
+    raise Unavailable("the guard did not start", hint="instances that need a guard wait until it runs")
 
 
 def dismiss(data: Path) -> None:

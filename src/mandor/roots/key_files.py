@@ -47,7 +47,7 @@ class KeyFiles:
             try:
                 await self.keep()
             except (MandorError, OSError) as error:
-                log.warning("the token files in %s are not up to date: %s", self._folder, error)
+                log.warning("cannot update the token files in %s: %s", self._folder, error)
 
     async def _keep(self, file: str, role: Role, identity: str) -> None:
         path, now = self._folder / file, self._clock.now()
@@ -61,7 +61,7 @@ class KeyFiles:
         await self._store.commit(made, *_ending(found, now), *record)
         self._write(path, text)
         if role == "join":
-            await self._forget_ended(now)
+            await self._delete_expired(now)
 
     def _write(self, path: Path, text: str) -> None:
         """Write the token with the current fingerprint, if the file differs."""
@@ -70,7 +70,7 @@ class KeyFiles:
         if not path.exists() or path.read_text().strip() != wanted:
             write_secret(path, wanted)
 
-    async def _forget_ended(self, now: float) -> None:
+    async def _delete_expired(self, now: float) -> None:
         """Delete expired tokens of earlier versions of `join.token`."""
         for each in (await self._store.list(Token.kind)).items:
             if isinstance(each, Token) and each.spec.identity == JOIN and each.ends_at < now:

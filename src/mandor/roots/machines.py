@@ -60,7 +60,7 @@ class Machines:
     async def join(self, machine: str, pool: str, seconds: float) -> JoinInfo:
         """Create a join token for one use by this machine, in its pool; an earlier token of the machine is deleted."""
         name, ends = f"machine-{machine}", self._clock.now() + seconds
-        # A server of an older version would not write these limits back.
+        # A server of an older version would drop these limits.
         terms = JoinTerms(uses=1, pool=pool, node=machine) if "join-terms" in self._everywhere() else None
         made, text = make_token("join", f"join:{machine}", name=name, expires_at=ends, join=terms)
         before = await self._store.get(Key(Token.kind, "", name))
@@ -77,4 +77,4 @@ def _read(file: str) -> str:
     try:
         return Path(file).read_text() if file else ""
     except OSError as error:
-        raise Invalid(f"the certificates for new machines cannot be read: {file}: {error.strerror}") from error
+        raise Invalid(f"cannot read the certificates for new machines in {file}: {error.strerror}") from error

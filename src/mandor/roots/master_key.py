@@ -1,4 +1,4 @@
-"""The master keys of a server: from a file, or from the output of a program."""
+"""Master keys of a server, from a file or from the output of a program."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ from mandor.lib.sealing import KEY_BYTES, KeyRing, Sealer, parse_keys
 
 COMMAND_SECONDS = 30.0
 OUTPUT_BYTES = 64 << 10
-HOW = "`openssl rand -hex 32` makes one"
+HOW = "`openssl rand -hex 32` creates one"
 
 
 def read_master(path: Path, *, given: bool, command: str = "") -> KeyRing | None:
@@ -49,7 +49,7 @@ def _ring(text: str, source: str) -> KeyRing:
     try:
         return KeyRing([Sealer(key) for key in parse_keys(text)])
     except ValueError:
-        raise Invalid(f"{source} is no key for secrets: 64 hexadecimal digits a line", hint=HOW) from None
+        raise Invalid(f"{source} is not a key for secrets: 64 hexadecimal digits per line", hint=HOW) from None
 
 
 def _run(command: str) -> str:
@@ -75,7 +75,7 @@ def _run(command: str) -> str:
         child.communicate()
     if status:
         raise Unavailable(
-            f"`{words[0]}` gave no key for secrets: it ended with status {status}",
-            hint=f"it has {COMMAND_SECONDS:.0f} s; its messages are in this log",
+            f"`{words[0]}` did not return the key for secrets: it ended with status {status}",
+            hint=f"its time limit is {COMMAND_SECONDS:.0f} s; its messages are in this log",
         )
     return output.decode(errors="replace")

@@ -63,8 +63,8 @@ class Prometheus:
         if not url:
             raise Unavailable("no Prometheus server is configured: start the server with --prometheus URL")
         if url not in self._allowed and not self._is_here(url):
-            known = ", ".join(self._allowed) or "there are none: start the server with --prometheus URL"
-            raise Unavailable(f"{url} is none of the Prometheus servers that are asked: {known}")
+            known = ", ".join(self._allowed) or "none; start the server with --prometheus URL"
+            raise Unavailable(f"{url} is not one of the configured Prometheus servers: {known}")
         return url
 
     def _is_here(self, url: str) -> bool:
@@ -80,22 +80,22 @@ def number_in(body: bytes, url: str, status: int) -> float:
     try:
         answer: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        raise Unavailable(f"{url} answered {status}, and not as Prometheus does") from None
+        raise Unavailable(f"{url} answered with status {status}, but not in Prometheus' format") from None
     if not isinstance(answer, dict) or answer.get("status") != "success":
-        told = answer.get("error") if isinstance(answer, dict) else None
-        raise Unavailable(f"{url} answered {status}: {str(told or 'no success')[:200]}")
+        problem = answer.get("error") if isinstance(answer, dict) else None
+        raise Unavailable(f"{url} answered {status}: {str(problem or 'no success')[:200]}")
     try:
         return _number(answer["data"], url)
     except (KeyError, TypeError, IndexError, ValueError):
-        raise Unavailable(f"{url} answered, and not with a number") from None
+        raise Unavailable(f"the answer of {url} is not a number") from None
 
 
 def _number(data: Any, url: str) -> float:
     if data["resultType"] == "scalar":
         return float(data["result"][1])
     if data["resultType"] != "vector":
-        raise Unavailable(f"the query has a {str(data['resultType'])[:20]} as its answer, not a number: add `sum(…)`")
+        raise Unavailable(f"the result of the query is a {str(data['resultType'])[:20]}, not a number: add `sum(…)`")
     found = data["result"]
     if len(found) != 1:
-        raise Unavailable(f"the query has {len(found)} answers, and one is wanted: wrap it in `sum(…)`")
+        raise Unavailable(f"the query has {len(found)} results instead of one: wrap it in `sum(…)`")
     return float(found[0]["value"][1])

@@ -33,7 +33,7 @@ def start_recording(
         uses=uses,
         bytes_most=int(settings.record_most),
     )
-    log.info("what happens is recorded in %s", path)
+    log.info("recording the cluster in %s", path)
     tasks.start(recording.run(), "recording")
 
 

@@ -103,7 +103,7 @@ BURST_SECONDS = 4
 
 
 @dataclass(slots=True)
-class Inside:
+class ServerState:
     """State that the parts of this process share."""
 
     url: str
@@ -131,7 +131,7 @@ class Inside:
     tracer: Tracer | None = None
     """Records spans; None: tracing is off."""
     authority: CertificateAuthority | None = None
-    """Issues certificates; None: `mandor dev` needs none."""
+    """Issues certificates; None for `mandor dev`."""
     certificates: ServerCertificates | None = None
     """Keeps this server's own certificate; None: plain HTTP."""
 
@@ -159,7 +159,7 @@ class Inside:
         return await self.scheduler.compare_table() if self.scheduler is not None else None
 
 
-Work = Callable[[Store, Clock, ServerSettings, Pulse, Inside], Awaitable[None]]
+Work = Callable[[Store, Clock, ServerSettings, Pulse, ServerState], Awaitable[None]]
 
 
 def run(settings: ServerSettings, *, dev: bool = False) -> None:
@@ -189,14 +189,14 @@ def _allow_files() -> None:
 
 async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | None = None) -> None:
     pulse = pulse or Pulse()
-    told = _until_signal()
+    stopping = _until_signal()
     clock = SystemClock()
     server_id = new_uid()[:10]
     remembered = remembered_of(settings)
     with _listener(settings) as listener:
         url = settings.address or _url(listener, secure=settings.secure)
         allowed = (*settings.egress_allow, *LOOPBACK) if dev else settings.egress_allow
-        inside = Inside(url, dev=dev, egress=Egress(allowed), files=SecretFiles(settings.secret_files))
+        inside = ServerState(url, dev=dev, egress=Egress(allowed), files=SecretFiles(settings.secret_files))
         async with (
             tracing(target_of(settings), "mandor-server", server_id) as inside.tracer,
             await open_store(settings.store_url, access=store_access(settings, remembered)) as opened,
@@ -245,12 +245,12 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                         background.start(election.run(lead), role)
                 if "api" in settings.roles:
                     await _serve_api(
-                        background, settings, store, clock, server_id, url, listener, told, pulse, inside, dev=dev
+                        background, settings, store, clock, server_id, url, listener, stopping, pulse, inside, dev=dev
                     )
                 else:
                     start_recording(background, settings, store, clock)
-                    log.info("ready, without an API: %s", ", ".join(settings.roles))
-                    await told.wait()
+                    log.info("ready without an API; roles: %s", ", ".join(settings.roles))
+                    await stopping.wait()
     log.info("ended")
 
 
@@ -262,7 +262,7 @@ def _entry(settings: ServerSettings, url: str, keys: Keys) -> ServerSpec:
     )
 
 
-def _observed(opened: Store, settings: ServerSettings, clock: Clock, inside: Inside) -> Store:
+def _observed(opened: Store, settings: ServerSettings, clock: Clock, inside: ServerState) -> Store:
     metered = MeteredStore(opened)
     inside.metrics.add(metered.metrics)
     if inside.tracer is None:
@@ -272,7 +272,7 @@ def _observed(opened: Store, settings: ServerSettings, clock: Clock, inside: Ins
 
 
 async def _certify(
-    background: Background, store: Store, clock: Clock, settings: ServerSettings, inside: Inside, cluster: str
+    background: Background, store: Store, clock: Clock, settings: ServerSettings, inside: ServerState, cluster: str
 ) -> None:
     """Create the cluster's authority, this server's certificate, and the first tokens, which carry its fingerprint."""
     assert inside.keys is not None
@@ -294,9 +294,9 @@ async def _certify(
         return
     if not authority.ready and authority.serves:
         raise Invalid(
-            "this server cannot issue itself a certificate",
-            hint="upgrade the other servers of the cluster first, give --ca-cert and --ca-key as they have them, "
-            "or give it one: --tls-cert, --tls-key",
+            "this server cannot issue its own certificate",
+            hint="upgrade the other servers first, set --ca-cert and --ca-key as on these servers, or set "
+            "--tls-cert and --tls-key",
         )
     inside.certificates = ServerCertificates(authority, clock, settings.directory / "tls", host_names(settings))
     if authority.ready:
@@ -312,7 +312,7 @@ async def _ensure_users(store: Store, clock: Clock, register: ServerRegistry) ->
             try:
                 return await ensure_users(store)
             except MandorError as error:
-                log.warning("namespaces without user ids: %s; tried again", error)
+                log.warning("cannot assign user ids to namespaces, retrying: %s", error)
         await clock.sleep(1.0)
 
 
@@ -324,9 +324,9 @@ async def _serve_api(
     server_id: str,
     url: str,
     listener: socket.socket,
-    told: asyncio.Event,
+    stopping: asyncio.Event,
     pulse: Pulse,
-    inside: Inside,
+    inside: ServerState,
     *,
     dev: bool,
 ) -> None:
@@ -378,14 +378,14 @@ async def _serve_api(
         tasks.start(heartbeats.run(), "heartbeats")
         start_recording(tasks, settings, store, clock, lambda: [each.instances for each in heartbeats.all_usage()])
         serving = tasks.start(server.serve(), "api")
-        waiting = tasks.start(told.wait(), "signal")
+        waiting = tasks.start(stopping.wait(), "signal")
         log.info("ready at %s", url)
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         server.stop()
         await serving
 
 
-def _tls(settings: ServerSettings, inside: Inside) -> ServerTls | None:
+def _tls(settings: ServerSettings, inside: ServerState) -> ServerTls | None:
     made = inside.certificates
     if not settings.tls_cert:
         return made.tls if made is not None else None
@@ -413,7 +413,7 @@ def api_settings(settings: ServerSettings, url: str, *, tokens_required: bool) -
     )
 
 
-async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
+async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: ServerState) -> None:
     recorder = Recorder(store, "scheduler", clock)
     source = _config_source(settings, pulse).once()
     await asyncio.to_thread(source.read)  # Reads files and installed packages; no request waits for it.
@@ -473,7 +473,7 @@ def _config_source(settings: ServerSettings, pulse: Pulse) -> ConfigSource:
     )
 
 
-async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
+async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: ServerState) -> None:
     recorder = Recorder(store, "controllers", clock)
     times = NodeTimes(
         suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_fraction
@@ -519,7 +519,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         forget()
 
 
-async def _tasks(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
+async def _tasks(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: ServerState) -> None:
     await tasks.lead(store, clock, settings, inside.queue, inside.crowded)
 
 
@@ -553,11 +553,11 @@ def store_access(settings: ServerSettings, remembered: MarkerContent | None = No
 
 
 def _until_signal() -> asyncio.Event:
-    told = asyncio.Event()
+    stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told.set)
-    return told
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
 
 
 def main() -> None:

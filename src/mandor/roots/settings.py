@@ -49,7 +49,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         except ValueError:
             found = -1.0
         if not (self.trace_share.strip().endswith("%") and 0 <= found <= 1):
-            raise Invalid(f"trace_share {self.trace_share[:20]!r} is no percentage", hint="0%…100%, as 2.5%")
+            raise Invalid(
+                f"trace_share {self.trace_share[:20]!r} is not a percentage", hint="write 0%…100%, for example 2.5%"
+            )
         return found
 
     @property
@@ -203,44 +205,44 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         split_address(self.listen)
         _check_outward(self)
         if bool(self.oidc_issuer) != bool(self.oidc_client_id):
-            raise ValueError("`oidc_issuer` and `oidc_client_id` are given together")
+            raise ValueError("`oidc_issuer` and `oidc_client_id` must be set together")
         if self.oidc_issuer:
             check_issuer_url(self.oidc_issuer)
         if self.secrets_key and self.secrets_key_command:
-            raise ValueError("give `secrets_key` or `secrets_key_command`, not both")
+            raise ValueError("set `secrets_key` or `secrets_key_command`, not both")
         if self.task_queue and not self.task_queue.startswith(("amqp://", "amqps://")):
-            raise ValueError("`task_queue` is an address as amqp://USER:PASSWORD@HOST/VHOST")
+            raise ValueError("`task_queue` must be a URL such as amqp://USER:PASSWORD@HOST/VHOST")
         if self.inventory_every < 1:
-            raise ValueError("`inventory_every` is at least 1s")
+            raise ValueError("`inventory_every` must be at least 1s")
         if not 1 <= self.task_attempts <= 100:
-            raise ValueError(f"task_attempts is {self.task_attempts}; it is 1..100")
+            raise ValueError(f"task_attempts is {self.task_attempts}; it must be 1..100")
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise ValueError("`tls_cert` and `tls_key` come together")
+            raise ValueError("`tls_cert` and `tls_key` must be set together")
         if bool(self.ca_cert) != bool(self.ca_key):
-            raise ValueError("`ca_cert` and `ca_key` come together")
+            raise ValueError("`ca_cert` and `ca_key` must be set together")
         if self.certificate_life < 10:
-            raise ValueError("`certificate_life` is at least 10s")
+            raise ValueError("`certificate_life` must be at least 10s")
         if self.lost_after < self.suspect_after:
             raise ValueError(f"lost_after {self.lost_after} is shorter than suspect_after {self.suspect_after}")
         percent = self.mass_share.removesuffix("%")
         if percent == self.mass_share or not percent.isdecimal() or not 1 <= int(percent) <= 100:
-            raise ValueError(f"mass_share {self.mass_share[:20]!r} is no percentage: 1%…100%")
+            raise ValueError(f"mass_share {self.mass_share[:20]!r} is not a percentage of 1%…100%")
         if self.backup_every < 60:
-            raise ValueError("`backup_every` is at least 1m")
+            raise ValueError("`backup_every` must be at least 1m")
         if not 1 <= self.backup_keep <= 10_000:
-            raise ValueError(f"backup_keep is {self.backup_keep}; it is 1..10000")
+            raise ValueError(f"backup_keep is {self.backup_keep}; it must be 1..10000")
         for name in ("requests_each", "streams_most", "streams_each", "connections_most", "connections_each"):
             if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` is at least 1")
+                raise ValueError(f"`{name}` must be at least 1")
         for name in ("head_timeout", "body_timeout", "idle_timeout"):
             if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` is at least 1s")
+                raise ValueError(f"`{name}` must be at least 1s")
         if self.plugin_hang < 1:
-            raise ValueError("`plugin_hang` is at least 1s")
+            raise ValueError("`plugin_hang` must be at least 1s")
         if self.credential_age < 3600:
-            raise ValueError("`credential_age` is at least 1h")
+            raise ValueError("`credential_age` must be at least 1h")
         if self.lease < 1:
-            raise ValueError("`lease` is at least 1s")
+            raise ValueError("`lease` must be at least 1s")
         for role in self.roles:
             if role not in ROLES:
                 raise ValueError(f"there is no role {role!r}; {did_you_mean(role, ROLES)}")
@@ -248,9 +250,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             check_name(pool, "pool")
         for url in self.prometheus:
             if not url.startswith(("http://", "https://")):
-                raise ValueError(f"`prometheus` holds addresses as http://HOST:9090, not {url[:60]!r}")
+                raise ValueError(f"`prometheus` must be a URL such as http://HOST:9090, not {url[:60]!r}")
         if not self.roles:
-            raise ValueError("`roles` names at least one of api, scheduler, controllers, tasks")
+            raise ValueError("`roles` must contain at least one of api, scheduler, controllers, tasks")
 
     @property
     def secure(self) -> bool:
@@ -268,7 +270,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def durable(self) -> bool:
-        """Return whether the store survives its server."""
+        """Whether the store survives its server."""
         return not self.store_url.startswith("memory:")
 
     @property
@@ -332,7 +334,7 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
         PortRange.parse(self.port_range)
         _check_outward(self)
         if self.otlp and not self.otlp.startswith(("http://", "https://")):
-            raise ValueError(f"otlp is {self.otlp!r}; it is an address as http://HOST:4318")
+            raise ValueError(f"otlp is {self.otlp!r}; it must be a URL such as http://HOST:4318")
 
 
 def load(
@@ -369,7 +371,7 @@ def _from_text(name: str, text: str, wanted: Any) -> Any:
         return msgspec.convert(text.strip(), wanted, strict=False)
     except msgspec.ValidationError as error:
         what = "a whole number" if wanted is int else "true or false"
-        raise Invalid(f"MANDOR_{name.upper()} is {text[:40]!r}", hint=f"it is {what}") from error
+        raise Invalid(f"MANDOR_{name.upper()} is {text[:40]!r}", hint=f"it must be {what}") from error
 
 
 def _from_file(file: str, section: str, known: Mapping[str, Any]) -> dict[str, Any]:

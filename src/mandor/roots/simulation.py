@@ -23,7 +23,10 @@ class Simulations:
     async def __call__(self, scenario: str, seeds: int) -> tuple[bytes, str]:
         """Return the report as JSON and as a page; raise `Invalid` with the error in the scenario and its line."""
         if self._running >= AT_ONCE:
-            raise TooMany(f"{AT_ONCE} simulations run", hint="try again in a minute, or run `mandor simulate` yourself")
+            raise TooMany(
+                f"{AT_ONCE} simulations are running",
+                hint="try again in a minute, or run `mandor simulate` on your machine",
+            )
         self._running += 1
         folder = Path(mkdtemp(prefix="mandor-simulate-"))
         try:
@@ -40,19 +43,19 @@ async def _run(folder: Path, seeds: int) -> tuple[bytes, str]:
     try:
         ended = await run_limited(command, RUN, folder=folder)
     except Overran as error:
-        hint = "fewer seeds, less time, or `mandor simulate` on a machine of yours"
-        raise TooLarge(f"the simulation was ended: {error}", hint=hint) from None
+        hint = "use fewer seeds or less time, or run `mandor simulate` on your machine"
+        raise TooLarge(f"the simulation was stopped: {error}", hint=hint) from None
     page = folder / PAGE
     if ended.status not in {0, 1} or not ended.output or not page.is_file():
-        raise _mistake(ended.errors.decode(errors="replace"), ended.status)
+        raise _error_of(ended.errors.decode(errors="replace"), ended.status)
     if page.stat().st_size > RUN.output_bytes:
         raise TooLarge(f"the page of the simulation has more than {RUN.output_bytes} bytes", hint="use fewer seeds")
     return ended.output, page.read_text(encoding="utf-8")
 
 
-def _mistake(told: str, status: int | None) -> Invalid:
+def _error_of(output: str, status: int | None) -> Invalid:
     """Return the first error that the command printed."""
-    lines = [each for each in told.splitlines() if each.startswith(("error:", "hint:"))]
+    lines = [each for each in output.splitlines() if each.startswith(("error:", "hint:"))]
     message = next((each.removeprefix("error:").strip() for each in lines if each.startswith("error:")), "")
     hint = next((each.removeprefix("hint:").strip() for each in lines if each.startswith("hint:")), None)
     return Invalid(message or f"the simulation ended with status {status}", hint=hint)

@@ -66,16 +66,16 @@ class Pulse:
         others = [each for each in registry.values() if each.version]
         files = [[each.name, each.version, sys.modules[each.cls.__module__].__file__] for each in others]
         if self._channel >= 0:
-            self._say(json.dumps(files).encode())
+            self._send(json.dumps(files).encode())
 
-    def _say(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         with self._lock, suppress(OSError):  # there is no supervisor
             os.write(self._channel, line + b"\n")
 
     def _beat(self) -> None:
         while True:
             if all(each.running_seconds < self._hang_seconds for each in list(self._watchdogs)):
-                self._say(b".")
+                self._send(b".")
             time.sleep(PULSE_SECONDS)
 
 
@@ -102,7 +102,7 @@ def supervised(hang_seconds: float) -> Pulse:
                 return Pulse(write, hang_seconds=hang_seconds, disabled=disabled)
             os.close(write)
             try:
-                with _passing_on(server):
+                with _forward_signals(server):
                     found = _watch(server, read, answers, hang_seconds)
             finally:
                 os.close(read)
@@ -121,42 +121,42 @@ def _begin_server(answers: IO[str]) -> None:
 
 def _watch(server: int, channel: int, answers: IO[str], hang_seconds: float) -> int | tuple[Disabled, ...]:
     """Wait until the server exits (return its exit code) or a plugin hangs (return its name)."""
-    told = _LastReport(time.monotonic(), [])
+    report = _LastReport(time.monotonic(), [])
     while True:
-        _listen(channel, told)
+        _listen(channel, report)
         pid, status = os.waitpid(server, os.WNOHANG)
         if pid:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-        if time.monotonic() - told.at > hang_seconds + 2 * PULSE_SECONDS:
-            found = _culprits(_where(server, answers), told.plugins)
+        if time.monotonic() - report.at > hang_seconds + 2 * PULSE_SECONDS:
+            found = _culprits(_stacks(server, answers), report.plugins)
             if found:
                 names = ", ".join(each.name for each in found)
-                log.error("the plugin %s hangs: the server is started again without it", names)
+                log.error("the plugin %s hangs: restarting the server without it", names)
                 os.kill(server, signal.SIGKILL)
                 os.waitpid(server, 0)
                 return tuple(found)
-            log.warning("the server has said nothing for %.0f s, and no plugin hangs", time.monotonic() - told.at)
-            told.at = time.monotonic()
+            log.warning("the server has not reported for %.0f s, but no plugin hangs", time.monotonic() - report.at)
+            report.at = time.monotonic()
 
 
-def _listen(channel: int, told: _LastReport) -> None:
-    if told.over:
+def _listen(channel: int, report: _LastReport) -> None:
+    if report.over:
         time.sleep(0.05)
         return
     ready, _, _ = select.select([channel], [], [], 0.25)
     if not ready:
         return
     data = os.read(channel, 65536)
-    told.over = not data
-    *lines, told.rest = (told.rest + data).split(b"\n")
+    report.over = not data
+    *lines, report.rest = (report.rest + data).split(b"\n")
     for line in lines:
-        told.at = time.monotonic()
+        report.at = time.monotonic()
         if line != b".":
-            told.plugins = json.loads(line)
+            report.plugins = json.loads(line)
 
 
-def _where(server: int, answers: IO[str]) -> str:
+def _stacks(server: int, answers: IO[str]) -> str:
     """Return the stacks of its threads, as `faulthandler` dumps them."""
     answers.seek(0)
     answers.truncate()
@@ -164,7 +164,7 @@ def _where(server: int, answers: IO[str]) -> str:
     time.sleep(ANSWER_SECONDS)
     answers.seek(0)
     text = answers.read()
-    log.warning("where the server stands:\n%s", text)
+    log.warning("stacks of the server:\n%s", text)
     return text
 
 
@@ -184,7 +184,7 @@ def _culprits(text: str, plugins: Iterable[list[str]]) -> list[Disabled]:
 
 
 @contextmanager
-def _passing_on(server: int) -> Iterator[None]:
+def _forward_signals(server: int) -> Iterator[None]:
     """Forward signals to the server."""
 
     def pass_on(number: int, _: FrameType | None) -> None:

@@ -37,7 +37,7 @@ async def tracing(target: Target | None, service: str, instance: str) -> AsyncIt
         "host.name": socket.gethostname(),
         "process.pid": os.getpid(),
     }
-    log.info("traces go to %s, %g%% of them", target.url, target.ratio * 100)
+    log.info("sending %g%% of the traces to %s", target.ratio * 100, target.url)
     async with Background() as tasks:
         tasks.start(Exporter(tracer, target, resource).run(), "traces")
         yield tracer
