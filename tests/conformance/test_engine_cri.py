@@ -93,7 +93,7 @@ class TestCriEngine(EngineSuite):
 
     def fetched_image(self, engine: Engine, name: str) -> bool:
         assert isinstance(engine, CriEngine)
-        engine._images.fetched.add(name)
+        engine._images.pulled.add(name)
         return True
 
     def forget_image(self, name: str) -> None:

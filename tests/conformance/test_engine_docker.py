@@ -38,7 +38,7 @@ class TestDockerEngine(EngineSuite):
 
     def fetched_image(self, engine: Engine, name: str) -> bool:
         assert isinstance(engine, DockerEngine)
-        engine._images.fetched.add(name)
+        engine._images.pulled.add(name)
         return True
 
     def forget_image(self, name: str) -> None:

@@ -47,7 +47,7 @@ class PodmanSuite(EngineSuite):
 
     def fetched_image(self, engine: Engine, name: str) -> bool:
         assert isinstance(engine, PodmanEngine)
-        engine._images.fetched.add(name)
+        engine._images.pulled.add(name)
         return True
 
     def forget_image(self, name: str) -> None:

@@ -396,9 +396,9 @@ def test_nothing_is_imported_or_loaded_in_the_view_of_a_task(tmp_path: Path) -> 
 import os, sys
 sys.path.append({src!r})
 from mandor.engines.shim import confine, entry, kernel, mounts, view
-from mandor.engines.shim.person import find_person
+from mandor.engines.shim.task_user import find_task_user
 
-person = find_person("nobody")
+task_user = find_task_user("nobody")
 inside = []
 
 def note(event, arguments):
@@ -418,7 +418,7 @@ launch = {{
 }}
 pid = os.fork()
 if pid == 0:
-    entry.enter(launch, person, ["true"], os.getppid())
+    entry.enter(launch, task_user, ["true"], os.getppid())
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     source = str(Path(sys.modules[ProcessEngine.__module__].__file__ or "").parents[3])

@@ -181,5 +181,5 @@ def test_a_supervisor_imports_few_modules() -> None:
             f"mandor.engines.shim{name}"
             for name in ("", ".confine", ".entry", ".groups", ".kernel", ".light", ".logfile", ".mounts")
         ),
-        *(f"mandor.engines.shim.{name}" for name in ("person", "supervisor", "view")),
+        *(f"mandor.engines.shim.{name}" for name in ("supervisor", "task_user", "view")),
     }

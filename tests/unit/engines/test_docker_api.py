@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from mandor.engines.base import Launch, Mount, Unit, UnitPhase
 from mandor.engines.containers.credentials import header_for
 from mandor.engines.containers.ending import reason_of
+from mandor.engines.containers.error_messages import passing
 from mandor.engines.containers.failures import Failures
 from mandor.engines.containers.images import split
 from mandor.engines.containers.labels import labels_of, owner_of, unit_of
 from mandor.engines.containers.launches import hostname
-from mandor.engines.containers.trouble import passing
 from mandor.engines.docker_api.body import make_body
 from mandor.engines.docker_api.files import find_ids
 from mandor.engines.docker_api.frames import parse_time, read_lines

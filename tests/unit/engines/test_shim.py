@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mandor.engines.process.logs import LogReader
 from mandor.engines.shim import light
 from mandor.engines.shim.logfile import LINE_BYTES_MAX, LogFile, Stream
-from mandor.engines.shim.person import Refused, find_person
+from mandor.engines.shim.task_user import Refused, find_task_user
 
 scalars = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(alphabet=st.characters(codec="utf-8"))
@@ -176,16 +176,16 @@ def test_a_damaged_line_affects_no_other_line(tmp_path: Path) -> None:
 
 
 def test_a_user_is_found_by_name_or_number() -> None:
-    root = find_person("root") if os.geteuid() == 0 else None
+    root = find_task_user("root") if os.geteuid() == 0 else None
     if root is not None:
         assert (root.uid, root.gid, root.name) == (0, 0, "root")
-        unknown = find_person("54321:12345")
+        unknown = find_task_user("54321:12345")
         assert unknown is not None
         assert (unknown.uid, unknown.gid) == (54321, 12345)
-    assert find_person(None) is None
+    assert find_task_user(None) is None
 
 
 @pytest.mark.parametrize("wanted", ["no such user", "root:no such group", "99999999999999999999", "root:4294967295"])
 def test_an_unknown_user_is_refused(wanted: str) -> None:
     with pytest.raises(Refused, match="there is no"):
-        find_person(wanted)
+        find_task_user(wanted)

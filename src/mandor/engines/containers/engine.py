@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from mandor.engines.base import Engine, Execution, Launch, Observed, Unit, UnitPhase
+from mandor.engines.containers.error_messages import taken_port
 from mandor.engines.containers.failures import Failures
 from mandor.engines.containers.labels import owner_of
 from mandor.engines.containers.refused import Refused
 from mandor.engines.containers.tracked import Tracked
-from mandor.engines.containers.trouble import taken_port
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound, PortTaken, Unavailable
 
 AT_ONCE = min(64, 4 * (os.cpu_count() or 1))

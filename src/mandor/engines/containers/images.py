@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mandor.engines.containers.credentials import HUB_HOST, default_files
-from mandor.engines.containers.fetched import Fetched
+from mandor.engines.containers.pulled_images import PulledImages
 from mandor.errors import NotFound, Unavailable
 from mandor.model.image import ImageFile
 from mandor.model.image_reference import repository_of
@@ -32,8 +32,8 @@ Pull = Literal["always", "missing", "never"]
 
 
 class Images(ABC):
-    def __init__(self, fetched: Fetched, credentials: Sequence[Path] | None = None) -> None:
-        self.fetched, self._credentials = fetched, credentials
+    def __init__(self, pulled: PulledImages, credentials: Sequence[Path] | None = None) -> None:
+        self.pulled, self._credentials = pulled, credentials
         self._pulls = asyncio.Semaphore(PULLS_MOST)
         self._busy: dict[str, asyncio.Lock] = {}
 
@@ -55,7 +55,7 @@ class Images(ABC):
         `NotFound`: it cannot be pulled as it is named; `Unavailable`: its registry does not answer.
         """
         if pull != "always" and (found := await self.look(name)) is not None:
-            self.fetched.use(name)
+            self.pulled.use(name)
             return found
         if pull == "never":
             raise NotFound(
@@ -70,7 +70,7 @@ class Images(ABC):
                 async with self._pulls:
                     with step("pull image", {"container.image.name": name}):
                         await self._pull(name, progress, login)
-                self.fetched.add(name)
+                self.pulled.add(name)
             finally:
                 self._busy.pop(name, None)
         progress("")
@@ -88,12 +88,12 @@ class Images(ABC):
                 return False
         async with self._pulls:
             await self._load(image, content)
-        self.fetched.forget(*image.names)  # it cannot be pulled again
+        self.pulled.forget(*image.names)  # it cannot be pulled again
         return True
 
     def digest_of(self, name: str, found: Any) -> str:
         """Return the digest of an image that was pulled; empty: it was loaded from a file, or has no digest."""
-        if name not in self.fetched:
+        if name not in self.pulled:
             return ""
         wanted = repository_of(name)
         digests = [each.partition("@") for each in self._digests(found)]
@@ -105,12 +105,12 @@ class Images(ABC):
 
     async def clean(self, keep: Collection[str]) -> str:
         """Remove the least recently used image that was pulled for a task and has no container; return its name."""
-        for name in self.fetched.oldest():
+        for name in self.pulled.oldest():
             if name in keep or name in self._busy:
                 continue
             there = await self.look(name) is not None
             if not there or await self._remove(name):
-                self.fetched.forget(name)
+                self.pulled.forget(name)
                 if there:
                     return name
         return ""

@@ -1,6 +1,6 @@
 """Errors of loading an image from a file."""
 
-from mandor.engines.containers.trouble import passing
+from mandor.engines.containers.error_messages import passing
 from mandor.errors import Invalid, Unavailable
 
 _FULL = ("no space left on device", "disk quota exceeded")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mandor.engines.containers.trouble import passing
+from mandor.engines.containers.error_messages import passing
 
 
 class Refused(Exception):

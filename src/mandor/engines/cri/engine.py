@@ -18,9 +18,9 @@ from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, Unit
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers import refused as containers
 from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine, taken_away
-from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.files import write_files
 from mandor.engines.containers.launches import check_working_dir, image_of, with_writable_tmp
+from mandor.engines.containers.pulled_images import PulledImages
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.cri import wire
 from mandor.engines.cri.amend import amend, needs_amending
@@ -70,7 +70,7 @@ class CriEngine(ContainerEngine):
         the runtime's streaming server."""
         super().__init__(directory)
         self._api = CriClient(socket or find_socket(), answer_seconds=answer_seconds)
-        self._images = CriImages(self._api, Fetched(self._directory / "images.json"), credentials=credentials)
+        self._images = CriImages(self._api, PulledImages(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
         self._dial = dial
         self._seen: dict[str, Observed] = {}

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mandor.engines.containers.credentials import HUB_HOST, login_for
-from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.images import Images, Progress, cannot_pull, split
 from mandor.engines.containers.loading import cannot_load
+from mandor.engines.containers.pulled_images import PulledImages
 from mandor.engines.cri import wire
 from mandor.engines.cri.client import CriClient, Refused
 from mandor.engines.cri.containerd import import_image
@@ -21,8 +21,8 @@ SEEN_SECONDS, SEEN_TRIES = 0.1, 100
 
 
 class CriImages(Images):
-    def __init__(self, api: CriClient, fetched: Fetched, *, credentials: Sequence[Path] | None = None) -> None:
-        super().__init__(fetched, credentials)
+    def __init__(self, api: CriClient, pulled: PulledImages, *, credentials: Sequence[Path] | None = None) -> None:
+        super().__init__(pulled, credentials)
         self._api = api
 
     def _digests(self, found: Any) -> Sequence[str]:

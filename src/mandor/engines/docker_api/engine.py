@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from mandor.engines.base import Execution, Launch, LogLine, Mount, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine, not_running, taken_away
-from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.files import write_files
 from mandor.engines.containers.launches import with_mapped_user, with_writable_tmp
+from mandor.engines.containers.pulled_images import PulledImages
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.docker_api.body import make_body
 from mandor.engines.docker_api.client import GONE, NOT_NOW, START_SECONDS, ApiClient, Refused, filters
@@ -58,7 +58,7 @@ class DockerApiEngine(ContainerEngine):
         super().__init__(directory)
         self._api = ApiClient(self.name, socket or self.default_socket(), cure=self.cure, answer_seconds=answer_seconds)
         self._containers = Containers(self._api, lambda: self.owner, waits=self.waits, kill=self.kill)
-        self._images = ApiImages(self._api, Fetched(self._directory / "images.json"), credentials=credentials)
+        self._images = ApiImages(self._api, PulledImages(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
         self._seen: dict[str, tuple[str, Observed]] = {}
         """State and result of the last inspection by container id; valid while the state is the same."""

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 
 from mandor.engines.containers.credentials import header_for
-from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.images import Images, Progress, cannot_pull, split
 from mandor.engines.containers.loading import cannot_load
+from mandor.engines.containers.pulled_images import PulledImages
 from mandor.engines.docker_api.client import ApiClient, Refused
 from mandor.model.image import ImageFile
 
 
 class ApiImages(Images):
-    def __init__(self, api: ApiClient, fetched: Fetched, *, credentials: Sequence[Path] | None = None) -> None:
-        super().__init__(fetched, credentials)
+    def __init__(self, api: ApiClient, pulled: PulledImages, *, credentials: Sequence[Path] | None = None) -> None:
+        super().__init__(pulled, credentials)
         self._api = api
 
     async def sizes(self) -> Mapping[str, int]:

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from mandor import __version__
 from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
+from mandor.engines.change_notifier import ChangeNotifier
 from mandor.engines.fake.execution import FakeExecution
 from mandor.engines.fake.mounts import find_missing, write_files
 from mandor.engines.fake.options import FakeOptions, fill_in, read_options
 from mandor.engines.fake.state import FakeState, FileState, MemoryState, Record, Start
-from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, NotFound
 from mandor.lib.clock import Alarm, Clock, SystemClock
 from mandor.model.image import ImageFile
@@ -60,7 +60,7 @@ class FakeEngine(Engine):
         self._own = FileState(directory) if directory is not None and state is None else None
         self.state: FakeState = state or self._own or MemoryState()
         self._images = images
-        self._ticks = Ticks()
+        self._notifier = ChangeNotifier()
         self._down: str | None = None
         self._hanging: dict[str, asyncio.Event] = {}
         self._refused: dict[Unit, int] = {}
@@ -71,11 +71,11 @@ class FakeEngine(Engine):
     def down(self, message: str = "down, as requested") -> None:
         """Every verb raises `EngineDown` until `up`."""
         self._down = message
-        self._ticks.tick()
+        self._notifier.notify()
 
     def up(self) -> None:
         self._down = None
-        self._ticks.tick()
+        self._notifier.notify()
 
     @property
     def is_down(self) -> bool:
@@ -102,7 +102,7 @@ class FakeEngine(Engine):
     def lose(self, unit: Unit) -> None:
         """Delete a unit as if another program had removed it."""
         self.state.delete(unit)
-        self._ticks.tick()
+        self._notifier.notify()
 
     def launch(self, unit: Unit) -> Launch:
         """Return the launch of a unit."""
@@ -142,7 +142,7 @@ class FakeEngine(Engine):
         if self._images and launch.image:
             self._pulled[launch.image] = IMAGE_BYTES
         self.state.begin(self._plan(unit, launch, options))
-        self._ticks.tick()
+        self._notifier.notify()
 
     def _plan(self, unit: Unit, launch: Launch, options: FakeOptions) -> Record:
         now = self._clock.monotonic()
@@ -170,7 +170,7 @@ class FakeEngine(Engine):
         self._change(_stopped(record, options, self._clock.monotonic(), grace_seconds))
         while (record := self.state.get(unit)) is not None and not self._over(record):
             await self._clock.sleep(max(0.0, (record.ends_at or 0.0) - self._clock.monotonic()))
-        self._ticks.tick()
+        self._notifier.notify()
 
     async def remove(self, unit: Unit) -> None:
         await self._answer("remove")
@@ -178,7 +178,7 @@ class FakeEngine(Engine):
         if record is not None:
             await self._obstruct(read_options(record.launch) if record.reason != "StartFailed" else FakeOptions())
             self.state.delete(unit)
-            self._ticks.tick()
+            self._notifier.notify()
 
     # Optional verbs.
 
@@ -252,12 +252,12 @@ class FakeEngine(Engine):
         return True
 
     def events(self) -> AsyncIterator[None]:
-        return self._events(self._ticks.stream())
+        return self._events(self._notifier.stream())
 
-    async def _events(self, ticks: AsyncIterator[None]) -> AsyncIterator[None]:
+    async def _events(self, changes: AsyncIterator[None]) -> AsyncIterator[None]:
         alarm = self._set_alarm(self._clock.monotonic())
         try:
-            async for _ in ticks:
+            async for _ in changes:
                 now = self._clock.monotonic()  # subscribers list later than this
                 yield
                 if alarm is not None:
@@ -268,7 +268,7 @@ class FakeEngine(Engine):
                 alarm.cancel()
 
     async def close(self) -> None:
-        self._ticks.close()
+        self._notifier.close()
         if self._own is not None:
             self._own.close()
 
@@ -279,8 +279,8 @@ class FakeEngine(Engine):
         followed by another one for the same time."""
         left = self._next_change(since) - self._clock.monotonic()
         if left <= 0:
-            self._ticks.tick()
-        return self._clock.alarm(left, self._ticks.tick) if 0 < left < float("inf") else None
+            self._notifier.notify()
+        return self._clock.alarm(left, self._notifier.notify) if 0 < left < float("inf") else None
 
     def _next_change(self, since: float) -> float:
         ahead = [at for record in self.state.all() if (at := record.next_change(since)) is not None]
@@ -310,7 +310,7 @@ class FakeEngine(Engine):
 
     def _change(self, record: Record) -> None:
         self.state.put(record)
-        self._ticks.tick()
+        self._notifier.notify()
 
 
 def _stopped(record: Record, options: FakeOptions, now: float, grace_seconds: float) -> Record:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mandor.engines.base import Unit
+from mandor.engines.change_notifier import ChangeNotifier
 from mandor.engines.incus.folder import UnitFolder
-from mandor.engines.ticks import Ticks
 
 LOOK_SECONDS = 0.1
 LOOK_SECONDS_MOST = 0.8
@@ -28,8 +28,8 @@ class _Watched:
 class Collector:
     """One asyncio task for all units; units without output are read less often."""
 
-    def __init__(self, ticks: Ticks) -> None:
-        self._ticks = ticks
+    def __init__(self, notifier: ChangeNotifier) -> None:
+        self._notifier = notifier
         self._watched: dict[Unit, _Watched] = {}
         self._hurried = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class Collector:
         each.next_at = time.monotonic() + each.pause
         if over:
             self._watched.pop(unit, None)
-            self._ticks.tick()
+            self._notifier.notify()
 
 
 def _limits(text: str) -> tuple[int, int]:

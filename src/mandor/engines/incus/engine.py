@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
+from mandor.engines.change_notifier import ChangeNotifier
 from mandor.engines.containers import refused as containers
 from mandor.engines.containers.engine import KILL_SECONDS, ContainerEngine, not_running, taken_away
 from mandor.engines.containers.launches import check_working_dir, with_mapped_user
@@ -33,7 +34,6 @@ from mandor.engines.incus.options import IncusOptions
 from mandor.engines.incus.runner import command_line
 from mandor.engines.options import read_options
 from mandor.engines.stamped import read_logs
-from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound, Unavailable
 from mandor.model.image import ImageFile
 from mandor.model.node import MAPPED_USERS, Capabilities
@@ -71,8 +71,8 @@ class IncusEngine(ContainerEngine):
         server = Server(url or find_url(), certificate, key, server_certificate, project)
         self._api = IncusClient(server, answer_seconds=answer_seconds)
         self._instances = Instances(self._api, lambda: self.owner)
-        self._ticks = Ticks()
-        self._collector = Collector(self._ticks)
+        self._notifier = ChangeNotifier()
+        self._collector = Collector(self._notifier)
         self._addresses: dict[str, tuple[str, float]] = {}
         self._over: dict[str, Observed] = {}
         """Stopped machines, with the time when the stop was first observed."""
@@ -140,7 +140,7 @@ class IncusEngine(ContainerEngine):
         return await load(self._api, image, content)
 
     async def events(self) -> AsyncIterator[None]:
-        news = self._ticks.stream()
+        news = self._notifier.stream()
         listening = asyncio.create_task(self._listen())
         try:
             yield  # Changes before this subscription were not sent.
@@ -158,13 +158,13 @@ class IncusEngine(ContainerEngine):
             socket = await self._api.connect("/1.0/events", type="lifecycle,operation")
             async for _ in socket:
                 self._collector.hurry()
-                self._ticks.tick()
+                self._notifier.notify()
         finally:
-            self._ticks.tick()
+            self._notifier.notify()
 
     async def close(self) -> None:
         await self._collector.close()
-        self._ticks.close()
+        self._notifier.close()
         await self._api.close()
 
     # The steps of the verbs.
@@ -306,7 +306,7 @@ class IncusEngine(ContainerEngine):
             await self._signal(found["name"], folder, "KILL")
             if not await self._ended(folder, KILL_SECONDS):
                 await self._instances.switch_off(found["name"])
-        self._ticks.tick()
+        self._notifier.notify()
 
     async def _send_signal(self, unit: Unit, found: Any, name: str) -> None:
         """Send the signal to the command, or to the init process of a machine without one."""

@@ -14,22 +14,22 @@ from typing import ClassVar
 
 from mandor import __version__
 from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, Usage
+from mandor.engines.change_notifier import ChangeNotifier
 from mandor.engines.process.confinement import Confinement, find_confinement
 from mandor.engines.process.execution import ProcessExecution
 from mandor.engines.process.folder import Exit, Running, StopOrder
 from mandor.engines.process.hierarchy import Hierarchies
 from mandor.engines.process.launch import SUPERVISORS, NodeFeatures, make_record, stop_signal
-from mandor.engines.process.leavings import kill_leavings
 from mandor.engines.process.logs import read_logs
 from mandor.engines.process.memory import find_memory
 from mandor.engines.process.options import ProcessOptions
+from mandor.engines.process.orphans import kill_orphans
 from mandor.engines.process.spawn import mounts_possible, spawn_supervisor, view_possible
 from mandor.engines.process.tracked import Tracked
 from mandor.engines.process.trash import discard, empty
 from mandor.engines.process.usage import measure, measure_disk
 from mandor.engines.process.watch import ProcessWatch, send_signal
 from mandor.engines.shim import groups
-from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, NotFound
 from mandor.model.node import Capabilities
 
@@ -60,7 +60,7 @@ class ProcessEngine(Engine):
         self._boot = ""
         self._memory: Path | None = None
         self._ready = False
-        self._ticks = Ticks()
+        self._notifier = ChangeNotifier()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._cleaning: asyncio.Future[None] | None = None
 
@@ -92,7 +92,7 @@ class ProcessEngine(Engine):
                 self._forget(unit)
         found = [observed for unit in sorted(seen) if (observed := self._look(unit)) is not None]
         if any(observed.phase == "starting" for observed in found):
-            self._ticks.later(0.2)
+            self._notifier.notify_later(0.2)
         return found
 
     async def start(self, unit: Unit, launch: Launch) -> None:
@@ -116,7 +116,7 @@ class ProcessEngine(Engine):
                 ) from error
             finally:
                 self._refresh(tracked)
-                self._ticks.tick()
+                self._notifier.notify()
 
     async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
         self._find_place()  # Not `_open`, which deletes folders that another engine object is just creating.
@@ -205,7 +205,7 @@ class ProcessEngine(Engine):
 
     def events(self) -> AsyncIterator[None]:
         self._open()
-        return self._ticks.stream()
+        return self._notifier.stream()
 
     async def close(self) -> None:
         for execution in [each for tracked in self._units.values() for each in tracked.executions]:
@@ -214,7 +214,7 @@ class ProcessEngine(Engine):
             self._forget(unit)
         if self._cleaning is not None:
             await self._cleaning
-        self._ticks.close()
+        self._notifier.close()
         self._ready = False
 
     def _idle(self) -> bool:
@@ -312,7 +312,7 @@ class ProcessEngine(Engine):
             execution.kill()
         if tracked.folder.exists:
             self._refresh(tracked)
-        self._ticks.tick()
+        self._notifier.notify()
 
     def _record_vanished(self, tracked: Tracked) -> None:
         """Kill what is left of a unit whose supervisor ended without a record, and write the record."""
@@ -321,7 +321,7 @@ class ProcessEngine(Engine):
             return
         if running.boot == self._boot:
             message = "its supervisor was killed, and the task with it"
-            kill_leavings(tracked.unit, self._trees.paths(str(tracked.unit)))
+            kill_orphans(tracked.unit, self._trees.paths(str(tracked.unit)))
         else:
             message = "the machine was restarted"
         record = Exit(

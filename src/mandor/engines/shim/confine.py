@@ -4,7 +4,7 @@ import os
 import stat
 
 from mandor.engines.shim import kernel
-from mandor.engines.shim.person import Person, become
+from mandor.engines.shim.task_user import TaskUser, become
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ def prepare(confined: "dict[str, Any] | None") -> "int | None":
     return rules
 
 
-def give_up(confined: "dict[str, Any] | None", person: "Person | None", rules: "int | None") -> None:
+def give_up(confined: "dict[str, Any] | None", task_user: "TaskUser | None", rules: "int | None") -> None:
     """Change to the task's user and, if the launch is confined, drop all capabilities and apply the filters."""
     if confined is None:
-        if person is not None:
-            become(person)
+        if task_user is not None:
+            become(task_user)
         return
     kernel.drop_bounding_set()
-    if person is not None:
-        become(person)
+    if task_user is not None:
+        become(task_user)
     kernel.drop_capabilities()
     kernel.gain_no_privileges()
     if rules is not None:

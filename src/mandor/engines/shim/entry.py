@@ -5,7 +5,7 @@ import os
 
 from mandor.engines.shim import confine, groups, kernel, mounts
 from mandor.engines.shim.light import close_from, read, signal, try_write_kernel
-from mandor.engines.shim.person import Person, Refused, find_person
+from mandor.engines.shim.task_user import Refused, TaskUser, find_task_user
 from mandor.engines.shim.view import Namespaces
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ def find_folder(launch: "dict[str, Any]") -> str:
 
 def enter(
     launch: "dict[str, Any]",
-    person: "Person | None",
+    task_user: "TaskUser | None",
     argv: "Sequence[str]",
     parent: int,
     namespaces: "Namespaces | None" = None,
@@ -45,20 +45,20 @@ def enter(
     before they are entered, because files in the task's view belong to the tenant."""
     groups.join([group["path"] for group in launch["groups"]])
     _reset()
-    env = _environment(launch, person)
+    env = _environment(launch, task_user)
     confined = launch.get("confined")
     rules = confine.prepare(confined)
     if namespaces is not None:
         namespaces.join()
     elif launch["mounts"]:
         mounts.leave_node()
-        mounts.make_all(launch["mounts"], mounts.Places("/", [os.path.realpath(launch["work"])], person))
-    if launch["mounts"] and person is not None and person.uid != 0:
+        mounts.make_all(launch["mounts"], mounts.MountPoints("/", [os.path.realpath(launch["work"])], task_user))
+    if launch["mounts"] and task_user is not None and task_user.uid != 0:
         kernel.gain_no_privileges()  # a set-user-id program must not read files that the tenant mounted
     if not launch["cwd"]:
         # Entered before the user changes: only the agent can pass some folders above it.
         _change_folder(find_folder(launch))
-    confine.give_up(confined, person, rules)
+    confine.give_up(confined, task_user, rules)
     kernel.die_with_parent()  # after the change of the user, which resets it
     if os.getppid() != parent:
         os._exit(0)
@@ -80,11 +80,11 @@ def _reset() -> None:
     try_write_kernel("/proc/self/oom_score_adj", "0")
 
 
-def _environment(launch: "dict[str, Any]", person: "Person | None") -> dict[str, str]:
+def _environment(launch: "dict[str, Any]", task_user: "TaskUser | None") -> dict[str, str]:
     home = launch["work"]
-    if person is not None and not launch.get("view") and os.path.isdir(person.home):
-        home = person.home
-    name = person.name if person is not None else launch["runner"]
+    if task_user is not None and not launch.get("view") and os.path.isdir(task_user.home):
+        home = task_user.home
+    name = task_user.name if task_user is not None else launch["runner"]
     return {"HOME": home, "USER": name, "LOGNAME": name, **launch["env"]}
 
 
@@ -124,12 +124,12 @@ def run_inside(folder: str, supervisor: int, argv: "Sequence[str]") -> "NoReturn
         launch, running = read_launch(folder), read(f"{folder}/running.json")
         if launch is None or running is None:
             raise Refused("the task does not run any more")
-        person = find_person(launch["user"])
+        task_user = find_task_user(launch["user"])
         if launch.get("view"):
-            _run_in_view(launch, person, argv, parent, _open_namespaces(running["init"], supervisor))
+            _run_in_view(launch, task_user, argv, parent, _open_namespaces(running["init"], supervisor))
         _take_terminal()
         found = _open_namespaces(running["pid"], supervisor, ("mnt",)) if launch["mounts"] else None
-        enter(launch, person, argv, parent, found)
+        enter(launch, task_user, argv, parent, found)
     except (Refused, OSError) as error:
         os.write(2, f"mandor: {error}\n".encode())
         os._exit(126 if "execute" in str(error) else 127)
@@ -146,7 +146,7 @@ def _open_namespaces(pid: int, supervisor: int, names: "Sequence[str]" = ()) -> 
 
 
 def _run_in_view(
-    launch: "dict[str, Any]", person: "Person | None", argv: "Sequence[str]", parent: int, found: Namespaces
+    launch: "dict[str, Any]", task_user: "TaskUser | None", argv: "Sequence[str]", parent: int, found: Namespaces
 ) -> "NoReturn":
     """Run the command as a child in the task's process namespace, and exit with its exit code."""
     kernel.die_with_parent()
@@ -159,7 +159,7 @@ def _run_in_view(
         if os.isatty(0):
             os.setsid()
             _take_terminal()
-        enter(launch, person, argv, 0, found)
+        enter(launch, task_user, argv, 0, found)
     for number in range(3):
         os.close(number)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

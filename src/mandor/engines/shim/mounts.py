@@ -7,29 +7,29 @@ import os
 import stat
 
 from mandor.engines.shim import kernel
-from mandor.engines.shim.person import Refused
+from mandor.engines.shim.task_user import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from mandor.engines.shim.person import Person
+    from mandor.engines.shim.task_user import TaskUser
 
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _ELOOP = 40
 
 
-class Places:
+class MountPoints:
     """Mount points of one view; missing ones are created only where that does not change the node.
 
     `base`: the root of the view; `own`: paths of the task, below which missing folders are created; `private`: the root
     belongs to the task, so that folders can be created anywhere in it."""
 
-    def __init__(self, base: str, own: "Sequence[str]", person: "Person | None", *, private: bool = False) -> None:
+    def __init__(self, base: str, own: "Sequence[str]", task_user: "TaskUser | None", *, private: bool = False) -> None:
         self._base = base
         self._own = list(own)
-        self._person = person
+        self._person = task_user
         self._private = private
 
     def add_own(self, path: str) -> None:
@@ -82,43 +82,43 @@ def leave_node() -> None:
     kernel.mount(None, b"/", None, kernel.RECURSIVE | kernel.SLAVE)
 
 
-def make_all(mounts: "Sequence[dict[str, Any]]", places: Places, flags: int = 0) -> None:
+def make_all(mounts: "Sequence[dict[str, Any]]", mount_points: MountPoints, flags: int = 0) -> None:
     """Make the mounts of a launch in order, each with these flags."""
     for each in mounts:
         try:
-            _make(each, places, flags)
+            _make(each, mount_points, flags)
         except (OSError, Refused) as error:
             what = each["source"] or "memory"
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise Refused(f"cannot mount {what} at {each['target']}: {reason}") from None
-        places.add_own(each["target"])
+        mount_points.add_own(each["target"])
 
 
-def _make(each: "dict[str, Any]", places: Places, flags: int) -> None:
+def _make(each: "dict[str, Any]", mount_points: MountPoints, flags: int) -> None:
     flags |= kernel.READ_ONLY if each["read_only"] else 0
     if each["source"] is None:
         size = "" if each["size"] is None else f",size={each['size']}"
         flags |= kernel.NO_SUID | kernel.NO_DEVICES
-        mount_new(b"tmpfs", places, each["target"], flags, f"mode=1777{size}")
+        mount_new(b"tmpfs", mount_points, each["target"], flags, f"mode=1777{size}")
         return
     # Mounts below a read-only source are left out, because they keep their own flags.
-    bind(each["source"], places, each["target"], flags, recursive=not each["read_only"])
+    bind(each["source"], mount_points, each["target"], flags, recursive=not each["read_only"])
 
 
-def mount_new(kind: bytes, places: Places, target: str, flags: int, data: str = "") -> None:
+def mount_new(kind: bytes, mount_points: MountPoints, target: str, flags: int, data: str = "") -> None:
     """Mount a new file system of a kind."""
-    place = places.open(target)
+    place = mount_points.open(target)
     try:
         kernel.mount(kind, _name(place), kind, flags, data.encode() or None)
     finally:
         os.close(place)
 
 
-def bind(source: str, places: Places, target: str, flags: int = 0, *, recursive: bool) -> None:
+def bind(source: str, mount_points: MountPoints, target: str, flags: int = 0, *, recursive: bool) -> None:
     """Bind a path of the node, which must not contain links, to a path of the view."""
     found = open_without_links(source)
     try:
-        place = places.open(target, folder=stat.S_ISDIR(os.fstat(found).st_mode))
+        place = mount_points.open(target, folder=stat.S_ISDIR(os.fstat(found).st_mode))
         try:
             kernel.mount(_name(found), _name(place), None, kernel.BIND | (kernel.RECURSIVE if recursive else 0))
         finally:
@@ -126,7 +126,7 @@ def bind(source: str, places: Places, target: str, flags: int = 0, *, recursive:
     finally:
         os.close(found)
     if flags:
-        place = places.open(target)
+        place = mount_points.open(target)
         try:
             # Existing flags of the file system must be repeated, or the kernel refuses.
             kept = os.fstatvfs(place).f_flag & (kernel.READ_ONLY | kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_EXEC)

@@ -15,7 +15,7 @@ from mandor.engines.shim.entry import enter, read_launch
 from mandor.engines.shim.kernel import become_subreaper
 from mandor.engines.shim.light import close_from, encode, read, replace, signal, try_write_kernel
 from mandor.engines.shim.logfile import LogFile, Stream
-from mandor.engines.shim.person import Person, Refused, find_person
+from mandor.engines.shim.task_user import Refused, TaskUser, find_task_user
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,14 +75,14 @@ class Supervisor:
         log = LogFile("log", bytes_max=self._launch["log_bytes"], files=self._launch["log_files"])
         try:
             self._leave_agent()
-            person = find_person(self._launch["user"])
+            task_user = find_task_user(self._launch["user"])
             for group in self._launch["groups"]:
                 groups.make(group)
-            self._check_user(person)
-            self._prepare_folder(person)
+            self._check_user(task_user)
+            self._prepare_folder(task_user)
             if self._launch.get("view"):
-                self._init = view.start(self._launch, person)
-            streams = self._begin(person, log)
+                self._init = view.start(self._launch, task_user)
+            streams = self._begin(task_user, log)
         except Exception as error:
             self._sweep()
             if self._task:
@@ -111,15 +111,15 @@ class Supervisor:
             groups.make_and_join(group)
         try_write_kernel("/proc/self/oom_score_adj", "-900")
 
-    def _check_user(self, person: "Person | None") -> None:
+    def _check_user(self, task_user: "TaskUser | None") -> None:
         """Refuse a confined task as root: root owns the files of the node, even without capabilities."""
         confined = self._launch.get("confined")
-        if confined and (os.geteuid() if person is None else person.uid) == 0:
+        if confined and (os.geteuid() if task_user is None else task_user.uid) == 0:
             raise Refused(
                 f"a namespace of level {confined['level']} runs no process as root: set another `security.user`"
             )
 
-    def _prepare_folder(self, person: "Person | None") -> None:
+    def _prepare_folder(self, task_user: "TaskUser | None") -> None:
         """Create the unit's own folder with its files."""
         work = self._launch["work"]
         made = [work]
@@ -140,11 +140,11 @@ class Supervisor:
                 _write_file(target, "", 0o600)  # a mount point: its text is never on disk
                 target = source
             _write_file(target, content, int(mode, 8))
-        if person is not None and os.geteuid() == 0:
+        if task_user is not None and os.geteuid() == 0:
             for folder, folders, files in os.walk(work):
                 made += [os.path.join(folder, name) for name in folders + files]
             for path in made:
-                os.chown(path, person.uid, person.gid)
+                os.chown(path, task_user.uid, task_user.gid)
         # Last: the targets of links do not belong to the unit.
         for path, source in self._launch["links"]:
             link = os.path.join(work, path)
@@ -157,7 +157,7 @@ class Supervisor:
         note = read("launch.json")
         return os.path.dirname(note["record"]) if note is not None and "record" in note else ""
 
-    def _begin(self, person: "Person | None", log: LogFile) -> list[Stream]:
+    def _begin(self, task_user: "TaskUser | None", log: LogFile) -> list[Stream]:
         """Fork the task, which waits until the running record is written: a unit starts only once."""
         out, out_end = os.pipe()
         err, err_end = os.pipe()
@@ -168,7 +168,7 @@ class Supervisor:
         found = view.Namespaces(self._init) if self._init else None
         self._task = os.fork()
         if self._task == 0:
-            self._become(person, supervisor, found, out_end, err_end, gate, gate_end, trouble_end)
+            self._become(task_user, supervisor, found, out_end, err_end, gate, gate_end, trouble_end)
         for end in (out_end, err_end, gate, trouble_end):
             os.close(end)
         self._started_at = time.time()
@@ -185,7 +185,7 @@ class Supervisor:
 
     def _become(
         self,
-        person: "Person | None",
+        task_user: "TaskUser | None",
         supervisor: int,
         found: "view.Namespaces | None",
         out: int,
@@ -204,7 +204,7 @@ class Supervisor:
             null = os.open("/dev/null", os.O_RDONLY)
             for number, end in enumerate((null, out, err)):
                 os.dup2(end, number)
-            enter(self._launch, person, self._launch["argv"], supervisor, found)
+            enter(self._launch, task_user, self._launch["argv"], supervisor, found)
         except BaseException as error:
             os.write(trouble, str(error).encode() or repr(error).encode())
         finally:

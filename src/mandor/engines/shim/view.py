@@ -8,7 +8,7 @@ import os
 
 from mandor.engines.shim import confine, kernel, mounts
 from mandor.engines.shim.light import close_from, signal
-from mandor.engines.shim.person import Person, Refused
+from mandor.engines.shim.task_user import Refused, TaskUser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def leave_users() -> None:
             os.close(file)
 
 
-def start(launch: "dict[str, Any]", person: "Person | None") -> int:
+def start(launch: "dict[str, Any]", task_user: "TaskUser | None") -> int:
     """Start the first process of the task's namespaces; return its process id when the view is ready.
 
     Children that this process starts later are in the same process namespace."""
@@ -42,7 +42,7 @@ def start(launch: "dict[str, Any]", person: "Person | None") -> int:
     trouble, trouble_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _begin(launch, person, trouble_end)
+        _begin(launch, task_user, trouble_end)
     os.close(trouble_end)
     message = b""
     while part := os.read(trouble, 4096):
@@ -55,15 +55,15 @@ def start(launch: "dict[str, Any]", person: "Person | None") -> int:
     return pid
 
 
-def _begin(launch: "dict[str, Any]", person: "Person | None", trouble: int) -> "NoReturn":
+def _begin(launch: "dict[str, Any]", task_user: "TaskUser | None", trouble: int) -> "NoReturn":
     """In the child: make the view, drop all rights, and reap until the end."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        _make(launch, person)
-        confine.give_up(launch["confined"], person, None)
+        _make(launch, task_user)
+        confine.give_up(launch["confined"], task_user, None)
         kernel.die_with_parent()  # after the change of the user, which resets it
         if os.getppid() != 0:
             os._exit(0)  # the supervisor, which is outside of the namespace, has ended
@@ -83,20 +83,20 @@ def _begin(launch: "dict[str, Any]", person: "Person | None", trouble: int) -> "
         signal.sigwait([signal.SIGCHLD])
 
 
-def _make(launch: "dict[str, Any]", person: "Person | None") -> None:
+def _make(launch: "dict[str, Any]", task_user: "TaskUser | None") -> None:
     view = launch["view"]
     root = view["root"]
     kernel.unshare(kernel.NEW_IPC | kernel.NEW_UTS)
     mounts.leave_node()
     kernel.mount(b"tmpfs", root.encode(), b"tmpfs", _CLOSED, ROOT_DATA.encode())
-    places = mounts.Places(root, [launch["work"]], person, private=True)
+    mount_points = mounts.MountPoints(root, [launch["work"]], task_user, private=True)
     for kind, source, target in view["steps"]:
         try:
-            _step(kind, source, target, places, root)
+            _step(kind, source, target, mount_points, root)
         except (OSError, Refused) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise Refused(f"the task's view cannot be made: {kind} {target}: {reason}") from None
-    mounts.make_all(launch["mounts"], places, _CLOSED)
+    mounts.make_all(launch["mounts"], mount_points, _CLOSED)
     os.chdir(root)
     kernel.pivot_root(b".", b".")
     kernel.detach(b".")
@@ -104,24 +104,24 @@ def _make(launch: "dict[str, Any]", person: "Person | None") -> None:
     kernel.mount(None, b"/", None, kernel.REMOUNT | kernel.BIND | kernel.READ_ONLY | _CLOSED)
 
 
-def _step(kind: str, source: str, target: str, places: mounts.Places, root: str) -> None:
+def _step(kind: str, source: str, target: str, mount_points: mounts.MountPoints, root: str) -> None:
     if kind == "show":
         # Without root, mounts below must be included: the kernel keeps them together.
-        mounts.bind(source, places, target, kernel.READ_ONLY | _CLOSED, recursive=os.geteuid() != 0)
+        mounts.bind(source, mount_points, target, kernel.READ_ONLY | _CLOSED, recursive=os.geteuid() != 0)
     elif kind == "own":
-        mounts.bind(source, places, target, _CLOSED, recursive=False)
+        mounts.bind(source, mount_points, target, _CLOSED, recursive=False)
     elif kind == "device":
-        mounts.bind(source, places, target, kernel.NO_SUID | kernel.NO_EXEC, recursive=False)
+        mounts.bind(source, mount_points, target, kernel.NO_SUID | kernel.NO_EXEC, recursive=False)
     elif kind == "link":
         os.symlink(source, root + target)
     elif kind == "folder":
-        os.close(places.open(target))
+        os.close(mount_points.open(target))
     elif kind == "proc":
-        mounts.mount_new(b"proc", places, target, _CLOSED | kernel.NO_EXEC)
+        mounts.mount_new(b"proc", mount_points, target, _CLOSED | kernel.NO_EXEC)
     elif kind == "terminals":
-        mounts.mount_new(b"devpts", places, target, kernel.NO_SUID | kernel.NO_EXEC, source)
+        mounts.mount_new(b"devpts", mount_points, target, kernel.NO_SUID | kernel.NO_EXEC, source)
     elif kind == "memory":
-        mounts.mount_new(b"tmpfs", places, target, _CLOSED | kernel.NO_EXEC, source)
+        mounts.mount_new(b"tmpfs", mount_points, target, _CLOSED | kernel.NO_EXEC, source)
     else:
         raise Refused(f"unknown step {kind!r} of a view")
 

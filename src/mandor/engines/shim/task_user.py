@@ -14,7 +14,7 @@ class Refused(Exception):
     """The task can never start; the text is shown to users."""
 
 
-class Person:
+class TaskUser:
     """A user with the data of the node's user database."""
 
     def __init__(self, uid: int, gid: int, name: str, home: str, groups: "Sequence[int]" = ()) -> None:
@@ -26,7 +26,7 @@ class Person:
         """Supplementary groups."""
 
 
-def find_person(wanted: "str | None") -> "Person | None":
+def find_task_user(wanted: "str | None") -> "TaskUser | None":
     """Resolve `NAME` or `NUMBER`, either with `:GROUP`; None: the user of this process.
 
     The name service may load libraries, so this must run before any mount or namespace of the task exists."""
@@ -38,17 +38,17 @@ def find_person(wanted: "str | None") -> "Person | None":
     known = True
     try:
         entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
-        person = Person(entry.pw_uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
+        task_user = TaskUser(entry.pw_uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
     except (KeyError, OverflowError):
         if not _is_number(user):
             raise Refused(f"there is no user `{user}` on this node") from None
-        person, known = Person(int(user), int(user), user, "/"), False
+        task_user, known = TaskUser(int(user), int(user), user, "/"), False
     if group:
-        person.gid = _find_group(group)
-    if os.geteuid() not in {0, person.uid}:
+        task_user.gid = _find_group(group)
+    if os.geteuid() not in {0, task_user.uid}:
         raise Refused(f"only root may run a task as `{user}`; this agent runs as uid {os.geteuid()}")
-    person.groups = os.getgrouplist(person.name, person.gid) if known else [person.gid]
-    return person
+    task_user.groups = os.getgrouplist(task_user.name, task_user.gid) if known else [task_user.gid]
+    return task_user
 
 
 def _is_number(text: str) -> bool:
@@ -64,11 +64,11 @@ def _find_group(wanted: str) -> int:
         raise Refused(f"there is no group `{wanted}` on this node") from None
 
 
-def become(person: Person) -> None:
+def become(task_user: TaskUser) -> None:
     """Change to the user, by numbers only."""
     if os.geteuid() == 0:
-        os.setgroups(person.groups)
-        os.setresgid(person.gid, person.gid, person.gid)
-        os.setresuid(person.uid, person.uid, person.uid)
-    elif os.getegid() != person.gid:
+        os.setgroups(task_user.groups)
+        os.setresgid(task_user.gid, task_user.gid, task_user.gid)
+        os.setresuid(task_user.uid, task_user.uid, task_user.uid)
+    elif os.getegid() != task_user.gid:
         raise Refused(f"only root may run a task in another group than its own ({os.getegid()})")

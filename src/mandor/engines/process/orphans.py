@@ -14,7 +14,7 @@ from mandor.engines.shim import groups
 _SECONDS_MAX = 2.0
 
 
-def kill_leavings(unit: Unit, paths: Sequence[str]) -> None:
+def kill_orphans(unit: Unit, paths: Sequence[str]) -> None:
     """Kill the processes in the unit's cgroups or, without cgroups, those with its environment variable."""
     until = time.monotonic() + _SECONDS_MAX
     while time.monotonic() < until:

@@ -7,31 +7,31 @@ from collections.abc import AsyncGenerator
 from weakref import WeakSet
 
 
-class Ticks:
+class ChangeNotifier:
     """Pending notifications of a subscriber are merged into one, so that slow subscribers need no queue."""
 
     def __init__(self) -> None:
-        self._listeners: WeakSet[asyncio.Event] = WeakSet()
+        self._subscribers: WeakSet[asyncio.Event] = WeakSet()
         self._timer: asyncio.TimerHandle | None = None
 
-    def tick(self) -> None:
-        for listener in list(self._listeners):
-            listener.set()
+    def notify(self) -> None:
+        for subscriber in list(self._subscribers):
+            subscriber.set()
 
-    def later(self, seconds: float) -> None:
+    def notify_later(self, seconds: float) -> None:
         """Notify after a delay; only one delayed notification is pending at a time."""
-        if self._timer is None and self._listeners:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._ring)
+        if self._timer is None and self._subscribers:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._timer = None
-        self.tick()
+        self.notify()
 
     def stream(self) -> AsyncGenerator[None]:
         """Return a stream of notifications from this call on, not from the first read."""
-        news = asyncio.Event()
-        self._listeners.add(news)
-        return _take(news)
+        changed = asyncio.Event()
+        self._subscribers.add(changed)
+        return _take(changed)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -39,8 +39,8 @@ class Ticks:
             self._timer = None
 
 
-async def _take(news: asyncio.Event) -> AsyncGenerator[None]:
+async def _take(changed: asyncio.Event) -> AsyncGenerator[None]:
     while True:
-        await news.wait()
-        news.clear()
+        await changed.wait()
+        changed.clear()
         yield

@@ -13,7 +13,7 @@ FRESH_SECONDS = 3600.0
 """Seconds between two recorded uses of an image."""
 
 
-class Fetched:
+class PulledImages:
     """Kept in a file of the engine, which survives restarts of the agent. Without the file no image is removed."""
 
     def __init__(self, file: Path, now: Callable[[], float] = time.time) -> None:
