@@ -158,8 +158,8 @@ def test_a_turn_that_somebody_ends_is_over_at_once_and_the_next_node_has_its_own
         ({"cron": "0 3 31 2 *"}, "no such day in its months"),
         ({"cron": "often"}, "is not a cron expression"),
         ({"timezone": "Mars/Base"}, "not a time zone"),
-        ({"duration": "1s"}, "no length for a window"),
-        ({"each": "2h"}, "the window is over after 1h"),
+        ({"duration": "1s"}, "the duration 1s is out of range"),
+        ({"each": "2h"}, "each node is kept empty for 2h"),
         ({"at_once": 0}, "at_once"),
     ],
 )

@@ -64,7 +64,7 @@ def check_outward(scaling: NodeAutoscale, path: str, egress: Egress, files: Secr
     try:
         resolved_settings(_load(scaling.provisioner), scaling.settings, egress, files)
     except Invalid as error:
-        error.facts["path"] = f"{path}.{error.facts.get('path', 'settings')}"
+        error.facts["path"] = f"{path}.{error.facts.get('path', 'provisioner')}"
         raise
 
 
