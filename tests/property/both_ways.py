@@ -6,7 +6,7 @@ from unittest.mock import patch
 from mandor.controllers.draft import Draft
 from mandor.controllers.in_place_plan import in_place
 from mandor.controllers.release_plan import current_release
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.controllers.workload_plan import WorkloadInputs, plan
 from mandor.lib.steps import at_once
 from mandor.model.workload import Workload

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.daemon_node_index import DaemonNodeIndex
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.model.instance import UNSCHEDULABLE, Instance, InstanceStatus
 from mandor.model.node import Drain, Node, NodePhase, Taint
 from mandor.model.phase import Phase
@@ -172,7 +172,7 @@ def settled(cluster: DaemonCluster) -> bool:
     assert workload is not None
     draft = cluster.planned()
     matching = {name for name, node in cluster.nodes.items() if node.labels.get("role") != "db"}
-    serving = {each.node for each in cluster.instances if slot.serving(each)}
+    serving = {each.node for each in cluster.instances if replicas.serving(each)}
     of_one = len({each.spec.release for each in cluster.instances}) <= 1
     there = serving == matching and len(cluster.instances) == len(matching) and of_one
     assert not there or draft.writes or stands(cluster.seen, cluster.world())

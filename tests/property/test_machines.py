@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mandor.controllers.growth_plan import Growth, Offer, Order, expected_node
 from mandor.controllers.machine_plan import MachineInputs, plan_machines
-from mandor.controllers.need_plan import fits_elsewhere, movers
+from mandor.controllers.need_plan import fits_elsewhere, movable_instances
 from mandor.model.codec import from_plain
 from mandor.model.instance import Instance
 from mandor.model.machine import Machine, MachineKind
@@ -276,7 +276,7 @@ def test_a_machine_is_not_needed_only_if_all_its_work_fits_elsewhere_and_looking
     board = ClusterModel([leaving, *(each for each in objects if not isinstance(each, Instance)), *residents])
     names = [f"n{number}" for number in range(nodes)]
     before = {name: board.table.free(name) for name in [*names, "leaving"]}
-    assert {each.key for each in movers(board, "leaving")} == {each.key for each in residents}
+    assert {each.key for each in movable_instances(board, "leaving")} == {each.key for each in residents}
     fits = through(fits_elsewhere(board, {"default": default_profile()}, leaving, residents))
     assert {name: board.table.free(name) for name in before} == before
     if fits:

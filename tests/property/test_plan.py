@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.batch_plan import batch_of
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.controllers.workload_plan import WorkloadInputs, plan
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Object
@@ -147,7 +147,7 @@ class Cluster:
             assert all(each.spec.stop is not None for each in self.instances)
             return
         for name, group in workload.spec.groups.items():
-            alive = [each for each in self.instances if each.spec.group == name and not slot.ended(each)]
+            alive = [each for each in self.instances if each.spec.group == name and not replicas.ended(each)]
             orderless = [each for each in alive if each.spec.stop is None]
             if workload.spec.type == "batch":
                 batch = batch_of(workload, name)
@@ -273,4 +273,4 @@ ANYBODY = st.builds(
 
 @given(st.lists(ANYBODY, min_size=1, max_size=30))
 def test_the_worst_off_is_the_one_of_the_lowest_worth(members: list[Instance]) -> None:
-    assert slot.worst(members) is min(members, key=lambda each: (slot.worth(each), each.spec.index))
+    assert replicas.worst(members) is min(members, key=lambda each: (replicas.worth(each), each.spec.index))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mandor.controllers import slot
+from mandor.controllers import replicas as rules
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.controllers.workload_plan import plan
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.phase import Phase
@@ -89,8 +89,8 @@ class RollingCluster(Cluster):
     def check_step(self, workload: Workload, group: Group, before: list[Instance]) -> None:
         surge, away = group.update_room()
         most = group.count + max(surge, group.update.canaries(group.count))
-        alive = [each for each in self.instances if not slot.ended(each)]
-        earlier = [each for each in before if not slot.ended(each)]
+        alive = [each for each in self.instances if not rules.ended(each)]
+        earlier = [each for each in before if not rules.ended(each)]
         assert len(alive) <= max(most, len(earlier)), "too many"
         if workload.status.rollout is None:
             return
@@ -101,7 +101,7 @@ class RollingCluster(Cluster):
         assert self.available(alive, group, target) >= min(self.available(earlier, group, target), least), "too few"
 
     def available(self, instances: list[Instance], group: Group, target: str) -> int:
-        serving = [each for each in instances if slot.serving(each)]
+        serving = [each for each in instances if rules.serving(each)]
         return sum(each.spec.release != target or self.ready_for(each) >= group.update.min_healthy for each in serving)
 
     def quiet(self) -> bool:
@@ -198,7 +198,7 @@ def test_whatever_happens_a_roll_out_keeps_its_bounds_and_ends(
     workload = cluster.settle()
     rollout, group = workload.status.rollout, workload.spec.groups["main"]
     assert rollout is not None
-    serving = [each for each in cluster.instances if slot.serving(each)]
+    serving = [each for each in cluster.instances if rules.serving(each)]
     if rollout.phase in {"Done", "RolledBack"}:
         assert len(serving) == len(cluster.instances) == group.count
         assert {each.spec.release for each in serving} == {rollout.target}
@@ -224,7 +224,7 @@ def test_what_never_gets_healthy_is_taken_back_once_and_costs_nobody(
     workload = cluster.settle()
     rollout = workload.status.rollout
     assert rollout is not None
-    assert not [each for each in cluster.instances if slot.serving(each) and each.spec.release != "web.1"]
+    assert not [each for each in cluster.instances if rules.serving(each) and each.spec.release != "web.1"]
     if update.get("auto_rollback", True):
         assert (rollout.phase, rollout.release, rollout.target) == ("RolledBack", "web.2", "web.1")
         assert cluster.notes.count("RollingBack") == 1
@@ -232,7 +232,7 @@ def test_what_never_gets_healthy_is_taken_back_once_and_costs_nobody(
     else:
         assert (rollout.phase, rollout.target) == ("Failed", "web.2")
         least = replicas - workload.spec.groups["main"].update_room()[1]
-        assert sum(slot.serving(each) for each in cluster.instances) >= least
+        assert sum(rules.serving(each) for each in cluster.instances) >= least
     before = cluster.revision
     for _ in range(20):
         cluster.reconcile()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.errors import Conflict
 from mandor.model.meta import Key
 from mandor.model.node import Capabilities, Drain, Node, Taint
@@ -50,7 +50,7 @@ def exporter(version: str = "1", update: dict[str, Any] | None = None, **fields:
 
 def on(world: World, name: str = "exp") -> list[str]:
     """The nodes where one serves."""
-    return sorted(each.node for each in world.instances(name) if slot.serving(each))
+    return sorted(each.node for each in world.instances(name) if replicas.serving(each))
 
 
 def rollout(world: World) -> Rollout:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.model.codec import from_plain
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Meta
@@ -56,7 +56,7 @@ def waits(world: World, name: str = "web-0") -> str:
 
 
 def serving(world: World, name: str = "web") -> list[str]:
-    return [each.spec.release for each in world.instances(name) if slot.serving(each)]
+    return [each.spec.release for each in world.instances(name) if replicas.serving(each)]
 
 
 def all_ready(world: World, *, ready: bool) -> None:
@@ -178,7 +178,7 @@ def shop(version: str = "1") -> Workload:
 async def test_groups_of_a_workload_begin_and_are_rolled_out_in_order(world: World) -> None:
     def of(group: str) -> list[str]:
         found = [each for each in world.instances("shop") if each.spec.group == group]
-        return [each.spec.release for each in found if slot.serving(each)]
+        return [each.spec.release for each in found if replicas.serving(each)]
 
     order: list[tuple[bool, bool]] = []
     world.checks.append(lambda: order.append(("shop.2" in of("db"), "shop.2" in of("web"))))

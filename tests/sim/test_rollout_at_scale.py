@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.writer import split
 from mandor.errors import Conflict
 from mandor.model.instance import Instance
@@ -51,8 +51,8 @@ async def roll(count: int, nodes: int) -> tuple[int, int, float]:
         def look() -> None:
             nonlocal fewest, most
             members = world.all(Instance)
-            fewest = min(fewest, sum(slot.serving(each) for each in members))
-            most = max(most, sum(not slot.ended(each) for each in members))
+            fewest = min(fewest, sum(replicas.serving(each) for each in members))
+            most = max(most, sum(not replicas.ended(each) for each in members))
 
         world.checks.append(look)
         await world.apply(make_workload("web", replicas=count, cpu="1m", memory="1Mi", update=update, env={"V": "2"}))

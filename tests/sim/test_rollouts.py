@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.errors import Conflict
 from mandor.model.node import Drain
 from mandor.model.phase import Phase
@@ -69,7 +69,7 @@ def releases(world: World) -> list[str]:
 
 def watch_serving(world: World) -> list[int]:
     counts: list[int] = []
-    world.checks.append(lambda: counts.append(sum(slot.serving(each) for each in world.instances("web"))))
+    world.checks.append(lambda: counts.append(sum(replicas.serving(each) for each in world.instances("web"))))
     return counts
 
 
@@ -109,7 +109,7 @@ async def test_stop_first_takes_no_more_away_than_may_be_and_keeps_the_names(
     await running(world, web("1", update=update))
     serving = watch_serving(world)
     existing: list[int] = []
-    world.checks.append(lambda: existing.append(sum(not slot.ended(each) for each in world.instances())))
+    world.checks.append(lambda: existing.append(sum(not replicas.ended(each) for each in world.instances())))
     await running(world, web("2", update=update))
     assert min(serving) == least
     assert max(existing) == 4

@@ -13,7 +13,7 @@ from mandor.baremetal.pipeline import Pipeline, Run, VmOrder
 from mandor.errors import Invalid, Unavailable
 
 OUTPUT_MOST = 64 * 1024
-SAYS_MOST = 400
+MESSAGE_MOST = 400
 MISUSED = frozenset({1, 4, 5, 250})
 """Exit codes of a playbook that can never succeed; unreachable hosts (4) may be back at the next attempt."""
 
@@ -50,13 +50,13 @@ class AnsiblePipeline(Pipeline):
         except OSError as error:
             raise Unavailable(f"cannot start {self._command}: {error.strerror}", hint="install ansible") from error
         try:
-            said = await _tail(process)
+            message = await _tail(process)
             code = await process.wait()
         finally:
             await _end(process)
         if code:
             wrong = Invalid if code in MISUSED - {4} else Unavailable
-            raise wrong(f"the playbook failed with exit code {code}: {said[-SAYS_MOST:]}")
+            raise wrong(f"the playbook failed with exit code {code}: {message[-MESSAGE_MOST:]}")
 
 
 def _found() -> str:

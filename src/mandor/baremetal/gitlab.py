@@ -110,15 +110,15 @@ class GitlabPipeline(Pipeline):
             async with self._session.request(
                 method, f"{self._api}{path}", data=form, headers=headers, allow_redirects=False
             ) as answer:
-                said = (await answer.content.read(1 << 20)).decode(errors="replace")
+                message = (await answer.content.read(1 << 20)).decode(errors="replace")
                 if 200 <= answer.status < 300:
-                    return _json(said)
+                    return _json(message)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unavailable(f"GitLab does not answer: {str(error) or 'timeout'}") from error
         if answer.status == 404 and missing is not None:
             return missing
-        story = f"GitLab answered {answer.status}: {' '.join(said.split())[:200]}"
-        raise Invalid(story) if answer.status in {400, 401, 403, 404} else Unavailable(story)
+        text = f"GitLab answered {answer.status}: {' '.join(message.split())[:200]}"
+        raise Invalid(text) if answer.status in {400, 401, 403, 404} else Unavailable(text)
 
 
 def _json(text: str) -> Any:

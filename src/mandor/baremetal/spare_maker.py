@@ -5,7 +5,7 @@ Each machine continues from the step that is stored."""
 import asyncio
 
 from mandor.baremetal.request_change import change_request, request_key
-from mandor.baremetal.spare_record import SAYS_MOST, SpareRecord, order_of
+from mandor.baremetal.spare_record import MESSAGE_MOST, SpareRecord, order_of
 from mandor.baremetal.targets import Target
 from mandor.errors import Conflict, Invalid, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
@@ -101,7 +101,7 @@ class SpareMaker:
                 raise SpareFailed(f"{vm.name}: {never}") from never
             if attempt == target.attempts:
                 raise SpareFailed(f"{vm.name} was not created in {attempt} attempts: {error}")
-            vm = await self._record.note(spare.key, index, message=f"attempt {attempt}: {error}"[:SAYS_MOST])
+            vm = await self._record.note(spare.key, index, message=f"attempt {attempt}: {error}"[:MESSAGE_MOST])
             await self._clock.sleep(BACKOFF.pause(attempt))
 
     async def _join(self, key: Key, index: int, vm: SpareVm, target: Target) -> None:
@@ -116,7 +116,7 @@ class SpareMaker:
             if self._clock.now() > until:
                 raise SpareFailed(f"{vm.name} was not ready within {Seconds(target.ready_seconds)}: {waits}")
             if waits != vm.message:
-                vm = await self._record.note(key, index, message=waits[:SAYS_MOST])
+                vm = await self._record.note(key, index, message=waits[:MESSAGE_MOST])
             await self._clock.sleep(POLL_SECONDS)
 
     async def _confirm(self, vm: SpareVm, namespace: str) -> None:

@@ -13,7 +13,7 @@ from mandor.store.recorder import Recorder
 log = logging.getLogger(__name__)
 
 TRIES = 20
-SAYS_MOST = 500
+MESSAGE_MOST = 500
 
 
 class SpareRecord:
@@ -39,8 +39,8 @@ class SpareRecord:
         for _ in range(TRIES):
             after = (await self.read(key)).moved(phase, self._clock.now(), why)
             names = ", ".join(vm.name for vm in after.status.vms)
-            told = (f"{names}: {why}" if phase == "Ready" else why)[:SAYS_MOST]
-            event = await self._recorder.event(after, f"Spare{phase}", told, "warning" if bad else "normal")
+            message = (f"{names}: {why}" if phase == "Ready" else why)[:MESSAGE_MOST]
+            event = await self._recorder.event(after, f"Spare{phase}", message, "warning" if bad else "normal")
             if await self._written(Put(after), Put(event)):
                 log.log(logging.WARNING if bad else logging.INFO, "%s is %s: %s", key, phase, why)
                 return
@@ -48,7 +48,7 @@ class SpareRecord:
 
     def warn(self, spare: Spare, reason: str, message: str) -> None:
         log.warning("%s: %s", spare.key, message)
-        self._recorder.note(spare, reason, message[:SAYS_MOST], type="warning")
+        self._recorder.note(spare, reason, message[:MESSAGE_MOST], type="warning")
 
     def run(self, key: Key, index: int, vm: SpareVm) -> Run:
         async def keep(run: str) -> None:

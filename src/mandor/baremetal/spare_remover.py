@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from mandor.baremetal.request_change import change_request, request_key
-from mandor.baremetal.spare_record import SAYS_MOST, SpareRecord, order_of
+from mandor.baremetal.spare_record import MESSAGE_MOST, SpareRecord, order_of
 from mandor.baremetal.targets import Target
 from mandor.errors import MandorError, NotFound, Unavailable
 from mandor.lib.backoff import Backoff
@@ -49,9 +49,9 @@ class SpareRemover:
                 return
             except MandorError as error:
                 failures += 1
-                said = f"cannot be deleted: {error}"[:SAYS_MOST]
-                self._record.warn(spare, "SpareStays", f"{vm.name} {said}")
-                await self._record.note(key, index, message=said)
+                message = f"cannot be deleted: {error}"[:MESSAGE_MOST]
+                self._record.warn(spare, "SpareStays", f"{vm.name} {message}")
+                await self._record.note(key, index, message=message)
             await self._pause(spare, BACKOFF.pause(failures))
 
     async def _delete(self, spare: Spare, index: int, vm: SpareVm) -> None:

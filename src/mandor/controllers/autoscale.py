@@ -29,7 +29,7 @@ from mandor.store.base import Change, Put, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
-LOOK_SECONDS = 5.0
+PLAN_SECONDS = 5.0
 """Seconds between two evaluations of a group."""
 METRIC_SECONDS = 15.0
 """Minimum seconds between two queries of one metric."""
@@ -149,7 +149,7 @@ class AutoscaleController(Controller[Key]):
         for name, history in histories.items():
             self._groups[(key, name)].history = history
             self._record_events(workload, name, recorded[name], due=due)
-        return LOOK_SECONDS if recorded else None
+        return PLAN_SECONDS if recorded else None
 
     def _worth(self, known: _Group, before: AutoscaleStatus | None, after: AutoscaleStatus) -> bool:
         """Return whether to write the status: a new reason at once, new readings every `STATUS_SECONDS`."""

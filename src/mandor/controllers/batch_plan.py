@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.lib.quantity import Seconds
 from mandor.lib.ranges import parse
 from mandor.lib.steps import FEW, PIECE, WRITTEN, Steps, chosen, ordered, pieces
@@ -40,7 +40,7 @@ def ending(
         for each in failed:
             if failed_for_good(workload, group, each, release):
                 tries = each.spec.attempt + 1
-                return Ending("Failed", f"{each.meta.name} failed {tries} times: {slot.shown_end(each)}")
+                return Ending("Failed", f"{each.meta.name} failed {tries} times: {replicas.shown_end(each)}")
     late = _seconds_left(workload, release, cluster.now)
     if late is not None and late <= 0:
         return Ending("Failed", f"not done within its deadline of {_deadline(workload)}")
@@ -74,7 +74,7 @@ def succeeded(instance: Instance, release: Release) -> bool:
 def failed_for_good(workload: Workload, group: str, instance: Instance, release: Release) -> bool:
     return (
         instance.phase is Phase.FAILED
-        and not slot.refused(instance)
+        and not replicas.refused(instance)
         and instance.spec.stop is None
         and instance.spec.release == release.meta.name
         and instance.spec.attempt >= batch_of(workload, group).retries
@@ -84,7 +84,7 @@ def failed_for_good(workload: Workload, group: str, instance: Instance, release:
 def plan_ended(draft: Draft, members: Sequence[Instance], reason: str, now: float) -> Steps[None]:
     """Stop the running instances; keep ended ones as history."""
     left = yield from chosen(members, lambda piece: [each for each in piece if not each.phase.over])
-    yield from slot.lose_all(draft, left, reason, now)
+    yield from replicas.lose_all(draft, left, reason, now)
 
 
 def plan_batch(
@@ -96,21 +96,21 @@ def plan_batch(
         draft.again(left)
     surplus = yield from chosen(members, lambda piece: [each for each in piece if each.spec.index >= batch.completions])
     if surplus:
-        yield from slot.lose_all(draft, surplus, "the number of completions was reduced", cluster.now)
+        yield from replicas.lose_all(draft, surplus, "the number of completions was reduced", cluster.now)
         members = [each for each in members if each.spec.index < batch.completions]
-    held = yield from chosen(members, lambda piece: [each for each in piece if not slot.ended(each)])
+    held = yield from chosen(members, lambda piece: [each for each in piece if not replicas.ended(each)])
     current = yield from _stop_outdated(draft, held, release, cluster)
     # When the parallelism was lowered, the instances that lost least work stop and run again later.
-    by_worth = yield from ordered(current, lambda each: (-slot.worth(each), each.spec.index))
+    by_worth = yield from ordered(current, lambda each: (-replicas.worth(each), each.spec.index))
     for piece in pieces(by_worth[batch.parallelism :], FEW):
         for each in piece:
-            slot.stop(draft, each, "the parallelism was reduced", cluster.now)
+            replicas.stop(draft, each, "the parallelism was reduced", cluster.now)
         yield WRITTEN * len(piece)
     for piece in pieces(by_worth[: batch.parallelism]):
         for each in piece:
-            if slot.replaceable(each, workload.spec.groups[name], cluster):
+            if replicas.replaceable(each, workload.spec.groups[name], cluster):
                 draft.note(each, "Replaced", f"replaced, because node {each.spec.node} is lost", warning=True)
-                slot.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
+                replicas.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
         yield 5 * len(piece)
     yield from _fill(draft, workload, name, members, batch.parallelism - len(held), release, cluster)
 
@@ -123,7 +123,7 @@ def _stop_outdated(
     for piece in pieces(held):
         for each in piece:
             if each.spec.release != release.meta.name:
-                slot.stop(draft, each, f"updated to {release.meta.name}", cluster.now)
+                replicas.stop(draft, each, f"updated to {release.meta.name}", cluster.now)
             elif each.spec.stop is None:
                 current.append(each)
         yield 3 * len(piece)
@@ -142,7 +142,7 @@ def _fill(
     """Create instances, lowest index first; an index in back-off after a failure does not block the next one."""
     by_index = dict((yield from chosen(members, lambda piece: [(each.spec.index, each) for each in piece])))
     over = yield from succeeded_indices(workload, name, members, release)
-    left = slot.at_once(len(members))
+    left = replicas.at_once(len(members))
     for index in range(batch_of(workload, name).completions):
         if room <= 0:
             return
@@ -156,7 +156,7 @@ def _fill(
         each = by_index.get(index)
         if each is None:
             if not cluster.taken(instance_name(workload.meta.name, name, index)):
-                slot.create(draft, workload, name, index, release)
+                replicas.create(draft, workload, name, index, release)
                 room -= 1
                 left -= 1
         elif _start_again(draft, workload, name, each, release, cluster):
@@ -167,21 +167,21 @@ def _start_again(
     draft: Draft, workload: Workload, name: str, each: Instance, release: Release, cluster: ClusterView
 ) -> bool:
     group = workload.spec.groups[name]
-    if succeeded(each, release) or not slot.ended(each):
+    if succeeded(each, release) or not replicas.ended(each):
         return False
     if each.spec.release != release.meta.name:
-        slot.replace(draft, each, release)
+        replicas.replace(draft, each, release)
     elif each.phase is Phase.FAILED and each.spec.stop is None:
-        left = slot.wait_seconds(each, group, cluster.now, each.spec.attempt)
+        left = replicas.wait_seconds(each, group, cluster.now, each.spec.attempt)
         if left > 0:
             draft.again(left)
             return False
         draft.note(
-            each, "Retried", f"retried after it failed on {each.spec.node} ({slot.shown_end(each)})", warning=True
+            each, "Retried", f"retried after it failed on {each.spec.node} ({replicas.shown_end(each)})", warning=True
         )
-        slot.retry(draft, each, release, each.spec.attempt)
+        replicas.retry(draft, each, release, each.spec.attempt)
     else:
-        slot.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
+        replicas.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
     return True
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.controllers.update_plan import Step
 from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
 from mandor.model.instance import UNSCHEDULABLE, Instance, daemon_name
@@ -29,7 +29,7 @@ def at_home(
 
 def no_room(instance: Instance) -> bool:
     """Return whether its node has no room; such an instance does not block the roll-out."""
-    return not instance.spec.node and not slot.ended(instance) and instance.status.reason == UNSCHEDULABLE
+    return not instance.spec.node and not replicas.ended(instance) and instance.status.reason == UNSCHEDULABLE
 
 
 def plan_daemon(
@@ -44,8 +44,8 @@ def plan_daemon(
                 here[home] = each
             elif home not in site.retained:
                 why = f"node {home} no longer matches" if home in site.refusals else f"node {home} no longer exists"
-                slot.lose(draft, each, why, cluster.now)
-            elif slot.ended(each) and each.phase is not Phase.LOST:
+                replicas.lose(draft, each, why, cluster.now)
+            elif replicas.ended(each) and each.phase is not Phase.LOST:
                 draft.delete(each)
         yield WRITTEN * len(piece)
     daemons = _Daemons(draft, workload.spec.groups[name], step, cluster, wanted=len(site.eligible))
@@ -60,7 +60,7 @@ def plan_daemon(
 
 def _fill(workload: Workload, name: str, nodes: Sequence[str], members: int, daemons: "_Daemons") -> None:
     """Create an instance on every node without one, of the target release while the roll-out may proceed."""
-    left = slot.at_once(members)
+    left = replicas.at_once(members)
     for node in nodes:
         if daemons.cluster.taken(daemon_name(workload.meta.name, name, node)):
             continue
@@ -68,7 +68,7 @@ def _fill(workload: Workload, name: str, nodes: Sequence[str], members: int, dae
             daemons.draft.again(0.0)
             return
         release = daemons.step.target if daemons.quota > 0 else daemons.step.base
-        slot.create_at(daemons.draft, workload, name, node, release)
+        replicas.create_at(daemons.draft, workload, name, node, release)
         daemons.turned += release is daemons.step.target
         left -= 1
 
@@ -102,26 +102,26 @@ class _Daemons:
             self._sort_new(each)
         elif each.phase is Phase.LOST:
             self.recovering.append(each)  # its node sends heartbeats again, and will report it soon
-        elif slot.ended(each):
+        elif replicas.ended(each):
             self.ended.append(each)
         elif each.spec.stop is not None:
             self.turning += 1
-            self.turned += slot.updated_away(each)
+            self.turned += replicas.updated_away(each)
         elif no_room(each):
             self.unschedulable.append(each)
-        elif slot.serving(each):
+        elif replicas.serving(each):
             self.serving.append(each)
         else:
             (self.recovering if each.spec.release in self.step.proven else self.unproven).append(each)
 
     def _sort_new(self, each: Instance) -> None:
         self.turned += 1
-        if slot.healthy(self.draft, each, self.group, self.cluster):
+        if replicas.healthy(self.draft, each, self.group, self.cluster):
             self.healthy += 1
             return
         self.turning += 1
-        if slot.ended(each) and each.phase is not Phase.LOST:
-            slot.renew(self.draft, each, self.group, self.step.target, self.cluster)
+        if replicas.ended(each) and each.phase is not Phase.LOST:
+            replicas.renew(self.draft, each, self.group, self.step.target, self.cluster)
 
     @property
     def quota(self) -> float:
@@ -156,21 +156,21 @@ class _Daemons:
     def _succeed(self, each: Instance, away: int) -> None:
         """Replace an ended instance with the target release if the roll-out may proceed, else with its own release."""
         own = self.step.releases.get(each.spec.release)
-        by_itself = not slot.updated_away(each)
+        by_itself = not replicas.updated_away(each)
         spread = not by_itself or self.turning < away or each.spec.release not in self.step.proven or own is None
         if self.quota > 0 and spread:
             self.turned += 1
             self.turning += 1
-            slot.replace(self.draft, each, self.step.target)
+            replicas.replace(self.draft, each, self.step.target)
         elif own is not None and by_itself:
-            slot.renew(self.draft, each, self.group, own, self.cluster)
+            replicas.renew(self.draft, each, self.group, own, self.cluster)
         else:
-            slot.replace(self.draft, each, self.step.base)
+            replicas.replace(self.draft, each, self.step.base)
 
     def _turn(self, each: Instance) -> None:
         self.turned += 1
         self.turning += 1
         if each.spec.node:
-            slot.stop(self.draft, each, slot.updated_to(self.step.target), self.cluster.now)
+            replicas.stop(self.draft, each, replicas.updated_to(self.step.target), self.cluster.now)
         else:
-            slot.replace(self.draft, each, self.step.target)
+            replicas.replace(self.draft, each, self.step.target)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.draft import Draft
 from mandor.controllers.group_name import GroupName, group_of
 from mandor.lib.quantity import Seconds
@@ -30,7 +30,7 @@ class DrainInputs:
     here: Sequence[Instance]
     """Instances on the node."""
     workload: Callable[[Instance], Workload | None]
-    bound_to_node: Callable[[Instance], bool] = slot.never_bound
+    bound_to_node: Callable[[Instance], bool] = replicas.never_bound
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Groups:
         replacements, serving = dict[str, Instance](), 0
         for piece in pieces(self.members(name)):
             replacements.update([(each.spec.instead_of, each) for each in piece if each.spec.instead_of])
-            serving += sum(map(slot.serving, piece))
+            serving += sum(map(replicas.serving, piece))
             yield 3 * len(piece)
         self._replacements[name], self._serving[name] = replacements, serving
 
@@ -62,7 +62,7 @@ class Groups:
     def may_go(self, name: GroupName, workload: Workload, each: Instance) -> bool:
         at_once(self.look(name))
         left = may_stop(workload.spec, name.group, self._serving[name])
-        return left is None or not slot.serving(each) or left > self.taken[name]
+        return left is None or not replicas.serving(each) or left > self.taken[name]
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class _Leaving:
             return f"{name}: batch runs to completion"
         if not self._groups.may_go(name, workload, each):
             return _budget(name, workload)
-        self._groups.taken[name] += slot.serving(each)
+        self._groups.taken[name] += replicas.serving(each)
         self._stop(each)
         return ""
 
@@ -173,17 +173,17 @@ class _Leaving:
         if move is None:
             self._order(each, workload)
             return ""
-        if move.to or not slot.serving(each):
+        if move.to or not replicas.serving(each):
             return ""
         successor = self._groups.replacement(name, each)
-        if (successor is None and move.first == "stop") or (successor is not None and slot.serving(successor)):
+        if (successor is None and move.first == "stop") or (successor is not None and replicas.serving(successor)):
             return "" if self._groups.may_go(name, workload, each) else _budget(name, workload)
         if successor is None:
             return f"{name}: waiting for other instances of the group to move first"
         if successor.phase is Phase.PENDING and successor.status.message:
             return f"{name}: no node for the replacement {successor.meta.name}: {successor.status.message}"
         if successor.phase.over:
-            return f"{name}: the replacement {successor.meta.name} ended: {slot.shown_end(successor)}"
+            return f"{name}: the replacement {successor.meta.name} ended: {replicas.shown_end(successor)}"
         return ""
 
     def _order(self, each: Instance, workload: Workload) -> None:

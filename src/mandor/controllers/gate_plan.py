@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.batch_plan import done
 from mandor.controllers.daemon_plan import at_home
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.depends import WORDS, Condition
 from mandor.model.instance import Instance
@@ -150,7 +150,7 @@ def _group_stand(
     if workload.spec.type == "daemon":
         wanted, members = at_home(release, name, members, cluster)
     mine = yield from _of(release, members)
-    healthy = 0 < wanted <= sum(map(slot.serving, mine))
+    healthy = 0 < wanted <= sum(map(replicas.serving, mine))
     return _Stand(healthy or 0 < wanted <= sum(each.phase in _BEGUN for each in mine), healthy)
 
 

@@ -47,20 +47,20 @@ class HeartbeatReceiver(Servers):
         self._heard_by: dict[str, frozenset[str]] = {}
         self._alive: frozenset[str] = frozenset()
         self._known: Collection[str] = ()
-        """Nodes of the last `listen` call."""
+        """Nodes of the last `evaluate` call."""
         self._silent: dict[str, float] = {}
-        """Time of the last heartbeat of nodes without one in the last `listen` call."""
+        """Time of the last heartbeat of nodes without one in the last `evaluate` call."""
         self._listened_at: float | None = None
         self.heard: Set[str] = frozenset()
-        """Nodes with heartbeats in the last `listen` call."""
+        """Nodes with heartbeats in the last `evaluate` call."""
 
-    def hears(self, server: str, nodes: Iterable[str]) -> None:
+    def receive(self, server: str, nodes: Iterable[str]) -> None:
         self._heard_by[server] = frozenset(nodes)
 
     def forget(self, server: str) -> None:
         self._heard_by.pop(server, None)
 
-    def listen(self, nodes: Collection[str], now: float) -> None:
+    def evaluate(self, nodes: Collection[str], now: float) -> None:
         """Evaluate the heartbeats of all nodes; called about every second."""
         alive = self._alive = self.alive(now)
         each = [self._heard_by.get(server, _NO_KEY) for server in alive]

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.gate_plan import all_open
 from mandor.controllers.release_plan import RELEASES_KEPT
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.lib.steps import Steps, chosen, pieces
 from mandor.model.instance import Instance
 from mandor.model.workload import Release, Workload
@@ -32,7 +32,7 @@ def in_place(
         return False
     found = Counter[str]()
     for piece in pieces(instances):
-        if slot.any_unsettled(piece, rollout.target):
+        if replicas.any_unsettled(piece, rollout.target):
             return False
         found.update([each.spec.group for each in piece])
         yield 5 * len(piece)

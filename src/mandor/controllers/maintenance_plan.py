@@ -12,7 +12,7 @@ from mandor.model.pool import NodePool, NodePoolStatus, Window
 
 GRACE_SECONDS = 120.0
 """Seconds after the drain deadline that a node gets for instances that stop last."""
-LOOK_SECONDS = 3600.0
+PLAN_SECONDS = 3600.0
 """Longest wait in seconds, because clocks and time zones can change."""
 
 
@@ -50,7 +50,7 @@ def plan_maintenance(pool: NodePool, nodes: Sequence[Node], now: float) -> Draft
         status = _Turns(draft, pool, *found, now).go_on(nodes)
     for at in (status.next_at, status.until):
         if at > now:
-            draft.again(min(at - now, LOOK_SECONDS))
+            draft.again(min(at - now, PLAN_SECONDS))
     if status != pool.status:
         draft.put(pool.changed(status=status))
     return draft

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.instance import Instance, InstanceSpec, Move, instance_name
 from mandor.model.meta import Meta
@@ -28,7 +28,7 @@ Leaving = Mapping[str, Instance]
 
 def find_leaving(members: Sequence[Instance]) -> Steps[Leaving]:
     found = yield from chosen(
-        members, lambda piece: [each for each in piece if each.spec.move is not None and not slot.ended(each)]
+        members, lambda piece: [each for each in piece if each.spec.move is not None and not replicas.ended(each)]
     )
     return {each.meta.uid: each for each in found}
 
@@ -67,7 +67,7 @@ def plan_moves(
     for old, replacement in pairs:
         moves.follow(old, replacement)
         busy.add(old.meta.uid)
-        if _order(old).to or not (slot.ended(replacement) or replacement.phase is Phase.LOST):
+        if _order(old).to or not (replicas.ended(replacement) or replacement.phase is Phase.LOST):
             busy.add(replacement.meta.uid)  # otherwise the update replaces it like any other ended instance
     under_way = len(pairs)
     for each in _waiting(leaving, pairs):
@@ -113,7 +113,7 @@ class _Moves:
     def look(self, members: Sequence[Instance]) -> Steps[None]:
         newest = self.release.meta.name
         for piece in pieces(members, FEW):
-            serving = [each for each in piece if slot.serving(each)]
+            serving = [each for each in piece if replicas.serving(each)]
             self.serving += len(serving)
             self.current += sum(each.spec.release == newest for each in serving)
             self.young += sum(not self._healthy(each) for each in serving)
@@ -125,7 +125,7 @@ class _Moves:
         return min(AT_ONCE_MOST, max(1, count * AT_ONCE_PERCENT // 100))
 
     def _healthy(self, each: Instance) -> bool:
-        return slot.healthy(self.draft, each, self.workload.spec.groups[self.group], self.cluster)
+        return replicas.healthy(self.draft, each, self.workload.spec.groups[self.group], self.cluster)
 
     @property
     def _patience(self) -> float:
@@ -134,23 +134,23 @@ class _Moves:
     def stop(self, each: Instance, reason: str, *, young: int = 0) -> bool:
         """Stop the instance if the budget allows it; return whether it did. An instance that does not serve costs no
         budget; `young` serving instances are not counted as available."""
-        if slot.serving(each):
+        if replicas.serving(each):
             left = may_stop(self.workload.spec, self.group, self.serving)
             if left is not None and left - young <= self.taken:
                 return False
             self.taken += 1
-        slot.lose(self.draft, each, reason, self.cluster.now)
+        replicas.lose(self.draft, each, reason, self.cluster.now)
         return True
 
     def ends_first(self, each: Instance) -> bool:
         """Return whether the instance stops before its replacement starts."""
-        return not _order(each).to and (_order(each).first == "stop" or not slot.serving(each))
+        return not _order(each).to and (_order(each).first == "stop" or not replicas.serving(each))
 
     def begin(self, each: Instance) -> int:
         """Create the replacement, or cancel the move; return the number of instances created."""
         order = _order(each)
         if order.to and not self._whole:
-            self._call_off(each, "not all instances of the group serve")
+            self._cancel(each, "not all instances of the group serve")
             return 0
         self._create_replacement(each, pin=order.to)
         return 1
@@ -177,38 +177,38 @@ class _Moves:
         if leaving.spec.stop is not None:
             return
         order = _order(leaving)
-        if self._healthy(replacement) and not (order.to and _no_better(leaving, replacement)):
+        if self._healthy(replacement) and not (order.to and _no_improvement(leaving, replacement)):
             if self.stop(leaving, f"moved to {replacement.spec.node}: {order.reason}"):
                 self.draft.note(leaving, "Moved", f"replaced by {replacement.meta.name} on {replacement.spec.node}")
         elif not order.to:
-            if not slot.serving(leaving):
+            if not replicas.serving(leaving):
                 self.stop(leaving, order.reason)
-        elif why := self._in_vain(leaving, replacement):
-            self._call_off(leaving, why)
+        elif why := self._cancel_reason(leaving, replacement):
+            self._cancel(leaving, why)
         else:
             self.draft.again(max(0.0, order.at + self._patience - self.cluster.now))
 
-    def _in_vain(self, leaving: Instance, replacement: Instance) -> str:
+    def _cancel_reason(self, leaving: Instance, replacement: Instance) -> str:
         order = _order(leaving)
         if leaving.spec.release != self.release.meta.name:
             return f"{self.release.meta.name} is wanted now"
-        if not slot.serving(leaving):
+        if not replicas.serving(leaving):
             return "it no longer serves"
-        if slot.ended(replacement) or replacement.phase is Phase.LOST or replacement.spec.stop is not None:
+        if replicas.ended(replacement) or replacement.phase is Phase.LOST or replacement.spec.stop is not None:
             return f"{replacement.meta.name} ended on {replacement.spec.node or order.to}"
-        if replacement.spec.node and (why := _no_better(leaving, replacement)):
+        if replacement.spec.node and (why := _no_improvement(leaving, replacement)):
             return why
         if self.cluster.now >= order.at + self._patience:
             return f"{replacement.meta.name} did not serve in time"
         return ""
 
-    def _call_off(self, each: Instance, why: str) -> None:
+    def _cancel(self, each: Instance, why: str) -> None:
         """Cancel the move; the plan then stops the less valuable of the two instances."""
         self.draft.put(each.changed(spec=replace(each.spec, move=None)))
         self.draft.note(each, "MoveCalledOff", f"move cancelled: {why}", warning=True)
 
 
-def _no_better(leaving: Instance, replacement: Instance) -> str:
+def _no_improvement(leaving: Instance, replacement: Instance) -> str:
     """Return why the move would bring no improvement; empty: it would."""
     if replacement.spec.relaxed:
         return f"{replacement.meta.name} could not keep its rules either"

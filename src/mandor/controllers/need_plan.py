@@ -14,7 +14,7 @@ from mandor.placement.conversion import PlacementState, placement_state, release
 from mandor.placement.framework.profile import Profile
 
 
-def movers(board: ClusterModel, node: str) -> list[Instance]:
+def movable_instances(board: ClusterModel, node: str) -> list[Instance]:
     """Return the instances on a node except daemons."""
     there = (board.instances[key] for key in sorted(board.table.keys_on(node)) if key in board.instances)
     placed = [each for each in there if placement_state(each) is PlacementState.PLACED]

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.heartbeats import HeartbeatReceiver
 from mandor.controllers.node_plan import (
+    LossPermits,
     NodeState,
     NodeTimes,
-    Permits,
     lost,
     lost_after,
     mass_silence_reason,
@@ -47,7 +47,7 @@ class NodeTable:
         self._audible: Set[str] | None = None
         self.heard: Mapping[str, int] = {}
         """Number of nodes with heartbeats, by pool."""
-        self.odd: Sequence[Node] = ()
+        self.to_evaluate: Sequence[Node] = ()
         """Nodes without heartbeats, or not Ready."""
 
     @property
@@ -71,13 +71,15 @@ class NodeTable:
                     self._unready.add(name)
             yield 5 * len(piece)
 
-    def hear(self, audible: Set[str]) -> None:
+    def set_heard(self, audible: Set[str]) -> None:
         if audible is self._audible:
             return
         self._audible = audible
         silent = self._places.keys() - audible
         self.heard = self._by_pool - Counter(self._nodes[self._places[name]].spec.pool for name in silent)
-        self.odd = [self._nodes[place] for place in sorted(self._places[name] for name in silent | self._unready)]
+        self.to_evaluate = [
+            self._nodes[place] for place in sorted(self._places[name] for name in silent | self._unready)
+        ]
 
 
 class NodeController(Controller[str]):
@@ -92,7 +94,7 @@ class NodeController(Controller[str]):
         self._times = times or NodeTimes()
         self._heartbeats = HeartbeatReceiver(gap_seconds=self._times.gap_seconds)
         self._by_node: Grouped[str, Instance] = Grouped(lambda each: each.node or None)
-        self._permits = Permits()
+        self._permits = LossPermits()
         self._missing_since: dict[str, float] = {}
         self._table: NodeTable | None = None
 
@@ -125,7 +127,7 @@ class NodeController(Controller[str]):
             if after is None:
                 self._heartbeats.forget(value.meta.name)
             else:
-                self._heartbeats.hears(value.meta.name, value.spec.nodes)
+                self._heartbeats.receive(value.meta.name, value.spec.nodes)
             return (NODES,)
         elif isinstance(value, Node):
             self._table = None
@@ -143,14 +145,14 @@ class NodeController(Controller[str]):
     async def reconcile(self, key: str) -> float | None:
         table = await self._nodes_seen()
         now = self._clock.monotonic()
-        self._heartbeats.listen(table.names, now)
-        table.hear(self._heartbeats.heard)
-        heard, seen = table.heard, await in_turns(self._seen(table.odd))
+        self._heartbeats.evaluate(table.names, now)
+        table.set_heard(self._heartbeats.heard)
+        heard, seen = table.heard, await in_turns(self._seen(table.to_evaluate))
         unheard = [each for each in seen if not each.heard]
         before = self._permits
         self._permits = permit(unheard, heard, before, self._times, now)
         self._record_mass_silence(unheard, heard, self._permits.mass - before.mass)
-        writes = self._judge(seen) + await self._without_node(table.all_names, now)
+        writes = self._evaluate(seen) + await self._without_node(table.all_names, now)
         if writes:
             await self._writer.commit_each(writes)
         return self._times.tick_seconds
@@ -172,7 +174,7 @@ class NodeController(Controller[str]):
         wants = silence >= min(patience, default=self._times.lost_seconds)
         return NodeState(node, heard, silence, wants)
 
-    def _judge(self, seen: Sequence[NodeState]) -> list[Write]:
+    def _evaluate(self, seen: Sequence[NodeState]) -> list[Write]:
         writes: list[Write] = []
         now, lost = self._clock.now(), 0
         for each in seen:

@@ -11,7 +11,7 @@ from mandor.controllers.cluster_model_cache import ClusterModelCache
 from mandor.controllers.draft import Draft
 from mandor.controllers.growth_plan import Growth, Offer, Order, expected_node
 from mandor.controllers.machine_plan import MachineInputs, credential_key, plan_machines
-from mandor.controllers.need_plan import cannot_leave, fits_elsewhere, movers
+from mandor.controllers.need_plan import cannot_leave, fits_elsewhere, movable_instances
 from mandor.controllers.restore import Profiles
 from mandor.controllers.writer import Writer
 from mandor.errors import MandorError
@@ -43,8 +43,8 @@ R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
-LOOK = "look"
-LOOK_SECONDS = 5.0  # between two plans
+ONLY_KEY = "all"
+PLAN_SECONDS = 5.0  # between two plans
 LIST_SECONDS = 30.0
 """Seconds between two listings of a provisioner's machines."""
 FITS_MOST = 10
@@ -131,7 +131,7 @@ class NodeAutoscaleController(Controller[str]):
             self._scaled.add(value.meta.name)
         else:
             self._scaled.discard(value.meta.name)
-        return (LOOK,) if self._scaled != before else ()
+        return (ONLY_KEY,) if self._scaled != before else ()
 
     async def reconcile(self, key: str) -> float | None:
         pools = [each for each in map(self._pool, sorted(self._scaled)) if each is not None]
@@ -146,14 +146,14 @@ class NodeAutoscaleController(Controller[str]):
             orders = await self._orders(pools, board)
             for pool in pools:
                 for machine in pool.machines:
-                    work[machine.id] = movers(board, machine.id)
+                    work[machine.id] = movable_instances(board, machine.id)
                     await asyncio.sleep(0)
                 needed |= await self._needed(pool, board, work)
         for pool in pools:
-            await self._look_at(pool, [each for each in orders if each.pool == pool.meta.name], work, needed)
-        return LOOK_SECONDS
+            await self._plan_pool(pool, [each for each in orders if each.pool == pool.meta.name], work, needed)
+        return PLAN_SECONDS
 
-    async def _look_at(
+    async def _plan_pool(
         self,
         pool: NodePool,
         orders: Sequence[Order],

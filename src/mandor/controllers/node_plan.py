@@ -44,7 +44,7 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True)
-class Permits:
+class LossPermits:
     """Nodes that may be given up, and since when; carried over to the next evaluation."""
 
     given: Mapping[str, float] = field(default_factory=dict)
@@ -55,8 +55,8 @@ class Permits:
 
 
 def permit(
-    unheard: Sequence[NodeState], heard: Mapping[str, int], before: Permits, times: NodeTimes, now: float
-) -> Permits:
+    unheard: Sequence[NodeState], heard: Mapping[str, int], before: LossPermits, times: NodeTimes, now: float
+) -> LossPermits:
     """Permit all nodes that are due, except in a pool that lost most of its nodes: there one by one.
 
     That is more likely a network failure than as many dead machines, and replacing everything would stop what
@@ -77,10 +77,10 @@ def permit(
         for each in wanting:
             given[each.node.meta.name] = now
             last[pool] = now
-    return Permits(given, last, frozenset(mass))
+    return LossPermits(given, last, frozenset(mass))
 
 
-def _earlier_permits(unheard: Sequence[NodeState], before: Permits) -> dict[str, float]:
+def _earlier_permits(unheard: Sequence[NodeState], before: LossPermits) -> dict[str, float]:
     """Return the earlier permits of nodes still without heartbeats. Nodes that are Down already count as permitted."""
     return {
         each.node.meta.name: before.given.get(each.node.meta.name, float("-inf"))

@@ -17,7 +17,7 @@ from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
-LOOK = "look"
+ONLY_KEY = "all"
 PACE_SECONDS = 0.5
 """Seconds between two plans: changes of many instances lead to one plan."""
 
@@ -50,7 +50,7 @@ class PerNodeController(Controller[str]):
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
         if isinstance(changes[0].value, Instance) and self._index is None:
-            return (LOOK,) if self.busy() else ()
+            return (ONLY_KEY,) if self.busy() else ()
         return super().observe_all(changes)
 
     def observe(self, change: Change) -> Iterable[str]:
@@ -63,8 +63,8 @@ class PerNodeController(Controller[str]):
             if isinstance(after, Node) and self.concerns(after):
                 self._nodes[value.meta.name] = after
             elif self._nodes.pop(value.meta.name, None) is not None:
-                return (LOOK,)
-        return (LOOK,) if self.busy() else ()
+                return (ONLY_KEY,)
+        return (ONLY_KEY,) if self.busy() else ()
 
     async def reconcile(self, key: str) -> float | None:
         if not self.busy():

@@ -8,7 +8,7 @@ from mandor.controllers.draft import Draft
 from mandor.model.instance import Instance, Move
 from mandor.model.rebalance import PlannedMove, Rebalance, RebalanceStatus
 
-LOOK_SECONDS = 2.0  # between two plans while instances move
+PLAN_SECONDS = 2.0  # between two plans while instances move
 WAIT_SECONDS = 900.0
 """Seconds after which a move that could not start is cancelled, because its gain is outdated."""
 FINAL = frozenset({"Moved", "CalledOff"})
@@ -74,7 +74,7 @@ def plan_rebalance(order: Rebalance, seen: RebalanceInputs, now: float) -> Draft
         after = _finished(draft, order, after)
     if after != status:
         draft.put(order.changed(status=after))
-    draft.again(LOOK_SECONDS)
+    draft.again(PLAN_SECONDS)
     return draft
 
 
@@ -116,10 +116,10 @@ def _send(draft: Draft, order: Rebalance, instance: Instance, move: PlannedMove,
 def _finished(draft: Draft, order: Rebalance, status: RebalanceStatus) -> RebalanceStatus:
     moved = [each for each in status.moves if each.state == "Moved"]
     off = len(status.moves) - len(moved)
-    said = f"moved {len(moved)} instances, gaining {sum(each.gain for each in moved)} points"
-    said += f"; {off} moves cancelled" if off else ""
-    draft.note(order, "Rebalanced", said, warning=bool(off and not moved))
-    return _at_rest(order, replace(status, moved=status.moved + len(moved)), said)
+    message = f"moved {len(moved)} instances, gaining {sum(each.gain for each in moved)} points"
+    message += f"; {off} moves cancelled" if off else ""
+    draft.note(order, "Rebalanced", message, warning=bool(off and not moved))
+    return _at_rest(order, replace(status, moved=status.moved + len(moved)), message)
 
 
 def _at_rest(order: Rebalance, status: RebalanceStatus, message: str) -> RebalanceStatus:

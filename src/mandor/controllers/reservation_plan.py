@@ -7,7 +7,7 @@ from mandor.lib.steps import Steps
 from mandor.model.reservation import Reservation
 from mandor.placement.reserved_room import ReservableNode, status_at
 
-LOOK_SECONDS = 15.0  # between two plans while it is active
+PLAN_SECONDS = 15.0  # between two plans while it is active
 
 
 def plan_reservation(reservation: Reservation, rooms: Sequence[ReservableNode], now: float) -> Steps[Draft]:
@@ -17,7 +17,7 @@ def plan_reservation(reservation: Reservation, rooms: Sequence[ReservableNode], 
     if status.phase == "Waiting":
         draft.again(spec.begins_at - now)
     elif status.phase == "Active":
-        draft.again(min(LOOK_SECONDS, spec.ends_at - now))
+        draft.again(min(PLAN_SECONDS, spec.ends_at - now))
     if status != before:
         draft.put(reservation.changed(status=status))
         if status.phase != before.phase or status.message != before.message:

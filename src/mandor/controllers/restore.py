@@ -34,13 +34,13 @@ from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-LOOK = "look"
-LOOK_SECONDS = 10.0  # between two searches
+ONLY_KEY = "all"
+PLAN_SECONDS = 10.0  # between two searches
 AFTER_SECONDS = 60.0
 """Seconds for which a rule must be satisfiable in every search before an instance moves."""
 MOVES_MOST = 10
 """Instances that move at the same time in the whole cluster."""
-LOOKED_AT_MOST = 100
+EVALUATED_MOST = 100
 """Instances evaluated per search; the others follow in the next one."""
 
 Profiles = Callable[[ClusterModel], Mapping[str, Profile]]
@@ -101,7 +101,7 @@ class RestoreController(Controller[str]):
         self._writer = Writer(self._store, mirrors)
 
     def first(self) -> Iterable[str]:
-        return (LOOK,)
+        return (ONLY_KEY,)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
         self._models.see(changes)
@@ -118,7 +118,7 @@ class RestoreController(Controller[str]):
         in_table = isinstance(change.value, Instance | Node) or (isinstance(after, Workload) and change.status_only)
         if self._models.board is not None and not in_table:
             self._stale = True
-        return (LOOK,) if self._resting and self._relaxed else ()
+        return (ONLY_KEY,) if self._resting and self._relaxed else ()
 
     def _note(self, key: Key, instance: Instance | None) -> None:
         live = instance is not None and instance.spec.stop is None and not instance.phase.over
@@ -144,7 +144,7 @@ class RestoreController(Controller[str]):
             return None
         if self._resting:
             self._resting = False
-            return LOOK_SECONDS
+            return PLAN_SECONDS
         stale, self._stale = self._stale, False
         await in_turns(self._models.catch_up(self._mirrors))
         assert self._models.board is not None
@@ -153,7 +153,7 @@ class RestoreController(Controller[str]):
         if len(self._moving) < MOVES_MOST:
             for candidate, node in await self._found(self._models.board):
                 await self._move(candidate, node)
-        return LOOK_SECONDS
+        return PLAN_SECONDS
 
     async def _found(self, board: ClusterModel) -> list[tuple[Instance, str]]:
         """Return instances and their destinations, at most one per workload."""
@@ -163,7 +163,7 @@ class RestoreController(Controller[str]):
         found: dict[Key, tuple[Instance, str]] = {}
         members: dict[Key, Counter[str]] = {}
         with self._guard() as guard:
-            for key in list(self._relaxed)[:LOOKED_AT_MOST]:
+            for key in list(self._relaxed)[:EVALUATED_MOST]:
                 await asyncio.sleep(0)
                 candidate = self._relaxed.pop(key, None)
                 if candidate is None:

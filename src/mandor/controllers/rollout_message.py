@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
 from mandor.model.rollout import Rollout
@@ -47,7 +47,7 @@ def trouble(late: Sequence[Instance]) -> str:
     """Describe the worst of the unhealthy instances; empty: there is none."""
     if not late:
         return ""
-    worst = slot.worst(late)
+    worst = replicas.worst(late)
     return f"; {worst.meta.name} {_state(worst)}"
 
 
@@ -55,7 +55,7 @@ def _state(instance: Instance) -> str:
     status = instance.status
     more = f": {status.message}" if status.message else ""
     if instance.phase.over:
-        return f"ended: {slot.shown_end(instance)}"
+        return f"ended: {replicas.shown_end(instance)}"
     if instance.phase is Phase.LOST:
         return f"is lost with its node {instance.spec.node}"
     if instance.spec.stop is not None:

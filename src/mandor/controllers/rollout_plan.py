@@ -6,11 +6,11 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.daemon_plan import at_home, no_room
 from mandor.controllers.draft import Draft
+from mandor.controllers.replicas import ClusterView
 from mandor.controllers.rollout_message import describe, trouble
-from mandor.controllers.slot import ClusterView
 from mandor.controllers.update_plan import Step
 from mandor.lib.quantity import Seconds
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
@@ -166,7 +166,7 @@ def _view(
     )
     unschedulable = sum(map(no_room, late)) if daemons else 0
     mixed = len(new) < len(members)
-    worst = yield from slot.worst_of_each(late)
+    worst = yield from replicas.worst_of_each(late)
     return _View(group, state, worst, mixed, daemons=daemons, unschedulable=unschedulable)
 
 
@@ -174,7 +174,7 @@ def _late(draft: Draft, new: Sequence[Instance], group: Group, cluster: ClusterV
     """Return the instances that are not healthy."""
     found: list[Instance] = []
     for piece in pieces(new, FEW):
-        found += [each for each in piece if not (each.status.ready and slot.healthy(draft, each, group, cluster))]
+        found += [each for each in piece if not (each.status.ready and replicas.healthy(draft, each, group, cluster))]
         yield WRITTEN * len(piece)
     return found
 
@@ -238,7 +238,7 @@ def _going_on(draft: Draft, rollout: Rollout, under_way: Sequence[_View], cluste
         return rollout
     fails_at = min(view.state.progress_at + view.group.update.deadline for view in under_way)
     if fails_at != float("inf"):
-        draft.again(max(fails_at - cluster.now, slot.SOON_SECONDS))
+        draft.again(max(fails_at - cluster.now, replicas.SOON_SECONDS))
     back = rollout.target != rollout.release
     return replace(
         rollout,

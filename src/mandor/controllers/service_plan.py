@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.draft import Draft
 from mandor.controllers.move_plan import extra, find_leaving, plan_moves
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.controllers.update_plan import Step, plan_update
 from mandor.lib.steps import Steps, chosen, ordered
 from mandor.model.instance import Instance
@@ -32,20 +32,20 @@ def _plan_one_release(
     leaving = yield from find_leaving(members)
     wanted = group.count + (yield from extra(leaving, members))
     if len(members) > wanted:
-        by_worth = yield from ordered(members, key=slot.rank)
+        by_worth = yield from ordered(members, key=replicas.rank)
         kept, surplus = by_worth[:wanted], by_worth[wanted:]
-    yield from slot.lose_all(draft, surplus, slot.SCALED_DOWN, cluster.now)
+    yield from replicas.lose_all(draft, surplus, replicas.SCALED_DOWN, cluster.now)
     missing = wanted - len(kept)
     used: set[int] = set()
     if leaving or missing > 0:
-        used = yield from slot.used_indices(members)
-    free = slot.free_indices(workload.meta.name, name, used, cluster)
+        used = yield from replicas.used_indices(members)
+    free = replicas.free_indices(workload.meta.name, name, used, cluster)
     moving: set[str] = set()
     if leaving and not surplus:
         moving = yield from plan_moves(draft, workload, name, leaving, kept, release, free, cluster)
-    yield from slot.renew_all(draft, kept, group, release, cluster, but=moving)
+    yield from replicas.renew_all(draft, kept, group, release, cluster, but=moving)
     if missing > 0:
-        slot.create_some(draft, workload, name, free, missing, len(members), release)
+        replicas.create_some(draft, workload, name, free, missing, len(members), release)
         if workload.status.release:
             draft.note(workload, "ScaledUp", _scaled(name, group.count - missing, group.count))
     if surplus and not all(each.spec.stop for each in surplus):

@@ -8,10 +8,10 @@ old instances that crash meanwhile are replaced with their own release.
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.draft import Draft
 from mandor.controllers.move_plan import Leaving, extra, find_leaving, plan_moves
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, ordered, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -78,8 +78,8 @@ def plan_update(
     both = yield from extra(leaving, members)
     most = group.count + both + (step.canaries or surge)
     sides = yield from _sorted(members, group, step, cluster)
-    used = yield from slot.used_indices(members)
-    sides.free = slot.free_indices(workload.meta.name, name, used, cluster)
+    used = yield from replicas.used_indices(members)
+    sides.free = replicas.free_indices(workload.meta.name, name, used, cluster)
     if len(members) > group.count:
         yield from _trim(draft, sides, group.count + both, most, group, step, cluster)
     moving: set[str] = set()
@@ -89,7 +89,7 @@ def plan_update(
         left = [*sides.new, *sides.old]
         still = yield from find_leaving(left)
         most -= both - (yield from extra(still, left))
-    yield from slot.renew_all(draft, sides.new, group, step.target, cluster, but=moving)
+    yield from replicas.renew_all(draft, sides.new, group, step.target, cluster, but=moving)
     healthy = yield from _healthy(draft, sides.new, group, moving, cluster)
     if not step.held:
         yield from _stop_old(draft, sides, group, healthy, group.count - away, moving, step, cluster)
@@ -111,7 +111,7 @@ def _sorted(members: Sequence[Instance], group: Group, step: Step, cluster: Clus
         for each in piece:
             if each.spec.release == target:
                 sides.new.append(each)
-            elif slot.ended(each) or slot.replaceable(each, group, cluster):
+            elif replicas.ended(each) or replicas.replaceable(each, group, cluster):
                 sides.over.append(each)
             else:
                 sides.old.append(each)
@@ -124,7 +124,7 @@ def _healthy(
 ) -> Steps[int]:
     found = 0
     for piece in pieces(members, FEW):
-        found += sum(slot.healthy(draft, each, group, cluster) for each in piece if each.meta.uid not in moving)
+        found += sum(replicas.healthy(draft, each, group, cluster) for each in piece if each.meta.uid not in moving)
         yield WRITTEN * len(piece)
     return found
 
@@ -135,11 +135,11 @@ def _trim(
     """Stop the least valuable instances beyond the limits, after a scale-down or a promotion."""
     young: set[str] = set()
     for piece in pieces(sides.new, FEW):
-        young.update([each.meta.uid for each in piece if not slot.healthy(draft, each, group, cluster)])
+        young.update([each.meta.uid for each in piece if not replicas.healthy(draft, each, group, cluster)])
         yield WRITTEN * len(piece)
 
     def rank(each: Instance) -> tuple[object, ...]:
-        return -slot.worth(each), each.meta.uid in young, *slot.rank(each, step.target.meta.name)
+        return -replicas.worth(each), each.meta.uid in young, *replicas.rank(each, step.target.meta.name)
 
     going = yield from _worst(sides.new, count, rank)
     if step.canaries:
@@ -151,8 +151,8 @@ def _trim(
     going += yield from _worst(rest, most, rank)
     if going:
         ends = {each.meta.uid for each in going}
-        sides.new = yield from _without(draft, sides.new, ends, slot.SCALED_DOWN, cluster)
-        reason = slot.SCALED_DOWN if step.held else slot.updated_to(step.target)
+        sides.new = yield from _without(draft, sides.new, ends, replicas.SCALED_DOWN, cluster)
+        reason = replicas.SCALED_DOWN if step.held else replicas.updated_to(step.target)
         sides.old = yield from _without(draft, sides.old, ends, reason, cluster)
 
 
@@ -165,7 +165,7 @@ def _without(
         for each in piece:
             if each.meta.uid not in ends:
                 left.append(each)
-            elif not slot.lose(draft, each, reason, cluster.now):
+            elif not replicas.lose(draft, each, reason, cluster.now):
                 left.append(each.stopping(reason))
         yield WRITTEN * len(piece)
     return left
@@ -233,13 +233,13 @@ def _stop_old(
             if each.phase is Phase.LOST:
                 # A lost instance may still run: it is given up only when enough new ones are healthy.
                 going += [each] if healthy >= group.count else []
-            elif slot.serving(each):
+            elif replicas.serving(each):
                 serving.append(each)
             else:
                 (recovering if each.spec.release in step.proven else going).append(each)
         yield 5 * len(piece)
     room = max(0, len(serving) + len(recovering) + healthy - least)
-    idle = yield from ordered(recovering, slot.rank)
+    idle = yield from ordered(recovering, replicas.rank)
     idle = idle[: -room - 1 : -1]  # the last first
     room = min(room - len(idle), len(serving) + healthy - least)
     going += idle
@@ -250,7 +250,7 @@ def _stop_old(
     unplaced = {each.meta.uid for each in going if not each.spec.node}
     placed = {each.meta.uid for each in going if each.spec.node}
     left = yield from chosen(sides.old, lambda piece: [each for each in piece if each.meta.uid not in unplaced])
-    sides.old = yield from _without(draft, left, placed, slot.updated_to(step.target), cluster)
+    sides.old = yield from _without(draft, left, placed, replicas.updated_to(step.target), cluster)
 
 
 def _make_good(
@@ -268,15 +268,15 @@ def _make_good(
             if lacking > 0 and own is not None and _ended_by_itself(each, step):
                 lacking -= 1
                 sides.back += 1
-                slot.renew(draft, each, group, own, cluster)
+                replicas.renew(draft, each, group, own, cluster)
             else:
                 sides.over.append(each)
         yield WRITTEN * len(piece)
 
 
 def _ended_by_itself(each: Instance, step: Step) -> bool:
-    unplaced = not slot.ended(each) and each.phase is not Phase.LOST
-    return not unplaced and not slot.updated_away(each) and (step.held or each.spec.release in step.proven)
+    unplaced = not replicas.ended(each) and each.phase is not Phase.LOST
+    return not unplaced and not replicas.updated_away(each) and (step.held or each.spec.release in step.proven)
 
 
 def _fill(
@@ -294,8 +294,8 @@ def _fill(
     reused = min(count, len(sides.over))
     for piece in pieces(sides.over[:reused], FEW):
         for each in piece:
-            slot.replace(draft, each, release)
+            replicas.replace(draft, each, release)
         yield WRITTEN * len(piece)
     del sides.over[:reused]
     if count > reused:
-        slot.create_some(draft, workload, name, sides.free, count - reused, sides.used, release)
+        replicas.create_some(draft, workload, name, sides.free, count - reused, sides.used, release)

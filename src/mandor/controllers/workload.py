@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.base import Controller, Grouped, in_order
 from mandor.controllers.daemon_node_index import DaemonNodeIndex
 from mandor.controllers.dependencies import Dependencies
 from mandor.controllers.draft import Draft, Note
 from mandor.controllers.instance_index import bound_to_node
 from mandor.controllers.release_plan import current_release
+from mandor.controllers.replicas import ClusterView, Other
 from mandor.controllers.secret_change import content_ids
 from mandor.controllers.secret_change_plan import with_content_ids
-from mandor.controllers.slot import ClusterView, Other
 from mandor.controllers.workload_plan import WorkloadInputs, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
@@ -187,7 +187,7 @@ class WorkloadController(Controller[Name]):
     async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
         """Commit the deferred writes of the plan while the workload is unchanged; other tasks run in between."""
         while planned is not None and self._workloads.get(planned.key) is planned:
-            more = list(islice(draft.rest, slot.CREATED_LEAST))
+            more = list(islice(draft.rest, replicas.CREATED_LEAST))
             if not more:
                 return
             await self._writer.commit(more)

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from mandor.controllers import slot
+from mandor.controllers import replicas
 from mandor.controllers.batch_plan import Ending, batch_of, ending, plan_batch, plan_ended, succeeded_indices
 from mandor.controllers.daemon_plan import at_home, plan_daemon
 from mandor.controllers.draft import Draft
 from mandor.controllers.gate_plan import Waits, describe_waits, find_waits, hold, opened
 from mandor.controllers.in_place_plan import in_place
 from mandor.controllers.release_plan import current_release, forget_releases
+from mandor.controllers.replicas import ClusterView
 from mandor.controllers.rollout_plan import plan_rollout
 from mandor.controllers.service_plan import plan_service
-from mandor.controllers.slot import ClusterView
 from mandor.lib.ranges import shown
 from mandor.lib.steps import Steps, at_once, pieces
 from mandor.model.instance import Instance
@@ -95,9 +95,9 @@ def _members(
             spec = each.spec
             group = members.get(spec.group)
             if group is None:
-                slot.lose(draft, each, f"the workload has no group {spec.group} any more", cluster.now)
+                replicas.lose(draft, each, f"the workload has no group {spec.group} any more", cluster.now)
             elif daemons != (spec.pin != "" and spec.home != ""):
-                slot.lose(draft, each, f"the workload is of type {workload.spec.type} now", cluster.now)
+                replicas.lose(draft, each, f"the workload is of type {workload.spec.type} now", cluster.now)
             else:
                 group.append(each)
         yield 3 * len(piece)
@@ -135,7 +135,9 @@ def _plan_service(
         return rollout
     for name, instances in members.items():
         if name not in steps:
-            yield from slot.lose_all(draft, instances, f"the release {rollout.target} has no group {name}", cluster.now)
+            yield from replicas.lose_all(
+                draft, instances, f"the release {rollout.target} has no group {name}", cluster.now
+            )
         elif workload.spec.type == "daemon":
             yield from plan_daemon(draft, workload, name, instances, steps[name], cluster)
         else:
@@ -145,7 +147,7 @@ def _plan_service(
 
 def _plan_end(draft: Draft, seen: WorkloadInputs, reason: str, cluster: ClusterView) -> Steps[None]:
     """Stop all instances; delete the releases, which agents still read, after them."""
-    yield from slot.lose_all(draft, seen.instances, reason, cluster.now)
+    yield from replicas.lose_all(draft, seen.instances, reason, cluster.now)
     if not seen.instances:
         for release in seen.releases:
             draft.delete(release)
@@ -275,7 +277,7 @@ def _count_some(counts: _Counts, instances: Sequence[Instance], newest: str) -> 
         spec, status = each.spec, each.status
         phase = status.phase
         if spec.release != newest and not counts.outdated:
-            counts.outdated = not slot.ended(each)
+            counts.outdated = not replicas.ended(each)
         if phase is running:
             counts.running += 1
             counts.ready += status.ready and spec.stop is None
@@ -303,7 +305,7 @@ def _trouble(instances: Sequence[Instance]) -> str:
     if not instances:
         return ""
     first = _first(instances)
-    return f"{first.meta.name}: {first.status.message if first.phase is Phase.PENDING else slot.shown_end(first)}"
+    return f"{first.meta.name}: {first.status.message if first.phase is Phase.PENDING else replicas.shown_end(first)}"
 
 
 def _first(instances: Sequence[Instance]) -> Instance:

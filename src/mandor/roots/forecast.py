@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence, Set
 
 from mandor.api.scheduling import Inquire, Scheduling
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.controllers.workload_plan import WorkloadInputs, plan
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object

@@ -282,13 +282,13 @@ class View:
 
         In a burst most changes are that, or new instances.
         """
-        after, place = change.after, change.place
-        if place is None or type(after) is not Instance or not after.spec.node:
+        after, key = change.after, change.key_tuple
+        if key is None or type(after) is not Instance or not after.spec.node:
             return False
-        attempt = self._assigned.get(place)  # type: ignore[call-overload]
+        attempt = self._assigned.get(key)  # type: ignore[call-overload]
         if attempt is None or not _as_assigned(attempt, after) or after.status.phase is not _RESERVED:
             return False
-        del self._assigned[place]  # type: ignore[arg-type]
+        del self._assigned[key]  # type: ignore[arg-type]
         return True
 
     def _apply_instance(self, key: Key, after: Object | None) -> None:

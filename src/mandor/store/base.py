@@ -19,7 +19,7 @@ from msgspec import Struct
 from mandor.errors import Invalid
 from mandor.model.meta import Key, Object
 
-Place = tuple[str, ...]
+KeyTuple = tuple[str, ...]
 """The key of an object as a plain tuple. It equals the `Key`, but the garbage collector does not track it."""
 
 _new_tuple = tuple.__new__
@@ -89,8 +89,8 @@ class Listing:
     items: Sequence[Object]
     revision: int
     """Revision of the listing; a watch from here misses nothing."""
-    places: Sequence[Place] = ()
-    """Keys of the items as plain tuples, if the store has them; see `Change.place`."""
+    key_tuples: Sequence[KeyTuple] = ()
+    """Keys of the items as plain tuples, if the store has them; see `Change.key_tuple`."""
 
 
 class Change(Struct, gc=False):
@@ -101,7 +101,7 @@ class Change(Struct, gc=False):
     after: Object | None
     line: bytes | None = None
     """Encoded form for HTTP watchers, cached by the first one that needs it."""
-    place: Place | None = None
+    key_tuple: KeyTuple | None = None
     """The key as a plain tuple, shared by the index and its mirrors."""
     size: int = 0
     """Stored size of `after` in bytes if it is larger than `LARGE_BYTES`, else 0."""
@@ -127,7 +127,7 @@ class Change(Struct, gc=False):
 
     @property
     def key(self) -> Key:
-        return self.value.key if self.place is None else _new_tuple(Key, self.place)
+        return self.value.key if self.key_tuple is None else _new_tuple(Key, self.key_tuple)
 
 
 class Store(ABC):

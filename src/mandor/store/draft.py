@@ -8,21 +8,21 @@ from mandor.errors import Conflict, Invalid, TooLarge
 from mandor.lib.ids import NewId
 from mandor.model.codec import encode
 from mandor.model.meta import Key, Meta, Object
-from mandor.store.base import Change, Delete, Place, Put, Write
+from mandor.store.base import Change, Delete, KeyTuple, Put, Write
 
 OBJECT_BYTES_MOST = 1 << 20
 """Bytes per encoded object; etcd's default limit."""
 
 _NO_LABELS: dict[str, str] = {}
 
-Pending = Mapping[Place, Change]
+Pending = Mapping[KeyTuple, Change]
 NO_PENDING: Pending = {}
 
 
 def draft(
     writes: Sequence[Write],
     keys: Sequence[Key],
-    objects: Mapping[Place, Object],
+    objects: Mapping[KeyTuple, Object],
     *,
     revision: int,
     now: float,
@@ -60,12 +60,12 @@ def draft(
 
 def conflict(key: Key, wanted: int, version: int) -> Conflict:
     if not version:
-        story = f"{key} does not exist"
+        message = f"{key} does not exist"
     elif not wanted:
-        story = f"{key} already exists, with version {version}"
+        message = f"{key} already exists, with version {version}"
     else:
-        story = f"{key} has version {version}, not {wanted}"
-    return Conflict(story, hint="read it again, then retry", key=key, version=version)
+        message = f"{key} has version {version}, not {wanted}"
+    return Conflict(message, hint="read it again, then retry", key=key, version=version)
 
 
 def other_uid(key: Key, given: str, stored: str) -> Invalid:
@@ -109,7 +109,7 @@ def share(meta: Meta) -> None:
         force_setattr(meta, "labels", _NO_LABELS)
 
 
-def encoded(value: Object, key: Place) -> bytes:
+def encoded(value: Object, key: KeyTuple) -> bytes:
     """Return the object's encoded form; raise `Invalid` or `TooLarge` if it cannot be stored."""
     try:
         data = encode(value)

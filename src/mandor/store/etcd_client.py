@@ -197,21 +197,21 @@ class EtcdClient:
 
 def failure(endpoint: str, code: grpc.StatusCode, details: str) -> Exception:
     """Return the error for a failed call; `Lost`: another endpoint may succeed."""
-    story = f"etcd at {endpoint}: {details or code.name.lower()}"
+    message = f"etcd at {endpoint}: {details or code.name.lower()}"
     if code is grpc.StatusCode.OUT_OF_RANGE:
-        return Compacted(story)
+        return Compacted(message)
     if "too large" in details or "larger than max" in details:
-        return TooLarge(story, hint="raise etcd's --max-request-bytes, or split the commit")
+        return TooLarge(message, hint="raise etcd's --max-request-bytes, or split the commit")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Refused(story, hint="if etcd is out of space: compact, defragment, `etcdctl alarm disarm`")
+        return Refused(message, hint="if etcd is out of space: compact, defragment, `etcdctl alarm disarm`")
     if code in {
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.UNAUTHENTICATED,
         grpc.StatusCode.PERMISSION_DENIED,
         grpc.StatusCode.FAILED_PRECONDITION,
     }:
-        return Denied(story, hint="check the user, the password and the role that etcd has for mandor")
-    return Lost(story)
+        return Denied(message, hint="check the user, the password and the role that etcd has for mandor")
+    return Lost(message)
 
 
 def wants_auth(details: str) -> bool:

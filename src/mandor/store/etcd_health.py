@@ -23,8 +23,8 @@ def _of_member(status: Any) -> Iterator[str]:
     if isinstance(status, grpc.aio.AioRpcError):
         if status.code() in NOT_FOR_US:
             return
-        story = (status.details() or status.code().name.lower())[:200]
-        yield f"does not answer ({story}): restart it; losing another member may stop all writes"
+        message = (status.details() or status.code().name.lower())[:200]
+        yield f"does not answer ({message}): restart it; losing another member may stop all writes"
         return
     if isinstance(status, BaseException):
         raise status

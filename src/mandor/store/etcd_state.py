@@ -161,10 +161,10 @@ class EtcdState:
         if header.revision < known or header.cluster_id != self._cluster:
             self._break(f"etcd was restored: it is at revision {header.revision}, this server has seen {known}")
 
-    def _break(self, story: str) -> None:
+    def _break(self, message: str) -> None:
         if self.broken is None:
-            log.critical("%s; restart this server", story)
-        self.broken = Unavailable(story, hint="restart this server: its state is newer than that of etcd")
+            log.critical("%s; restart this server", message)
+        self.broken = Unavailable(message, hint="restart this server: its state is newer than that of etcd")
         raise self.broken
 
     def _take(self, events: Sequence[Any]) -> None:

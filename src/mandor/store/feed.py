@@ -99,7 +99,7 @@ class Watch(AsyncIterator[Sequence[Change]]):
 async def list_index(index: Index, kind: str | None, where: Filter = ALL) -> Listing:
     """Return a listing of one revision; the event loop runs other tasks while it is built."""
     if kind is not None and where is ALL and (latest := index.latest(kind)) is not None:
-        return Listing(latest, index.revision, index.places(kind))
+        return Listing(latest, index.revision, index.key_tuples(kind))
     await in_turns(index.refresh(kind, where))
     revision, items = index.revision, index.snapshot(kind, where)
     if where.node == "":
@@ -109,7 +109,7 @@ async def list_index(index: Index, kind: str | None, where: Filter = ALL) -> Lis
         items = await in_turns(
             chosen(items, lambda piece: [item for item in piece if _labelled(item, wanted)], each=LABELLED)
         )
-    return Listing(items, revision, index.places(kind) if kind is not None and where is ALL else ())
+    return Listing(items, revision, index.key_tuples(kind) if kind is not None and where is ALL else ())
 
 
 def _labelled(item: Object, wanted: Iterable[tuple[str, str]]) -> bool:

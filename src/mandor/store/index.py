@@ -9,7 +9,7 @@ from mandor.errors import Expired, MandorError
 from mandor.lib.steps import Steps
 from mandor.lib.trickle import Trickle
 from mandor.model.meta import Key, Object
-from mandor.store.base import ALL, Change, Filter, Place, filtered, filtered_all
+from mandor.store.base import ALL, Change, Filter, KeyTuple, filtered, filtered_all
 from mandor.store.idle_timers import IdleTimers
 from mandor.store.sorted_objects import SortedObjects
 
@@ -34,9 +34,9 @@ class KindIndex:
     """Keys of one kind: sorted, and by node."""
 
     order: SortedObjects = field(default_factory=SortedObjects)
-    by_node: dict[str, dict[Place, None]] = field(default_factory=dict)
+    by_node: dict[str, dict[KeyTuple, None]] = field(default_factory=dict)
 
-    def put(self, key: Place, before: Object | None, after: Object) -> None:
+    def put(self, key: KeyTuple, before: Object | None, after: Object) -> None:
         node = after.node
         if before is None:
             self.order.add(key)
@@ -50,11 +50,11 @@ class KindIndex:
             # The garbage collector does not track plain tuples of strings, but it tracks named tuples.
             self.by_node.setdefault(node, {})[tuple(key)] = None
 
-    def drop(self, key: Place, before: Object) -> None:
+    def drop(self, key: KeyTuple, before: Object) -> None:
         self.order.remove(key)
         self._forget_node(key, before.node)
 
-    def _forget_node(self, key: Place, node: str) -> None:
+    def _forget_node(self, key: KeyTuple, node: str) -> None:
         if node:
             keys = self.by_node[node]
             del keys[key]
@@ -125,7 +125,7 @@ class Index:
         unread_most: int = UNREAD_MOST,
     ) -> None:
         self.revision = 0
-        self.objects: dict[Place, Object] = {}
+        self.objects: dict[KeyTuple, Object] = {}
         """All objects by key; only this class modifies it."""
         self._by_kind: dict[str, KindIndex] = {}
         self._history: deque[Change] = deque()
@@ -192,7 +192,7 @@ class Index:
     def _kinds(self, where: Filter) -> list[str]:
         return sorted(self._by_kind.keys() & where.kinds if where.kinds else self._by_kind)
 
-    def places(self, kind: str) -> Sequence[Place]:
+    def key_tuples(self, kind: str) -> Sequence[KeyTuple]:
         """Return the keys of a kind in order, as the tuples that the index itself uses."""
         found = self._by_kind.get(kind)
         return found.order.keys() if found is not None else ()
@@ -226,7 +226,7 @@ class Index:
         for change in changes:
             assert change.revision >= self.revision, f"revision {change.revision} published after {self.revision}"
             self.revision = change.revision
-            key, before, after = change.place or tuple(change.key), change.before, change.after
+            key, before, after = change.key_tuple or tuple(change.key), change.before, change.after
             kind = key[0]
             found = self._by_kind.get(kind) or self._kind_index(kind)
             if after is not None:
@@ -308,10 +308,10 @@ class Index:
 
     def _expired(self, since: int) -> Expired:
         if since > self.revision:
-            story = f"revision {since} is not of this store, which is at revision {self.revision}"
+            message = f"revision {since} is not of this store, which is at revision {self.revision}"
         else:
-            story = f"changes after revision {since} are no longer kept; the oldest kept ones are after {self._floor}"
-        return Expired(story, hint="list again and watch from there", since=since, oldest=self._floor)
+            message = f"changes after revision {since} are no longer kept; the oldest kept ones are after {self._floor}"
+        return Expired(message, hint="list again and watch from there", since=since, oldest=self._floor)
 
     def _deliver(self, run: Sequence[Change], kind: str) -> None:
         subscribers = self._subscribers
@@ -370,9 +370,9 @@ class Index:
         interests = [(kind, node) for kind in (change.value.kind, None) for node in places]
         return [each for interest in interests for each in tuple(self._subscribers.get(interest, ()))]
 
-    def _expire(self, subscription: Subscription, story: str) -> None:
+    def _expire(self, subscription: Subscription, message: str) -> None:
         self.unsubscribe(subscription)
-        subscription.fail(Expired(story, hint="list again and watch from there", revision=self.revision))
+        subscription.fail(Expired(message, hint="list again and watch from there", revision=self.revision))
 
     def _expire_slowest(self) -> None:
         """Expire the watchers with the most unread changes until half of the limit is free."""
@@ -387,7 +387,7 @@ class Index:
             self._expire(subscription, f"all watchers together left more than {self._unread_most:,} changes unread")
 
 
-def _ends(kind: str, namespace: str | None) -> tuple[Place, Place]:
+def _ends(kind: str, namespace: str | None) -> tuple[KeyTuple, KeyTuple]:
     """Return the bounds of all keys of a kind, or of one namespace of it."""
     if namespace is None:
         return (kind, "", ""), (f"{kind}\0", "", "")

@@ -10,7 +10,7 @@ from mandor.errors import Expired, MandorError
 from mandor.lib.backoff import Backoff
 from mandor.lib.tasks import Background
 from mandor.model.meta import Key, Object
-from mandor.store.base import ALL, Change, Filter, Listing, Place, Store
+from mandor.store.base import ALL, Change, Filter, KeyTuple, Listing, Store
 from mandor.store.list_watch import ListWatch
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Mirror:
         self._store = store
         self._kind, self._where = kind, where
         self._backoff = backoff
-        self._objects: dict[Place, Object] = {}
+        self._objects: dict[KeyTuple, Object] = {}
         self._listeners: list[Listener] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._tasks = Background()
@@ -118,7 +118,7 @@ class Mirror:
             if start:
                 await asyncio.sleep(0)
             items = listing.items[start : start + CHUNK]
-            places = listing.places[start : start + CHUNK] or [tuple(item.key) for item in items]
+            places = listing.key_tuples[start : start + CHUNK] or [tuple(item.key) for item in items]
             self._adopt(items, places, known, revision)
         gone = list(known)
         for start in range(0, len(gone), CHUNK):
@@ -127,7 +127,9 @@ class Mirror:
         self.revision, self.complete = revision, True
         self._release()
 
-    def _adopt(self, items: Sequence[Object], places: Sequence[Place], known: dict[Place, None], revision: int) -> None:
+    def _adopt(
+        self, items: Sequence[Object], places: Sequence[KeyTuple], known: dict[KeyTuple, None], revision: int
+    ) -> None:
         new = []
         for item, key in zip(items, places, strict=True):
             known.pop(key, None)
@@ -142,7 +144,7 @@ class Mirror:
             return
         objects = self._objects
         for change in changes:
-            place = change.place or tuple(change.key)
+            place = change.key_tuple or tuple(change.key)
             if change.after is not None:
                 objects[place] = change.after
             else:

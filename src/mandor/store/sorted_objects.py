@@ -6,7 +6,7 @@ from itertools import chain
 
 from mandor.lib.steps import TURN, Steps
 from mandor.model.meta import Object
-from mandor.store.base import Place
+from mandor.store.base import KeyTuple
 
 BLOCK_MOST = 1024  # keys per block
 NEW_MOST = 1024  # added keys that wait to be merged
@@ -24,13 +24,13 @@ class Block:
 
     __slots__ = ("items", "keys", "stale")
 
-    def __init__(self, keys: list[Place]) -> None:
+    def __init__(self, keys: list[KeyTuple]) -> None:
         self.keys = keys
         self.items: list[Object] | None = None
-        self.stale: list[Place] = []
+        self.stale: list[KeyTuple] = []
         """Keys whose cached objects are outdated."""
 
-    def touch(self, key: Place) -> None:
+    def touch(self, key: KeyTuple) -> None:
         if self.items is not None:
             self.stale.append(key)
             if len(self.stale) > PATCHED_MOST:
@@ -40,7 +40,7 @@ class Block:
         self.items = None
         self.stale.clear()
 
-    def fresh(self, objects: Mapping[Place, Object]) -> list[Object]:
+    def fresh(self, objects: Mapping[KeyTuple, Object]) -> list[Object]:
         """Return the current objects of the block."""
         if self.items is None:
             self.items = [objects[key] for key in self.keys]
@@ -50,7 +50,7 @@ class Block:
             self.stale.clear()
         return self.items
 
-    def remove(self, key: Place) -> None:
+    def remove(self, key: KeyTuple) -> None:
         at = bisect_left(self.keys, key)
         del self.keys[at]
         if self.items is not None:
@@ -68,25 +68,25 @@ class SortedObjects:
 
     def __init__(self) -> None:
         self._blocks: list[Block] = []
-        self._lasts: list[Place] = []
-        self._new: list[Place] = []
-        self._stale: list[Place] = []
+        self._lasts: list[KeyTuple] = []
+        self._new: list[KeyTuple] = []
+        self._stale: list[KeyTuple] = []
         self._listed = False
         """Whether any block has a cached list of objects."""
         self._refreshing = 0
         """Refreshes in progress; blocks keep their cached lists meanwhile."""
         self._items: list[Object] | None = None
-        self._keys: list[Place] | None = None
+        self._keys: list[KeyTuple] | None = None
         """The last results, shared between callers until a change; never modified."""
 
-    def add(self, key: Place) -> None:
+    def add(self, key: KeyTuple) -> None:
         """Add a key that is not in the set."""
         self._new.append(key)
         self._items = self._keys = None
         if len(self._new) >= NEW_MOST:
             self._settle()
 
-    def touch(self, key: Place) -> None:
+    def touch(self, key: KeyTuple) -> None:
         """Record that the object of this key was replaced."""
         self._items = None
         if self._listed:
@@ -94,7 +94,7 @@ class SortedObjects:
             if len(self._stale) >= STALE_MOST:
                 (self._settle if self._refreshing else self._forget)()
 
-    def remove(self, key: Place) -> None:
+    def remove(self, key: KeyTuple) -> None:
         """Remove a key that is in the set."""
         self._settle()
         self._items = self._keys = None
@@ -111,7 +111,7 @@ class SortedObjects:
         """The result of `items` if nothing changed since its last call, else None."""
         return self._items
 
-    def items(self, objects: Mapping[Place, Object]) -> Sequence[Object]:
+    def items(self, objects: Mapping[KeyTuple, Object]) -> Sequence[Object]:
         """Return all objects in order; the same list until something changes."""
         if self._items is None:
             self._settle()
@@ -119,7 +119,7 @@ class SortedObjects:
             self._items = list(chain.from_iterable([block.fresh(objects) for block in self._blocks]))
         return self._items
 
-    def between(self, objects: Mapping[Place, Object], first: Place, end: Place) -> list[Object]:
+    def between(self, objects: Mapping[KeyTuple, Object], first: KeyTuple, end: KeyTuple) -> list[Object]:
         """Return the objects from `first` up to, but not including, `end`."""
         self._settle()
         self._listed = True
@@ -130,7 +130,7 @@ class SortedObjects:
             found += fresh if inside else fresh[bisect_left(block.keys, first) : bisect_left(block.keys, end)]
         return found
 
-    def refresh(self, objects: Mapping[Place, Object], first: Place, end: Place) -> Steps[None]:
+    def refresh(self, objects: Mapping[KeyTuple, Object], first: KeyTuple, end: KeyTuple) -> Steps[None]:
         """Do the work of `items` and `between` in small steps; only later changes are left for them."""
         self._refreshing += 1
         done = 0
@@ -151,14 +151,14 @@ class SortedObjects:
         finally:
             self._refreshing -= 1
 
-    def keys(self) -> Sequence[Place]:
+    def keys(self) -> Sequence[KeyTuple]:
         """Return all keys in order; the same list until a key is added or removed."""
         if self._keys is None:
             self._settle()
             self._keys = list(chain.from_iterable([block.keys for block in self._blocks]))
         return self._keys
 
-    def _of(self, first: Place, end: Place) -> list[Block]:
+    def _of(self, first: KeyTuple, end: KeyTuple) -> list[Block]:
         """Return the blocks that may contain keys between `first` and `end`."""
         return self._blocks[bisect_left(self._lasts, first) : bisect_left(self._lasts, end) + 1]
 
@@ -179,7 +179,7 @@ class SortedObjects:
         self._stale.clear()
         self._listed = False
 
-    def _merge(self, new: list[Place]) -> None:
+    def _merge(self, new: list[KeyTuple]) -> None:
         if not self._blocks:
             self._blocks, self._lasts = [Block([])], [new[-1]]
         start = 0
@@ -190,7 +190,7 @@ class SortedObjects:
             self._insert(place, new[start:end])
             start = end
 
-    def _insert(self, place: int, run: list[Place]) -> None:
+    def _insert(self, place: int, run: list[KeyTuple]) -> None:
         block = self._blocks[place]
         keys = block.keys
         block.forget()

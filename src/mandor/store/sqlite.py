@@ -23,7 +23,7 @@ from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import NewId, ordered_uid
 from mandor.model.meta import Key, Object
 from mandor.store.access import ANONYMOUS, StoreAccess
-from mandor.store.base import ALL, LARGE_BYTES, Change, Filter, Listing, Place, Store, Write, check_writes
+from mandor.store.base import ALL, LARGE_BYTES, Change, Filter, KeyTuple, Listing, Store, Write, check_writes
 from mandor.store.draft import draft, encoded
 from mandor.store.feed import Watch, list_index
 from mandor.store.file_check import check_file
@@ -67,7 +67,7 @@ class SqliteStore(Store):
         self._issued = 0
         """Highest revision assigned to a commit, stored or not; revisions are never reused."""
         self._round = 0
-        self._pending: dict[Place, Change] = {}
+        self._pending: dict[KeyTuple, Change] = {}
         """Changes in flight, by key."""
         self._flight: deque[Commit] = deque()
         self._flight_writes = 0
@@ -177,7 +177,7 @@ class SqliteStore(Store):
         size = 0
         for change in changes:
             before, after = change.before, change.after
-            key = change.place or ()  # `draft` always sets it
+            key = change.key_tuple or ()  # `draft` always sets it
             if before is not None and (after is None or after.meta.uid != before.meta.uid):
                 gone.append(row_key(before.meta.uid, key))
             if after is not None:
@@ -193,7 +193,7 @@ class SqliteStore(Store):
 
     def _submit(self, commit: Commit) -> None:
         self._issued = commit.revision
-        self._pending.update([(change.place, change) for change in commit.changes])  # type: ignore[misc]
+        self._pending.update([(change.key_tuple, change) for change in commit.changes])  # type: ignore[misc]
         self._flight.append(commit)
         self._flight_writes += len(commit.changes)
         self._flight_bytes += commit.size
@@ -251,8 +251,8 @@ class SqliteStore(Store):
             changes += commit.changes
         pending = self._pending
         for change in changes:
-            if pending[change.place] is change:  # type: ignore[index]
-                del pending[change.place]  # type: ignore[arg-type]
+            if pending[change.key_tuple] is change:  # type: ignore[index]
+                del pending[change.key_tuple]  # type: ignore[arg-type]
         self.index.publish(changes)
         for commit in batch:
             if not commit.done.done():

@@ -12,7 +12,7 @@ from mandor.errors import Invalid, Unavailable
 from mandor.lib.lock import Held, hold
 from mandor.model.codec import KINDS, decode
 from mandor.model.meta import Object
-from mandor.store.base import Place
+from mandor.store.base import KeyTuple
 from mandor.store.draft import share
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ again after every statement, and waits for it while the event loop is busy: a tr
 large statement lets the two run in parallel."""
 
 
-def row_key(uid: str, key: Place) -> str:
+def row_key(uid: str, key: KeyTuple) -> str:
     """Return the key of a row. It starts with the uid, which grows with time, so that new rows share pages."""
     return f"{uid}/{key[0]}/{key[1]}/{key[2]}"
 
@@ -147,10 +147,10 @@ class StateFile:
             connection.execute(f"pragma user_version={FORMAT}")
 
     def _refused(self, error: sqlite3.Error) -> Invalid | Unavailable:
-        story = f"cannot use {self.path}: {error}"
+        message = f"cannot use {self.path}: {error}"
         if isinstance(error, sqlite3.OperationalError):
-            return Unavailable(story, hint="check the disk, its free space and the file's permissions")
-        return Invalid(story, hint="it is damaged or not a database: `mandor recover` shows what can be recovered")
+            return Unavailable(message, hint="check the disk, its free space and the file's permissions")
+        return Invalid(message, hint="it is damaged or not a database: `mandor recover` shows what can be recovered")
 
     # Reading at start.
 

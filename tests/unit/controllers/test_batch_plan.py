@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import ClusterView
+from mandor.controllers.replicas import ClusterView
 from mandor.controllers.workload_plan import WorkloadInputs, plan
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase

@@ -9,7 +9,7 @@ import pytest
 
 from mandor.controllers import node_plan
 from mandor.controllers.heartbeats import HeartbeatReceiver
-from mandor.controllers.node_plan import NodeState, NodeTimes, Permits, lost, lost_after, next_state
+from mandor.controllers.node_plan import LossPermits, NodeState, NodeTimes, lost, lost_after, next_state
 from mandor.model.node import NodePhase
 from mandor.model.phase import Phase
 from tests.scenarios.make import NOW, make_group, make_instance, make_node
@@ -23,8 +23,8 @@ TIMES = NodeTimes(suspect_seconds=20, lost_seconds=60, trickle_seconds=30)
 def make_ears(*nodes: str, now: float = 0.0) -> HeartbeatReceiver:
     ears = HeartbeatReceiver(gap_seconds=15)
     ears.renewed("s1", 10, now)
-    ears.hears("s1", nodes)
-    ears.listen(nodes, now)
+    ears.receive("s1", nodes)
+    ears.evaluate(nodes, now)
     return ears
 
 
@@ -36,17 +36,17 @@ def tick(
         at = min(at + 1, until)
         for server in renew:
             ears.renewed(server, 10, at)
-        ears.listen(nodes, at)
+        ears.evaluate(nodes, at)
 
 
 def test_silence_counts_from_the_last_heartbeat() -> None:
     ears = make_ears("n1", "n2")
     tick(ears, ("n1", "n2"), 0, 5)
     assert (ears.silence("n1"), ears.heard) == (0, {"n1", "n2"})
-    ears.hears("s1", ["n2"])
+    ears.receive("s1", ["n2"])
     tick(ears, ("n1", "n2"), 5, 30)
     assert (ears.silence("n1"), ears.silence("n2")) == (25, 0)
-    ears.hears("s1", ["n1"])
+    ears.receive("s1", ["n1"])
     tick(ears, ("n1", "n2"), 30, 31)
     assert (ears.silence("n1"), ears.silence("n2")) == (0, 1)
 
@@ -70,9 +70,9 @@ def test_heartbeats_received_by_a_dead_server_do_not_count() -> None:
 
 def test_heartbeats_at_one_live_server_are_enough() -> None:
     ears = make_ears("n1")
-    ears.hears("s1", [])
+    ears.receive("s1", [])
     ears.renewed("s2", 10, 0)
-    ears.hears("s2", ["n1"])
+    ears.receive("s2", ["n1"])
     tick(ears, ("n1",), 0, 30, renew=("s1", "s2"))
     assert ears.silence("n1") == 0
     ears.forget("s2")
@@ -86,18 +86,18 @@ def test_without_a_live_server_no_silence_counts() -> None:
     tick(ears, ("n1",), 0, 5)
     tick(ears, ("n1",), 5, 3600, renew=())
     assert ears.silence("n1") == 0
-    ears.hears("s1", [])
+    ears.receive("s1", [])
     tick(ears, ("n1",), 3600, 3610)
     assert ears.silence("n1") == 10, "afterwards everyone has the whole grace"
 
 
 def test_a_paused_observer_starts_counting_again() -> None:
     ears = make_ears("n1")
-    ears.hears("s1", [])
+    ears.receive("s1", [])
     tick(ears, ("n1",), 0, 10)
     assert ears.silence("n1") == 10
     ears.renewed("s1", 10, 500)
-    ears.listen(("n1",), 500)
+    ears.evaluate(("n1",), 500)
     assert ears.silence("n1") == 0
 
 
@@ -174,8 +174,8 @@ def test_a_lost_instance_is_not_ready_and_says_why() -> None:
 # Many at once.
 
 
-def permit(nodes: list[NodeState], before: Permits, times: NodeTimes, now: float) -> Permits:
-    """Permits for silent nodes; the others are only counted."""
+def permit(nodes: list[NodeState], before: LossPermits, times: NodeTimes, now: float) -> LossPermits:
+    """LossPermits for silent nodes; the others are only counted."""
     counts = Counter(each.node.spec.pool for each in nodes if each.heard)
     return node_plan.permit([each for each in nodes if not each.heard], counts, before, times, now)
 
@@ -189,14 +189,14 @@ def heard(*names: str, pool: str = "default") -> list[NodeState]:
 
 
 def test_a_few_silent_nodes_are_given_up_together() -> None:
-    after = permit([*silent("n1", "n2"), *heard("n3", "n4")], Permits(), TIMES, now=0)
+    after = permit([*silent("n1", "n2"), *heard("n3", "n4")], LossPermits(), TIMES, now=0)
     assert set(after.given) == {"n1", "n2"}
     assert after.mass == set()
 
 
 def test_when_most_of_a_pool_falls_silent_one_is_given_up_at_a_time() -> None:
     nodes = [*silent("n1", "n2", "n3"), *heard("n4", "n5")]
-    permits = permit(nodes, Permits(), TIMES, now=0)
+    permits = permit(nodes, LossPermits(), TIMES, now=0)
     assert (set(permits.given), set(permits.mass)) == ({"n1"}, {"default"})
     permits = permit(nodes, permits, TIMES, now=29)
     assert set(permits.given) == {"n1"}
@@ -206,35 +206,35 @@ def test_when_most_of_a_pool_falls_silent_one_is_given_up_at_a_time() -> None:
 
 def test_the_longest_silent_goes_first() -> None:
     nodes = [*silent("n1", "n2"), *silent("n3", silence=70), *heard("n4")]
-    assert set(permit(nodes, Permits(), TIMES, now=0).given) == {"n3"}
+    assert set(permit(nodes, LossPermits(), TIMES, now=0).given) == {"n3"}
 
 
 def test_nodes_that_fall_silent_one_after_the_other_are_still_many() -> None:
     nodes = [*silent("n1", silence=60), *silent("n2", "n3", silence=25), *heard("n4", "n5")]
-    permits = permit(nodes, Permits(), TIMES, now=0)
+    permits = permit(nodes, LossPermits(), TIMES, now=0)
     assert set(permits.given) == {"n1"}
     permits = permit([*silent("n1", "n2", "n3", silence=61), *heard("n4", "n5")], permits, TIMES, now=5)
     assert set(permits.given) == {"n1"}
 
 
 def test_two_silent_nodes_are_no_mass_silence() -> None:
-    assert set(permit(silent("n1", "n2"), Permits(), TIMES, now=0).given) == {"n1", "n2"}
+    assert set(permit(silent("n1", "n2"), LossPermits(), TIMES, now=0).given) == {"n1", "n2"}
 
 
 def test_pools_are_evaluated_separately() -> None:
     nodes = [*silent("n1", "n2", "n3", pool="edge"), *silent("m1"), *heard("m2", "m3")]
-    permits = permit(nodes, Permits(), TIMES, now=0)
+    permits = permit(nodes, LossPermits(), TIMES, now=0)
     assert (set(permits.given), set(permits.mass)) == ({"n1", "m1"}, {"edge"})
 
 
 def test_nodes_that_were_down_long_ago_do_not_count() -> None:
     down = [seen(f"d{index}", phase=NodePhase.DOWN, silence=60) for index in range(5)]
-    permits = permit([*down, *silent("n1"), *heard("n2", "n3")], Permits(), TIMES, now=1000)
+    permits = permit([*down, *silent("n1"), *heard("n2", "n3")], LossPermits(), TIMES, now=1000)
     assert "n1" in permits.given
     assert permits.mass == set()
 
 
 def test_a_node_with_heartbeats_again_needs_a_new_permit() -> None:
-    permits = permit([*silent("n1"), *heard("n2")], Permits(), TIMES, now=0)
+    permits = permit([*silent("n1"), *heard("n2")], LossPermits(), TIMES, now=0)
     permits = permit(heard("n1", "n2"), permits, TIMES, now=5)
     assert set(permits.given) == set()

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import ClusterView, ready_forever
+from mandor.controllers.replicas import ClusterView, ready_forever
 from mandor.controllers.workload_plan import WorkloadInputs, plan, plan_in_steps
 from mandor.lib.steps import PIECE
 from mandor.model.instance import Instance, Move

@@ -9,7 +9,7 @@ from mandor.errors import Expired, Unavailable
 from mandor.lib.steps import TURN
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
-from mandor.store.base import Change, Filter, Place
+from mandor.store.base import Change, Filter, KeyTuple
 from mandor.store.index import Index
 from mandor.store.sorted_objects import BLOCK_MOST, STALE_MOST, SortedObjects
 from mandor.testing.store import make_instance, make_node, make_workload
@@ -33,7 +33,7 @@ def bind(index: Index, name: str, node: str) -> Change:
 @pytest.mark.parametrize("seed", range(5))
 def test_sorted_objects_equal_a_sorted_dict(seed: int) -> None:
     chance = random.Random(seed)
-    order, model = SortedObjects(), dict[Place, Object]()
+    order, model = SortedObjects(), dict[KeyTuple, Object]()
     refreshing: Generator[int, None, None] | None = None
     for step in range(6 * BLOCK_MOST):
         value = make_instance(f"i{chance.randint(0, 9999)}", namespace=chance.choice("ab"), index=step)
@@ -102,10 +102,10 @@ def _filled() -> tuple[SortedObjects, "_Counted"]:
     return order, model
 
 
-class _Counted(dict[Place, Object]):
+class _Counted(dict[KeyTuple, Object]):
     asked = 0
 
-    def __getitem__(self, key: Place) -> Object:
+    def __getitem__(self, key: KeyTuple) -> Object:
         self.asked += 1
         return super().__getitem__(key)
 
