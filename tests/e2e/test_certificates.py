@@ -76,7 +76,7 @@ def test_work_survives_renewed_certificates_and_a_rotated_authority(tmp_path: Pa
         eventually("n1 renewed after it", lambda: new_only(tmp_path / "n1", new), patience=180)
         assert nodes() == {"n1": "Ready", "n2": "Ready"}
         assert instance() == before
-        assert "has another certificate" in first.text()
+        assert "renewed this node's certificate" in first.text()
 
         first.kill()
         first.start()
