@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mandor.agent.launch import make_launch, make_live_files
+from mandor.agent.launch import make_launch, make_live_files, pick_engine
 from mandor.agent.live_file_delivery import Delivery, DeliveryServices
 from mandor.agent.live_file_plan import SPREAD_SECONDS, outdated_secrets, outdated_tasks, spread_seconds
 from mandor.agent.live_files import LiveFileKeeper
@@ -20,6 +20,7 @@ from mandor.lib.clock import Clock, ManualClock
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder
 from mandor.model.live_file import live_files, live_folders
 from mandor.model.meta import Meta
+from mandor.model.node import Capabilities
 from mandor.model.phase import Phase
 from mandor.model.task import File, Task
 from mandor.model.workload import GroupTemplate
@@ -236,3 +237,14 @@ async def test_a_value_that_no_file_contains_sends_no_signal(instance: Instance0
     await deliver(instance)
     assert instance.signals == ["SIGHUP"]
     assert instance.memory.tasks["main"].file_secrets == {"db": "u.2"}
+
+
+def test_only_engines_that_announce_signals_and_mounts_fit() -> None:
+    template = GroupTemplate(tasks={"main": TASK})
+    assert template.needs("docker") == {"signal", "mounts"}
+    relative = Task(command=("true",), files=(File(path="live/a", secret="db"),), on_change="signal")
+    assert GroupTemplate(tasks={"main": relative}).needs("process") == {"signal", "links"}
+    for extras, fits in (({"signal", "mounts"}, True), ({"mounts"}, False), ({"signal"}, False)):
+        engine = Capabilities(images=True, extras=frozenset(extras))
+        assert pick_engine(template, {"docker": engine})[0] == ("docker" if fits else "")
+    assert "signal" in pick_engine(template, {"docker": Capabilities(images=True)})[1]
