@@ -75,7 +75,7 @@ def test_the_doctor_finds_nothing_and_then_a_server_that_is_away(cluster: Cluste
     away = f"{cluster.urls[0]},http://127.0.0.1:{free_port()}"
     told = mandor("--server", away, "doctor", "-o", "json", code=1)
     problems = [each for each in json.loads(told.stdout) if each["level"] == "problem"]
-    assert [each["says"] for each in problems] == ["it cannot serve: connection refused"]
+    assert [each["says"] for each in problems] == ["cannot serve: connection refused"]
 
 
 @pytest.mark.req("S0-32", "S2-10", "S2-11")

@@ -110,12 +110,12 @@ def test_a_node_that_was_named_and_cannot_have_it_is_a_failure_and_the_others_ge
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "there are 3 nodes: choose with --node, --pool, --label or --all"),
+        ((), 2, "there are 3 nodes: select some with --node, --pool, --label or --all"),
         (("--node", "n7"), 1, "there is no node n7"),
-        (("--pool", "nowhere"), 1, "no node is like that"),
+        (("--pool", "nowhere"), 1, "no node matches"),
         (("--label", "zone"), 2, "is not KEY=VALUE"),
         (("--node", "n1", "--engine", "docker"), 1, "this node has no engine docker"),
-        (("--label", "zone=a", "--pool", "edge"), 1, "no node is like that"),
+        (("--label", "zone=a", "--pool", "edge"), 1, "no node matches"),
     ],
 )
 def test_a_choice_that_cannot_be_is_told(

@@ -135,7 +135,7 @@ def test_an_operator_looks_around_in_a_terminal(tmp_path: Path) -> None:
                 screen.press("\r")
                 screen.shows("of workload default/speaker")
                 screen.press("s")
-                screen.shows("exit leads back")
+                screen.shows("type exit to return")
                 screen.repeats("echo sh''ell-works\r", "shell-works")
                 screen.press("exit\r")
                 screen.shows("speaker-0")

@@ -142,7 +142,7 @@ def _first_server(upgrade: Upgrade) -> None:
     upgrade.agent("a1", new=True)
     assert "firmware" not in upgrade.node("a1")["status"]
     told = cluster.mandor("doctor").stdout
-    assert f"their versions are mixed: {__version__} at {cluster.urls[1]}; {VERSION} at {cluster.urls[0]}" in told
+    assert f"mixed versions: {__version__} at {cluster.urls[1]}; {VERSION} at {cluster.urls[0]}" in told
     assert FEATURE in told
 
 

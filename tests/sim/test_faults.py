@@ -101,7 +101,7 @@ def test_a_cluster_that_does_not_come_to_rest_is_broken_and_says_how_to_see_it_a
     told = capsys.readouterr()
     assert "1 broken" in told.out
     assert "web-0 is Starting" in told.err
-    assert "again: mandor simulate --faults --seed 7 --history" in told.err
+    assert "repeat: mandor simulate --faults --seed 7 --history" in told.err
 
 
 def test_a_scenario_of_ones_own_goes_through_faults_with_its_strategies(
@@ -125,9 +125,9 @@ def test_a_scenario_of_ones_own_goes_through_faults_with_its_strategies(
     ("command", "message"),
     [
         ([], "give a SCENARIO"),
-        (["--faults", "--strategy", "a"], "--strategy names one of a SCENARIO"),
-        (["x.yaml", "--faults", "--profile", "p.yaml"], "names its own"),
-        (["x.yaml", "--history"], "need --faults"),
+        (["--faults", "--strategy", "a"], "--strategy requires a SCENARIO"),
+        (["x.yaml", "--faults", "--profile", "p.yaml"], "defines its own"),
+        (["x.yaml", "--history"], "require --faults"),
         (["--faults", "--html", "x.html"], "--html"),
         (["--faults", "--profile", "nowhere.yaml", "--seed", "1"], "nowhere.yaml"),
     ],

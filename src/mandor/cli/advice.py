@@ -1,4 +1,4 @@
-"""What happens now to an object, and what a person can do about it, in a sentence each."""
+"""Advice for `describe` and `top`: the current state of an object in a sentence, and the next step for the user."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,9 +8,9 @@ Object = dict[str, Any]
 
 class Advice(NamedTuple):
     now: str
-    """What happens; empty: nothing that needs to be told."""
+    """Current state; empty if there is nothing to report."""
     do: str = ""
-    """What can be done about it; empty: nothing has to be."""
+    """Next step for the user; empty if none is needed."""
 
 
 NOTHING = Advice("")
@@ -18,73 +18,77 @@ NOTHING = Advice("")
 
 def of_instance(item: Object) -> Advice:
     spec, status = item["spec"], item.get("status", {})
-    phase, said = status.get("phase", "Pending"), _said(status)
+    phase, message = status.get("phase", "Pending"), _message(status)
     if spec.get("stop"):
-        return Advice(f"it was told to stop: {spec['stop']['reason']}")
+        return Advice(f"stopping: {spec['stop']['reason']}")
     if phase == "Pending":
-        return _of_pending(item, said)
+        return _of_pending(item, message)
     if phase in {"Starting", "Reserved", "Running"} and not status.get("ready"):
-        return _of_unready(item, said)
+        return _of_unready(item, message)
     if phase == "Running" and spec.get("move"):
-        return Advice(f"it moves to {spec['move'].get('to', 'another node')}: {spec['move'].get('reason', '')}")
+        return Advice(f"moving to {spec['move'].get('to', 'another node')}: {spec['move'].get('reason', '')}")
     if phase == "Running" and spec.get("relaxed"):
         rules = ", ".join(f"`{rule}`" for rule in spec["relaxed"])
         return Advice(
-            f"it runs without {rules}, and moves when that can be kept", f"{_explain(item)} tells why not now"
+            f"placed without {rules}; moves when the rule can be satisfied", f"{_explain(item)} shows why not now"
         )
     if phase == "Lost":
-        return Advice(f"its node {spec.get('node', '')} is silent; another one takes its place")
+        return Advice(f"its node {spec.get('node', '')} sends no heartbeats; a replacement is started")
     if phase == "Failed":
-        return Advice(f"it failed: {said}", f"{_logs(item)} shows what it said")
+        return Advice(f"failed: {message}", f"see {_logs(item)}")
     return NOTHING
 
 
-def _of_pending(item: Object, said: str) -> Advice:
+def _of_pending(item: Object, message: str) -> Advice:
     status, where = item["status"], _flags(item)
     if status.get("nominated"):
-        return Advice(f"room is being made for it on {status['nominated']}; it starts when that is free")
+        return Advice(f"room is being made on {status['nominated']} by preemption; starts when it is free")
     if status.get("reason") == "Gated":
-        return Advice(said or "it waits for somebody to open its gate", "nothing: it goes on by itself once that is so")
-    if " Quota (" in said:
-        held = f"`mandor get quotas{where}` shows what is left: raise the quota, or scale something down"
-        return Advice(f"it waits for room in its namespace: {said}", held)
-    if not said:
-        return Advice("it waits for its turn with the scheduler")
-    return Advice(f"it waits for a node: {said}", f"{_explain(item)} tells who said no, and the least that would help")
+        return Advice(
+            message or "waiting for a scheduling gate to be removed", "none: continues once the gate is removed"
+        )
+    if " Quota (" in message:
+        held = f"raise the quota or scale something down; `mandor get quotas{where}` shows what is left"
+        return Advice(f"waiting for quota of its namespace: {message}", held)
+    if not message:
+        return Advice("waiting for the scheduler")
+    return Advice(
+        f"waiting for a node: {message}", f"{_explain(item)} shows the reasons and the smallest change that helps"
+    )
 
 
-def _of_unready(item: Object, said: str) -> Advice:
+def _of_unready(item: Object, message: str) -> Advice:
     status = item["status"]
     reason, restarts = status.get("reason", ""), status.get("restarts", 0)
     if reason == "OOMKilled":
-        more = "give it more `resources.memory` (and `limits.memory`), or make it use less"
-        return Advice(f"it used more memory than it may, {_times(restarts)}: {said}", f"{more}; {_logs(item)}")
+        more = "raise `resources.memory` (and `limits.memory`), or reduce its memory usage"
+        return Advice(f"killed for using too much memory, {_times(restarts)}: {message}", f"{more}; see {_logs(item)}")
     if restarts:
-        return Advice(f"it ended again and again, {_times(restarts)}: {said}", f"{_logs(item)} shows what it said")
+        return Advice(f"restarted {_times(restarts)}: {message}", f"see {_logs(item)}")
     if status.get("phase") == "Running":
-        return Advice(f"it runs and is not ready yet{f': {said}' if said else ''}", f"{_logs(item)} shows what it says")
-    return Advice(said)
+        return Advice(f"running but not ready yet{f': {message}' if message else ''}", f"see {_logs(item)}")
+    return Advice(message)
 
 
 def of_workload(item: Object, instances: Sequence[Object]) -> Advice:
-    """Of what holds it up most: its roll-out, else the first of its instances that is not well."""
+    """Return advice about the rollout if it needs attention, else about the first instance that is not ready."""
     name, rollout = item["meta"]["name"], item["status"].get("rollout") or {}
     flags, phase = _flags(item), rollout.get("phase", "Done")
-    said = rollout.get("message", "")
+    message = rollout.get("message", "")
     if phase == "Paused":
-        return Advice(f"its roll-out is paused: {said}", f"`mandor rollout resume {name}{flags}` goes on with it")
-    if phase == "Promoting" or "promote" in said:
-        both = f"`mandor rollout promote {name}{flags}` if it is good, `mandor rollout abort {name}{flags}` if not"
-        return Advice(said, both)
+        return Advice(f"rollout paused: {message}", f"continue it with `mandor rollout resume {name}{flags}`")
+    if phase == "Promoting" or "promote" in message:
+        both = f"`mandor rollout promote {name}{flags}` to continue, `mandor rollout abort {name}{flags}` to go back"
+        return Advice(message, both)
     if phase in {"Failed", "RolledBack"}:
-        return Advice(f"its roll-out came to nothing: {said}", "mend what is said, and apply again")
+        return Advice(f"rollout failed: {message}", "fix the error above and apply again")
     for each in instances:
         found = of_instance(each)
         if found.now and not each.get("status", {}).get("ready"):
             older = phase == "Progressing" and any(
                 known != rollout.get("release") for known in rollout.get("proven", ())
             )
-            back = f"`mandor rollout abort {name}{flags}` goes back at once" if older else ""
+            back = f"`mandor rollout abort {name}{flags}` returns to the previous release" if older else ""
             return Advice(f"{each['meta']['name']}: {found.now}", "; ".join(filter(None, [found.do, back])))
     return NOTHING
 
@@ -94,29 +98,30 @@ def of_node(item: Object) -> Advice:
     phase = status.get("phase", "")
     if phase in {"Down", "Suspect", "Unknown"}:
         return Advice(
-            f"its agent is silent: {status.get('reason', '')}".rstrip(": "),
-            "look at the agent on that machine (`journalctl -u mandor-agent`); its instances are replaced elsewhere",
+            f"no heartbeats from its agent: {status.get('reason', '')}".rstrip(": "),
+            "check the agent on that machine (`journalctl -u mandor-agent`); its instances are replaced on other nodes",
         )
     drain = status.get("drain")
     if status.get("maintenance"):
         return Advice(
-            "its turn in the maintenance window: it is emptied, and takes work again by itself",
-            f"nothing; `mandor uncordon {name}` ends its turn",
+            "in its pool's maintenance window: it is drained, and reopened automatically",
+            f"none; `mandor uncordon {name}` ends its turn now",
         )
     if drain and drain["phase"] == "Drained":
-        return Advice("it is empty", f"`mandor uncordon {name}` when it may take work again")
+        return Advice("drained: no instances are left", f"`mandor uncordon {name}` to place instances on it again")
     if drain and drain.get("waiting"):
         held = "; ".join(drain["waiting"])
         return Advice(
-            f"its drain waits: {held}", f"nothing, if it may take its time; `mandor drain {name} --force` asks nobody"
+            f"the drain is waiting: {held}",
+            f"none, if there is time; `mandor drain {name} --force` ignores disruption budgets",
         )
     if drain:
-        return Advice("its work moves elsewhere", f"`mandor drain {name} --cancel` calls it off")
+        return Advice("draining: its instances are being moved", f"`mandor drain {name} --cancel` stops the drain")
     if spec.get("cordoned"):
-        return Advice("nothing new is placed there", f"`mandor uncordon {name}` when it may take work again")
+        return Advice("cordoned: no new instances are placed on it", f"`mandor uncordon {name}` to reopen it")
     if status.get("pressure"):
         short = " and ".join(status["pressure"])
-        return Advice(f"it is short of {short}: it takes nothing of low priority, and ends what uses too much")
+        return Advice(f"short of {short}: it accepts only critical instances, and evicts those that use too much")
     return NOTHING
 
 
@@ -125,13 +130,13 @@ def of_pool(item: Object) -> Advice:
     if not scaling:
         return NOTHING
     if status.get("trouble"):
-        return Advice(status.get("message", ""), "mend what the provisioner says; it is tried again by itself")
+        return Advice(status.get("message", ""), "fix the provisioner's error; orders are retried automatically")
     if "maximum" in status.get("message", ""):
-        return Advice(f"work waits, and {status['message']}", "raise `autoscale.max`, if it may have more")
+        return Advice(f"instances are waiting: {status['message']}", "raise `autoscale.max` to allow more machines")
     return Advice(status.get("message", ""))
 
 
-def _said(status: Object) -> str:
+def _message(status: Object) -> str:
     return " ".join(str(status.get("message") or status.get("reason") or "").split())
 
 

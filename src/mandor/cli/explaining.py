@@ -1,4 +1,4 @@
-"""What an explanation says, told to a terminal or to whoever else shows it."""
+"""Output of `mandor explain`, for the terminal and for `mandor top`."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -11,8 +11,8 @@ from mandor.cli.output import age, aligned, show_table
 Answer = dict[str, Any]
 
 
-class Paper(Protocol):
-    """Where it is written."""
+class TextOutput(Protocol):
+    """Receives the lines and tables of an explanation."""
 
     def line(self, text: str = "") -> None: ...
 
@@ -20,7 +20,7 @@ class Paper(Protocol):
 
 
 class Terminal:
-    """Standard output."""
+    """Writes to standard output."""
 
     def line(self, text: str = "") -> None:
         click.echo(text)
@@ -30,7 +30,7 @@ class Terminal:
 
 
 class Lines:
-    """A list of plain lines."""
+    """Collects plain lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -42,32 +42,32 @@ class Lines:
         self.lines += aligned([tuple(titles), *(tuple(row) for row in rows)])
 
 
-def tell(answer: Answer, paper: Paper) -> None:
+def write_explanation(answer: Answer, out: TextOutput) -> None:
     if "instance" in answer:
-        _instance(answer, paper)
+        _instance(answer, out)
         return
-    paper.line(f"workload {answer['workload']}: {answer['summary']}")
+    out.line(f"workload {answer['workload']}: {answer['summary']}")
     if answer.get("nodes"):
-        paper.line("  " + ", ".join(f"{count} on {node}" for node, count in answer["nodes"].items()))
+        out.line("  " + ", ".join(f"{count} on {node}" for node, count in answer["nodes"].items()))
     for each in answer.get("instances", ()):
-        paper.line()
-        _instance(each, paper)
+        out.line()
+        _instance(each, out)
 
 
-def _instance(answer: Answer, paper: Paper) -> None:
-    _head(answer, paper)
-    _forms(answer, paper)
+def _instance(answer: Answer, out: TextOutput) -> None:
+    _head(answer, out)
+    _forms(answer, out)
     if answer.get("node"):
-        _scores(answer, paper)
+        _scores(answer, out)
     else:
-        _refusals(answer, paper)
-        _remedies(answer, paper)
+        _refusals(answer, out)
+        _remedies(answer, out)
     for sentence in answer.get("since", ()):
-        paper.line(f"  since then: {sentence}" if answer.get("decision") else f"  {sentence}")
+        out.line(f"  since then: {sentence}" if answer.get("decision") else f"  {sentence}")
     if answer.get("nodes"):
-        paper.line()
-        paper.table(
-            ("NODE", "FITS", "WHO SAID NO", "WHY"),
+        out.line()
+        out.table(
+            ("NODE", "FITS", "REJECTED BY", "REASON"),
             [
                 (each["node"], "yes" if each["fits"] else "no", each.get("plugin", "-"), each.get("why", "-"))
                 for each in answer["nodes"]
@@ -75,62 +75,62 @@ def _instance(answer: Answer, paper: Paper) -> None:
         )
 
 
-def _head(answer: Answer, paper: Paper) -> None:
+def _head(answer: Answer, out: TextOutput) -> None:
     phase = click.style(answer["phase"], bold=True)
-    paper.line(f"{answer['instance']} ({phase}): {answer['summary']}")
+    out.line(f"{answer['instance']} ({phase}): {answer['summary']}")
     profile = answer.get("profile", "default")
     if profile != "default" or answer.get("priority"):
-        paper.line(f"  profile {profile}, priority {answer.get('priority', 0)}")
+        out.line(f"  profile {profile}, priority {answer.get('priority', 0)}")
     decision = answer.get("decision")
     if decision and not answer.get("node"):
         times = decision.get("attempts", 1)
         ago = age(decision["at"], time.time())
-        paper.line(f"  last tried {ago} ago, {f'{times} times in all' if times > 1 else 'once'}")
+        out.line(f"  last attempt {ago} ago, {times} {'attempts' if times > 1 else 'attempt'} so far")
     for rule in answer.get("relaxed", ()):
-        paper.line(f"  given up: `{rule}`")
+        out.line(f"  relaxed: `{rule}`")
     if answer.get("ports"):
         chosen = ", ".join(f"{name} {number}" for name, number in answer["ports"].items())
-        paper.line(f"  ports chosen on {answer['node']}: {chosen}")
+        out.line(f"  host ports on {answer['node']}: {chosen}")
     if answer.get("nominated"):
         victims = answer.get("victims", ())
-        by = f" by {', '.join(victims)}" if victims else ""
-        paper.line(f"  room is made for it on {answer['nominated']}{by}")
+        by = f" by preempting {', '.join(victims)}" if victims else ""
+        out.line(f"  room is being made on {answer['nominated']}{by}")
     if answer.get("versions"):
-        paper.line(f"  plugins from outside: {', '.join(answer['versions'])}")
+        out.line(f"  external plugins: {', '.join(answer['versions'])}")
 
 
-def _forms(answer: Answer, paper: Paper) -> None:
-    """What was tried before the form it has, or would have; if there is none, the sentence above has told of all."""
+def _forms(answer: Answer, out: TextOutput) -> None:
+    """Write the forms that were tried before the chosen one; without a chosen form, the summary already covers them."""
     for each in answer.get("forms", ()) if answer.get("form") else ():
         if each["form"] == answer.get("form"):
-            paper.line(f"  {'it is' if answer.get('node') else 'it would be'} {each['form']}")
+            out.line(f"  {'form' if answer.get('node') else 'form if placed now'}: {each['form']}")
             return
-        paper.line(f"  {'by now' if each['fits'] else 'not'} {each['form']}: {each.get('message', '')}")
+        out.line(f"  {'fits by now' if each['fits'] else 'does not fit'}: {each['form']}: {each.get('message', '')}")
 
 
-def _refusals(answer: Answer, paper: Paper) -> None:
+def _refusals(answer: Answer, out: TextOutput) -> None:
     steps = answer.get("steps", ())
     if not steps or answer.get("chosen_now"):
         return
     rows = [(each["plugin"], str(each["nodes"]), each.get("why", "-")) for each in steps[-1].get("refusals", ())]
-    if len(rows) > 1:  # one stands in the sentence above already
-        paper.line()
-        paper.table(("WHO SAID NO", "NODES", "WHY"), rows)
+    if len(rows) > 1:  # a single reason is already in the summary
+        out.line()
+        out.table(("REJECTED BY", "NODES", "REASON"), rows)
     for step in steps[1:]:
-        paper.line(f"  even without `{step.get('gives_up', '')}`: {step['fits']} nodes fit")
+        out.line(f"  without `{step.get('gives_up', '')}`: {step['fits']} nodes fit")
 
 
-def _remedies(answer: Answer, paper: Paper) -> None:
+def _remedies(answer: Answer, out: TextOutput) -> None:
     found = answer.get("remedies", ())
     if answer.get("chosen_now") or answer.get("nominated"):
         return
-    paper.line()
+    out.line()
     if not found:
-        paper.line("no single change, nor two together, of those that were tried would let it run")
+        out.line("no single change that was tried, and no two together, would let it run")
         return
-    paper.line(f"smallest change that would let it run: {_remedy(found[0])}")
+    out.line(f"smallest change that would let it run: {_remedy(found[0])}")
     for each in found[1:]:
-        paper.line(f"  or: {_remedy(each)}")
+        out.line(f"  or: {_remedy(each)}")
 
 
 def _remedy(each: Answer) -> str:
@@ -138,24 +138,24 @@ def _remedy(each: Answer) -> str:
     return f"{each['text']} → {each['node']}{without}"
 
 
-def _scores(answer: Answer, paper: Paper) -> None:
+def _scores(answer: Answer, out: TextOutput) -> None:
     scores = answer.get("scores", ())
     if not scores:
         return
     parts = [part["plugin"] for part in scores[0].get("parts", ())]
     weights = {part["plugin"]: part["weight"] for part in scores[0].get("parts", ())}
-    paper.line()
+    out.line()
     titles = ["NODE", "TOTAL", *(f"{name}×{weights[name]}" if weights[name] > 1 else name for name in parts)]
     rows = []
     for each in scores:
         mark = " *" if each["node"] == answer["node"] else ""
         own = {part["plugin"]: part for part in each.get("parts", ())}
         rows.append([each["node"] + mark, str(each["total"]), *(_part(own.get(name)) for name in parts)])
-    paper.table(titles, rows)
+    out.table(titles, rows)
 
 
 def _part(part: Answer | None) -> str:
-    """The score, and the raw number where that is another."""
+    """Return the normalized score, with the raw score if it differs."""
     if part is None:
         return "-"
     return str(part["score"]) if part["raw"] == part["score"] else f"{part['score']} ({part['raw']})"

@@ -1,4 +1,4 @@
-"""What `mandor simulate --faults` shows."""
+"""Output of `mandor simulate --faults`."""
 
 import shlex
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ BROKEN_MOST = 5
 
 
 def try_seeds(source: FaultRunSource, seeds: Sequence[int], *, workers: int | None, history: bool, output: str) -> bool:
-    """True: everything held that must."""
+    """Run the seeds and show the results; returns whether all invariants held."""
     results: list[FaultRunResult] = []
-    with Bar() as bar, silence():  # What goes wrong in there is what it is about.
+    with Bar() as bar, silence():  # Errors are expected here: faults are injected.
         total = len(seeds) * len(source.loaded(seeds[0]).scenario.plans)
         for each in run_all_with_faults(source, seeds, workers=workers, story=history):
             results.append(each)
@@ -32,7 +32,7 @@ def try_seeds(source: FaultRunSource, seeds: Sequence[int], *, workers: int | No
     else:
         _show(results, history=history)
     for each in broken[:BROKEN_MOST]:
-        _tell(each, source, many=len({one.strategy for one in results}) > 1)
+        _print_failure(each, source, many=len({one.strategy for one in results}) > 1)
     if len(broken) > BROKEN_MOST:
         click.echo(f"and {len(broken) - BROKEN_MOST} more", err=True)
     return not broken
@@ -74,16 +74,16 @@ def _report(results: Sequence[FaultRunResult], *, history: bool) -> dict[str, An
     }
 
 
-def _tell(result: FaultRunResult, source: FaultRunSource, *, many: bool) -> None:
+def _print_failure(result: FaultRunResult, source: FaultRunSource, *, many: bool) -> None:
     where = f"seed {result.seed}" + (f", {result.strategy}" if many else "")
     click.echo(f"{click.style('broken:', fg='red', bold=True)} {where}, at {Seconds(round(result.seconds))}", err=True)
     for text in result.broken[:BROKEN_MOST]:
         click.echo(f"  {text}", err=True)
-    click.echo(f"  again: {again(source, result, many=many)}", err=True)
+    click.echo(f"  repeat: {again(source, result, many=many)}", err=True)
 
 
 def again(source: FaultRunSource, result: FaultRunResult, *, many: bool = False) -> str:
-    """The command that shows all that happened in that run."""
+    """Return the command that repeats the run with its full history."""
     words: list[str | Path] = ["mandor", "simulate"]
     words += [source.path] if source.path is not None else []
     words += ["--faults", "--seed", str(result.seed), "--history"]

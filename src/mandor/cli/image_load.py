@@ -1,4 +1,4 @@
-"""Sends an image to several nodes at once, each over a line of its own, with a bar for each."""
+"""Sends an image to several nodes in parallel, with a progress bar for each."""
 
 import contextlib
 import sys
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from mandor.cli.line import END, STDIN, connect_line, told_at_end
+from mandor.cli.line import END, STDIN, connect_line, read_result
 from mandor.errors import MandorError, Unavailable
 
 if TYPE_CHECKING:
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from mandor.client.sync import Client
 
 Advance = Callable[[int], None]
-"""So many bytes more were sent."""
+"""Callback with the number of bytes sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the image in one engine of one node."""
+    """Result of loading the image into one engine of one node."""
 
     node: str
     engine: str
     result: str
-    """loaded, already there, failed, skipped"""
+    """`loaded`, `already there`, `failed` or `skipped`."""
     message: str = ""
     hint: str = ""
 
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def load_all(client: "Client", source: "ImageSource", nodes: list[str], engine: str, parallel: int) -> list[Outcome]:
-    """To each node, so many at the same time; one that fails holds up no other."""
+    """Send the image to each node, at most `parallel` at a time; a failure does not affect other nodes."""
     if not nodes:
         return []
     stop = threading.Event()
@@ -78,21 +78,23 @@ def _load_one(
     }
     try:
         with connect_line(client, f"/v1/nodes/{quote(node)}/images", query) as line:
-            told = _send(line, source, advance, stop)
+            result = _send(line, source, advance, stop)
     except MandorError as error:
         return [Outcome(node, engine or "-", "failed", error.message, error.hint or "")]
-    return [_outcome(node, each) for each in told.get("engines", ())]
+    return [_outcome(node, each) for each in result.get("engines", ())]
 
 
-def _outcome(node: str, told: dict[str, Any]) -> Outcome:
-    error = told.get("error")
+def _outcome(node: str, result: dict[str, Any]) -> Outcome:
+    error = result.get("error")
     if error:
-        return Outcome(node, told["engine"], "failed", str(error.get("detail", "")), error.get("hint") or "")
-    return Outcome(node, told["engine"], "loaded" if told.get("new") else "already there")
+        return Outcome(node, result["engine"], "failed", str(error.get("detail", "")), error.get("hint") or "")
+    return Outcome(node, result["engine"], "loaded" if result.get("new") else "already there")
 
 
 def _send(line: "ClientConnection", source: "ImageSource", advance: Advance, stop: threading.Event) -> dict[str, Any]:
-    """The node may say how it ended before it has all: then the rest is not sent."""
+    """Send the image and return the node's result. The node may respond before it has received everything; then the
+    rest is not sent.
+    """
     over = threading.Event()
 
     def feed() -> None:
@@ -125,12 +127,12 @@ def _answer(line: "ClientConnection") -> dict[str, Any]:
         except ConnectionClosed as error:
             raise Unavailable("the connection ended before the image was loaded", hint="load it again") from error
         if isinstance(frame, bytes) and frame[:1] == bytes([END]):
-            return told_at_end(frame[1:])
+            return read_result(frame[1:])
 
 
 @contextlib.contextmanager
 def _bars(size: int) -> Iterator[Callable[[str], Advance]]:
-    """A bar a node on a terminal; elsewhere nothing."""
+    """Yield a function that makes a progress bar for a node; without a terminal the bars do nothing."""
     if not sys.stderr.isatty():
         yield lambda node: lambda count: None
         return

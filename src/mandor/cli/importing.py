@@ -1,4 +1,6 @@
-"""Files of other tools on their way to the server: turned into manifests here, where what they name is at hand."""
+"""Conversion of other tools' files into manifests, done by the client because the files may refer to other local
+files.
+"""
 
 import os
 from collections.abc import Callable
@@ -16,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was said about files of other tools."""
+    """Options for files of other tools."""
 
     format: str | None = None
     strict: bool = False
@@ -52,7 +54,7 @@ class Choice:
 
 
 def import_options(command: F) -> F:
-    """Options of commands that take files of other tools; the command gets a `choice`."""
+    """Add the options for files of other tools to a command; the command receives them as `choice`."""
 
     def decorated(*args: Any, **kwargs: Any) -> Any:
         words = ("format", "strict", "env_files", "variables", "profiles", "project")
@@ -67,29 +69,45 @@ def import_options(command: F) -> F:
 
 
 _OPTIONS = (
-    click.option("--format", "import_format", metavar="NAME", help="Whose files: compose, nomad …; else it is seen."),
-    click.option("--strict", "import_strict", is_flag=True, help="Fail if a key of another tool's file is lost."),
-    click.option("--env-file", "import_env_files", metavar="FILE", multiple=True, help="Compose: instead of .env."),
-    click.option("--var", "import_variables", metavar="NAME=VALUE", multiple=True, help="A variable of the file."),
-    click.option("--with", "import_profiles", metavar="PROFILE", multiple=True, help="Compose: this profile, too."),
-    click.option("--project", "import_project", metavar="NAME", default="", help="Compose: the project's name."),
+    click.option(
+        "--format",
+        "import_format",
+        metavar="NAME",
+        help="Format of the files: compose, kubernetes, nomad …  [default: detected]",
+    ),
+    click.option(
+        "--strict", "import_strict", is_flag=True, help="Fail if a key of another tool's file cannot be imported."
+    ),
+    click.option(
+        "--env-file",
+        "import_env_files",
+        metavar="FILE",
+        multiple=True,
+        help="Compose: file with variables, instead of .env.",
+    ),
+    click.option(
+        "--var", "import_variables", metavar="NAME=VALUE", multiple=True, help="Value of a variable used in the files."
+    ),
+    click.option("--with", "import_profiles", metavar="PROFILE", multiple=True, help="Compose: enable this profile."),
+    click.option("--project", "import_project", metavar="NAME", default="", help="Compose: name of the project."),
 )
 
 
 AS_MANIFESTS = "manifest"
-"""The format that a server is told for files that were converted here: it examines them no further."""
+"""Format sent to the server for files that were converted here, so that it does not detect their format again."""
 
 
 def as_manifests(files: list[dict[str, str]], choice: Choice) -> list[dict[str, str]]:
-    """The same files, those of other tools as the manifests they stand for; what was lost is told."""
+    """Return the files with those of other tools replaced by manifests; keys that are not imported are reported on
+    stderr.
+    """
     from mandor.importers.base import Source
     from mandor.importers.mixed import Mixed, read_mixed
 
     mixed = read_mixed([Source(each["name"], each["text"]) for each in files], choice.options(), choice.format)
-    tell(mixed.report, strict=choice.strict)
-    Mixed(
-        (), mixed.imported
-    ).load()  # A mistake has its place in the tool's file here; the server knows the manifest's.
+    show_report(mixed.report, strict=choice.strict)
+    # Errors are reported here with their position in the original file; the server only sees the manifest.
+    Mixed((), mixed.imported).load()
     return [{"name": each.name, "text": each.text} for each in mixed.own] + _posted(mixed.imported)
 
 
@@ -103,15 +121,15 @@ def _posted(imported: "Imported") -> list[dict[str, str]]:
 
 
 def warn_of_values(imported: "Imported") -> None:
-    """Whoever prints manifests that hold secrets should know it; which they are is told, and no value."""
+    """Warn that the printed manifests contain secrets; names the secrets, without their values."""
     names = [each.manifest["name"] for each in imported.made if each.manifest.get("kind") == "secret"]
     if names:
-        what = f"what is printed holds the values of {'a secret' if len(names) == 1 else 'secrets'}"
+        what = f"the output contains the values of {'a secret' if len(names) == 1 else 'secrets'}"
         click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {what}: {', '.join(names)}", err=True)
 
 
-def tell(report: "Report", *, strict: bool) -> None:
-    """The report on stderr; with `strict`, an error if anything is lost."""
+def show_report(report: "Report", *, strict: bool) -> None:
+    """Print the report on stderr; with `strict`, raise an error if a key was not imported."""
     if strict and report.losses:
         from mandor.importers.mixed import lost_keys
 

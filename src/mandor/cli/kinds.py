@@ -1,4 +1,4 @@
-"""The kinds of objects by the names people type."""
+"""Kinds of objects by the names used on the command line."""
 
 from typing import NamedTuple
 
@@ -56,12 +56,12 @@ def find_kind(word: str) -> Kind:
     if found is None:
         from mandor.lib.words import did_you_mean
 
-        raise click.UsageError(f"there is no kind {word!r}; {did_you_mean(word, [kind.plural for kind in KINDS])}")
+        raise click.UsageError(f"unknown kind {word!r}; {did_you_mean(word, [kind.plural for kind in KINDS])}")
     return found
 
 
 def split_names(words: tuple[str, ...]) -> tuple[Kind, list[str]]:
-    """`node n1 n2`, `node/n1` or `nodes` as the kind and the names."""
+    """Split `node n1 n2`, `node/n1` or `nodes` into the kind and the names."""
     first, *rest = words
     if "/" not in first:
         return find_kind(first), rest

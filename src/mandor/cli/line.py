@@ -1,4 +1,4 @@
-"""A line to an agent, through the server: frames both ways, and how it ends."""
+"""A WebSocket connection to an agent through the server: frames in both directions, and the final result."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mandor.client.sync import Client
 
 STDIN, STDOUT, STDERR, END, RESIZE = range(5)
-"""The first byte of a frame."""
+"""Types of frames: the first byte of each frame."""
 FRAME_MOST = 16 << 20
 
 
@@ -44,17 +44,19 @@ def _refusal(body: bytes, status: int) -> MandorError:
     try:
         return error_of(json.loads(body))
     except (ValueError, AttributeError):
-        return Unavailable(f"the server answered {status}", hint="is this a mandor server?")
+        return Unavailable(
+            f"the server responded with status {status}", hint="check that the URL is that of a mandor server"
+        )
 
 
-def told_at_end(data: bytes) -> dict[str, Any]:
-    """What the last frame says; a problem is raised as the error it tells of."""
+def read_result(data: bytes) -> dict[str, Any]:
+    """Return the content of the last frame; raises the error that it contains."""
     try:
-        told = json.loads(data or b"{}")
+        result = json.loads(data or b"{}")
     except ValueError:
-        told = {}
-    if not isinstance(told, dict):
+        result = {}
+    if not isinstance(result, dict):
         return {}
-    if isinstance(told.get("code"), str):
-        raise error_of(told)
-    return told
+    if isinstance(result.get("code"), str):
+        raise error_of(result)
+    return result

@@ -1,4 +1,4 @@
-"""How log sinks are shown: what they take, and how they do on each node."""
+"""Display of log sinks and their health on each node."""
 
 import time
 from typing import Any
@@ -18,7 +18,7 @@ def takes(item: Object) -> str:
 
 
 def health(state: Object) -> str:
-    """One sink on one node, in words."""
+    """Describe the health of one sink on one node."""
     since = f" for {age(state['since'], time.time())}" if state.get("since") else ""
     numbers = f"{state.get('shipped', 0)} lines shipped, {state.get('waiting', 0)} waiting"
     dropped = f", {state['dropped']} dropped" if state.get("dropped") else ""
@@ -26,14 +26,14 @@ def health(state: Object) -> str:
     return f"{state['state']}{since} ({numbers}{dropped}){message}"
 
 
-def story(item: Object, nodes: list[Object]) -> list[str]:
-    """Those where it fails come first."""
+def describe_health(item: Object, nodes: list[Object]) -> list[str]:
+    """List the health on each node, failing nodes first."""
     name = item["meta"]["name"]
-    told = [(each["meta"]["name"], each["status"].get("log_sinks", {}).get(name)) for each in nodes]
-    told = sorted((each for each in told if each[1]), key=lambda each: (each[1]["state"] != "Failing", each[0]))
-    if not told:
-        return ["", "nodes: none has told yet"]
-    failing = sum(each["state"] == "Failing" for _, each in told)
-    rows = [(f"  {node}", health(each)) for node, each in told[:NODES_SHOWN]]
-    more = [f"  … and {len(told) - NODES_SHOWN} more"] if len(told) > NODES_SHOWN else []
-    return ["", f"nodes: {len(told)}, {failing} failing", *aligned(rows), *more]
+    reports = [(each["meta"]["name"], each["status"].get("log_sinks", {}).get(name)) for each in nodes]
+    reports = sorted((each for each in reports if each[1]), key=lambda each: (each[1]["state"] != "Failing", each[0]))
+    if not reports:
+        return ["", "nodes: no reports yet"]
+    failing = sum(each["state"] == "Failing" for _, each in reports)
+    rows = [(f"  {node}", health(each)) for node, each in reports[:NODES_SHOWN]]
+    more = [f"  … and {len(reports) - NODES_SHOWN} more"] if len(reports) > NODES_SHOWN else []
+    return ["", f"nodes: {len(reports)}, {failing} failing", *aligned(rows), *more]

@@ -1,4 +1,4 @@
-"""How tasks and spares are told: what was done for them step by step, and where their machines are."""
+"""Display of VM requests and spares: their steps and machines."""
 
 import time
 from typing import Any
@@ -15,10 +15,10 @@ def task_facts(item: Object) -> Facts:
         filter(None, [status.get("node", ""), f"({status['address']})" if status.get("address") else ""])
     )
     return [
-        ("wants", f"{spec['cpu']} cores and {spec['memory_mib']:,} MiB in the pool {spec.get('pool', 'default')}"),
+        ("requests", f"{spec['cpu']} cores and {spec['memory_mib']:,} MiB in the pool {spec.get('pool', 'default')}"),
         ("machine", machine),
-        ("failed", status.get("error", "")),
-        ("tries that failed", str(status["attempts"]) if status.get("attempts") else ""),
+        ("error", status.get("error", "")),
+        ("failed attempts", str(status["attempts"]) if status.get("attempts") else ""),
     ]
 
 
@@ -26,7 +26,7 @@ def spare_facts(item: Object) -> Facts:
     spec = item["spec"]
     each = f"{spec['cpu']} cores and {spec['memory_mib']:,} MiB"
     pool = spec.get("pool", "default")
-    return [("wants", f"{spec.get('count', 1)} of {each} for {spec['cluster']}, in the pool {pool}")]
+    return [("requests", f"{spec.get('count', 1)} of {each} for {spec['cluster']}, in the pool {pool}")]
 
 
 def spare_machines(item: Object) -> list[str]:

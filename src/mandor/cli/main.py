@@ -1,4 +1,4 @@
-"""The command `mandor`: its commands are imported when they are called."""
+"""The `mandor` program. Modules of commands are imported when a command is called."""
 
 import os
 import sys
@@ -21,53 +21,53 @@ COMMANDS: dict[str, Entry] = {
     "dev": Entry("Run a cluster", "serve", "Run a whole cluster on this machine."),
     "server": Entry("Run a cluster", "serve", "Run a server of the control plane."),
     "agent": Entry("Run a cluster", "serve", "Run the agent of this node."),
-    "apply": Entry("Work", "manifest", "Make the cluster hold what manifests say."),
-    "plan": Entry("Work", "plan", "Tell what a change would do, before anything is changed."),
-    "simulate": Entry("Work", "simulate", "Rehearse a scenario on a virtual clock."),
-    "diff": Entry("Work", "manifest", "Show what an apply would change."),
-    "delete": Entry("Work", "manifest", "Delete objects, by name or by manifest."),
-    "import": Entry("Work", "importing", "Print the manifests that files of other tools stand for."),
-    "scale": Entry("Work", "change", "Set how many instances a workload has."),
-    "restart": Entry("Work", "change", "Replace all instances of a workload by new ones."),
-    "rollout": Entry("Work", "rollout", "Follow a roll-out; pause, promote, undo it."),
-    "spare": Entry("Work", "spare", "Prepare spare machines for an upgrade."),
-    "vm": Entry("Work", "vm", "Find machines for virtual machines; confirm, call off."),
-    "get": Entry("Look", "get", "Show objects, in a table or as JSON or YAML."),
-    "top": Entry("Look", "top", "Show the cluster in the terminal, live."),
-    "describe": Entry("Look", "describe", "Tell the story of one object."),
-    "explain": Entry("Look", "explain", "Tell why an instance has no node, or the one it has."),
-    "logs": Entry("Look", "logs", "Show what an instance writes."),
-    "exec": Entry("Look", "execute", "Run a command inside an instance."),
-    "events": Entry("Look", "events", "Show what happened, and why."),
-    "audit": Entry("Look", "audit", "Show who changed what, from what to what."),
-    "cordon": Entry("Nodes", "node", "Place nothing new on nodes."),
-    "uncordon": Entry("Nodes", "node", "Place work on nodes again."),
-    "drain": Entry("Nodes", "drain", "Empty nodes: everything there goes elsewhere."),
-    "taint": Entry("Nodes", "node", "Keep work away from nodes, or drive it off."),
-    "label": Entry("Nodes", "node", "Give nodes labels, or take them away."),
-    "rebalance": Entry("Nodes", "rebalance", "Move the few instances that would stand best elsewhere."),
-    "image": Entry("Nodes", "image", "Load images into nodes, and list what they have."),
-    "login": Entry("Keep", "login", "Log in with the OpenID provider of the servers."),
-    "logout": Entry("Keep", "login", "Forget the login for these servers."),
-    "auth": Entry("Keep", "auth", "Show who you are, and what you may do."),
-    "token": Entry("Keep", "token", "Make, list and revoke tokens."),
-    "ca": Entry("Keep", "ca", "Show and rotate the cluster's authority."),
-    "secrets": Entry("Keep", "secrets", "List and rotate the keys that seal secrets."),
-    "webhook": Entry("Keep", "webhook", "Try receivers of events out, and see what they were sent."),
-    "backup": Entry("Keep", "backup", "Save all state of the cluster in a file."),
-    "restore": Entry("Keep", "backup", "Put saved state into an empty store."),
-    "recover": Entry("Keep", "recover", "Rebuild a damaged store from what can be read."),
-    "doctor": Entry("Keep", "doctor", "Examine the cluster, and tell what to do."),
-    "debug": Entry("Other", "debug", "Look for defects of mandor itself."),
-    "bench": Entry("Other", "bench", "Measure how fast instances find their nodes."),
+    "apply": Entry("Workloads", "manifest", "Create or update objects from manifests."),
+    "plan": Entry("Workloads", "plan", "Preview what a change would do."),
+    "simulate": Entry("Workloads", "simulate", "Simulate a scenario on a virtual clock."),
+    "diff": Entry("Workloads", "manifest", "Show the differences that an apply would make."),
+    "delete": Entry("Workloads", "manifest", "Delete objects, by name or by manifest."),
+    "import": Entry("Workloads", "importing", "Convert files of other tools to manifests."),
+    "scale": Entry("Workloads", "change", "Set the number of instances of a workload."),
+    "restart": Entry("Workloads", "change", "Replace all instances of a workload."),
+    "rollout": Entry("Workloads", "rollout", "Watch, pause, promote, abort or undo a rollout."),
+    "spare": Entry("Workloads", "spare", "Prepare spare machines for an upgrade."),
+    "vm": Entry("Workloads", "vm", "Place virtual machines on hosts; confirm or cancel them."),
+    "get": Entry("Inspect", "get", "Show objects, in a table or as JSON or YAML."),
+    "top": Entry("Inspect", "top", "Show a live view of the cluster in the terminal."),
+    "describe": Entry("Inspect", "describe", "Show one object in detail, with its events."),
+    "explain": Entry("Inspect", "explain", "Explain why an instance is pending, or why it is on its node."),
+    "logs": Entry("Inspect", "logs", "Show the logs of an instance."),
+    "exec": Entry("Inspect", "execute", "Run a command inside an instance."),
+    "events": Entry("Inspect", "events", "Show events."),
+    "audit": Entry("Inspect", "audit", "Show and verify the audit log."),
+    "cordon": Entry("Nodes", "node", "Close nodes for new instances."),
+    "uncordon": Entry("Nodes", "node", "Reopen nodes for new instances."),
+    "drain": Entry("Nodes", "drain", "Move all instances off nodes."),
+    "taint": Entry("Nodes", "node", "Add or remove taints of nodes."),
+    "label": Entry("Nodes", "node", "Add or remove labels of nodes."),
+    "rebalance": Entry("Nodes", "rebalance", "Move the instances that gain most on other nodes."),
+    "image": Entry("Nodes", "image", "Load images into nodes, and list their images."),
+    "login": Entry("Administer", "login", "Log in with the OpenID provider of the servers."),
+    "logout": Entry("Administer", "login", "Delete the login for these servers."),
+    "auth": Entry("Administer", "auth", "Show your identity and permissions."),
+    "token": Entry("Administer", "token", "Create, list, rotate and revoke tokens."),
+    "ca": Entry("Administer", "ca", "Show and rotate the cluster's certificate authority."),
+    "secrets": Entry("Administer", "secrets", "List and rotate the keys that encrypt secrets."),
+    "webhook": Entry("Administer", "webhook", "Test receivers of events, and show their deliveries."),
+    "backup": Entry("Administer", "backup", "Save the state of the cluster to a file."),
+    "restore": Entry("Administer", "backup", "Restore saved state into an empty store."),
+    "recover": Entry("Administer", "recover", "Rebuild a damaged store from its readable parts."),
+    "doctor": Entry("Administer", "doctor", "Check the cluster for problems."),
+    "debug": Entry("Other", "debug", "Diagnose mandor itself."),
+    "bench": Entry("Other", "bench", "Measure scheduling throughput and latency."),
     "schema": Entry("Other", "info", "Print the JSON Schema of manifests, for editors."),
-    "completion": Entry("Other", "completion", "Print a script that completes commands in a shell."),
+    "completion": Entry("Other", "completion", "Print a shell completion script."),
     "version": Entry("Other", "info", "Show the versions of this program and of the cluster."),
 }
 
 
 class LazyGroup(click.Group):
-    """Knows what its commands are called and what they do, without loading them."""
+    """A group that lists its commands and their help without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -87,7 +87,7 @@ class LazyGroup(click.Group):
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             from mandor.lib.words import did_you_mean
 
-            raise click.UsageError(f"there is no command {name!r}; {did_you_mean(name, COMMANDS)}", ctx)
+            raise click.UsageError(f"unknown command {name!r}; {did_you_mean(name, COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -108,16 +108,16 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="`mandor COMMAND --help` explains a command. Data goes to stdout, talk to stderr; "
-    "exit status 0: done, 1: failed, 2: wrong usage.",
+    epilog="`mandor COMMAND --help` explains a command. Data is written to stdout, messages to stderr. "
+    "Exit status: 0 success, 1 failure, 2 wrong usage.",
 )
-@click.option("--server", metavar="URL[,URL…]", envvar="MANDOR_SERVER", help="The cluster's API servers.")
-@click.option("--token", envvar="MANDOR_TOKEN", help="Who you are; better given as MANDOR_TOKEN.")
-@click.option("--ca", metavar="FILE", envvar="MANDOR_CA", help="Certificates to trust, for https.")
+@click.option("--server", metavar="URL[,URL…]", envvar="MANDOR_SERVER", help="URLs of the API servers.")
+@click.option("--token", envvar="MANDOR_TOKEN", help="API token; prefer the variable MANDOR_TOKEN.")
+@click.option("--ca", metavar="FILE", envvar="MANDOR_CA", help="CA certificates for https, in PEM format.")
 @click.version_option(__version__, "--version", prog_name="mandor", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, server: str | None, token: str | None, ca: str | None) -> None:
-    """Places and runs any kind of work on any kind of engine."""
+    """Mandor schedules and runs workloads on any engine: containers, virtual machines, processes."""
     ctx.obj = {"server": server, "token": token, "ca": ca}
 
 
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """The exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run a command and return the exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
     try:
         result = cli.main(arguments, prog_name="mandor", standalone_mode=False)
         sys.stdout.flush()
@@ -134,41 +134,45 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo(error.format_message())
         return 2
     except click.UsageError as error:
-        _tell_usage(error)
+        _print_usage_error(error)
         return 2
     except click.ClickException as error:
-        _say("error", error.format_message())
+        _print("error", error.format_message())
         return 1
     except MandorError as error:
-        _tell(error)
+        _print_error(error)
         return 1
     except (KeyboardInterrupt, click.Abort):
         return 130
     except BrokenPipeError:
-        # Whoever read us has enough. Python would complain again when it flushes at exit.
+        # The reader of the pipe closed it. Python would report the error again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return result if isinstance(result, int) else 0
 
 
-def _tell_usage(error: click.UsageError) -> None:
-    _say("error", error.format_message())
+def _print_usage_error(error: click.UsageError) -> None:
+    _print("error", error.format_message())
     if error.ctx is not None:
-        _say("hint", f"`{error.ctx.command_path} --help` explains it")
+        _print("hint", f"see `{error.ctx.command_path} --help`")
 
 
-def _tell(error: MandorError) -> None:
-    """Every mistake of a manifest with its file and line; of everything else the one message."""
+def _print_error(error: MandorError) -> None:
+    """Print every error of a manifest with its file and line, or the single message of any other error, then the
+    error code.
+    """
     mistakes = error.facts.get("errors")
     if isinstance(mistakes, list) and mistakes and all(isinstance(each, dict) for each in mistakes):
         for each in mistakes:
-            _say("error", _place(each) + str(each.get("message")))
+            _print("error", _place(each) + str(each.get("message")))
             if each.get("hint"):
-                _say("hint", str(each["hint"]))
+                _print("hint", str(each["hint"]))
+        _print("code", error.code)
         return
-    _say("error", _place(error.facts) + error.message)
+    _print("error", _place(error.facts) + error.message)
     if error.hint:
-        _say("hint", error.hint)
+        _print("hint", error.hint)
+    _print("code", error.code)
 
 
 def _place(facts: dict[str, Any]) -> str:
@@ -177,8 +181,8 @@ def _place(facts: dict[str, Any]) -> str:
     return f"{facts.get('file') or 'line'}:{facts['line']}: " if facts.get("file") else f"line {facts['line']}: "
 
 
-def _say(word: str, text: str) -> None:
-    colour = {"error": "red", "hint": "cyan"}[word]
+def _print(word: str, text: str) -> None:
+    colour = {"error": "red", "hint": "cyan", "code": "bright_black"}[word]
     click.echo(f"{click.style(f'{word}:', fg=colour, bold=True)} {text}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the connection they lead to."""
+"""Options shared by several commands, and the connection to the cluster."""
 
 import os
 from collections.abc import Callable
@@ -15,17 +15,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
 TRACED = ("MANDOR_OTLP_TRACES", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""Without any of these in the environment, nothing of traces is loaded."""
+"""Environment variables that enable tracing; without them, no tracing code is loaded."""
 DEV_URL = Path(".mandor/url")
-"""Where `mandor dev` notes its address."""
+"""File in which `mandor dev` stores its URL."""
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command its options to find the cluster, and the client as its first argument."""
+    """Add the connection options to a command and pass the client as its first argument."""
 
-    @click.option("--server", "own_server", metavar="URL[,URL…]", help="The cluster's API servers.")
-    @click.option("--token", "own_token", help="Who you are; better given as MANDOR_TOKEN.")
-    @click.option("--ca", "own_ca", metavar="FILE", help="Certificates to trust, for https.")
+    @click.option("--server", "own_server", metavar="URL[,URL…]", help="URLs of the API servers.")
+    @click.option("--token", "own_token", help="API token; prefer the variable MANDOR_TOKEN.")
+    @click.option("--ca", "own_ca", metavar="FILE", help="CA certificates for https, in PEM format.")
     @wraps(command)
     def with_client(
         *args: Any, own_server: str | None, own_token: str | None, own_ca: str | None, **kwargs: Any
@@ -48,7 +48,7 @@ def connect(server: str | None, token: str | None, ca: str | None) -> "Client":
 
 
 def _login_of(servers: list[str]) -> str:
-    """The ID token of `mandor login` for these servers, renewed where it ends soon; empty: there is none."""
+    """Return the ID token of `mandor login` for these servers, renewed if it expires soon; empty if there is none."""
     from mandor.client.logins import config_folder, read_login, write_login
     from mandor.client.sync import parse_server
 
@@ -95,27 +95,27 @@ def namespace_option(command: F) -> F:
         default="default",
         envvar="MANDOR_NAMESPACE",
         show_default=True,
-        help="Where the objects live.",
+        help="Namespace of the objects.",
     )(command)
 
 
 def all_namespaces_option(command: F) -> F:
-    return click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")(command)
+    return click.option("-A", "--all-namespaces", is_flag=True, help="Include all namespaces.")(command)
 
 
 def output_option(*formats: str) -> Callable[[F], F]:
     choices = formats or ("table", "wide", "json", "yaml", "name")
     return click.option(
-        "-o", "--output", type=click.Choice(choices), default=choices[0], show_default=True, help="How to show it."
+        "-o", "--output", type=click.Choice(choices), default=choices[0], show_default=True, help="Output format."
     )
 
 
 def timeout_option(command: F) -> F:
-    return click.option("--timeout", default="5m", show_default=True, help="How long --wait waits.")(command)
+    return click.option("--timeout", default="5m", show_default=True, help="Maximum time for --wait.")(command)
 
 
 def seconds(text: str, option: str = "--timeout") -> float:
-    """A duration as people write it."""
+    """Parse a duration such as `5m`."""
     from mandor.lib.quantity import Seconds
 
     try:
@@ -144,7 +144,7 @@ def complete_names(plural: str) -> Callable[[click.Context, click.Parameter, str
 
 
 def _names(ctx: click.Context, plural: str, incomplete: str) -> list[str]:
-    """What the cluster has; a shell that completes must never hang or complain."""
+    """List names for shell completion; short timeouts and suppressed errors, so that the shell never hangs."""
     from mandor.client.sync import Client
     from mandor.errors import MandorError
 

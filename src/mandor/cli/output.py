@@ -1,4 +1,4 @@
-"""Objects on stdout: tables for people, JSON and YAML for programs."""
+"""Output of objects: tables for people, JSON and YAML for programs."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ _COLOURS = {
 
 
 def ordered(value: dict[str, Any]) -> dict[str, Any]:
-    """An object as people expect it: kind, meta, spec, status."""
+    """Return an object with its parts in the usual order: kind, meta, spec, status."""
     return {part: value[part] for part in PARTS if part in value} | value
 
 
@@ -46,7 +46,7 @@ def show_data(value: Any, output: str) -> None:
 
 
 def show_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Aligned text; on a terminal with colours, and cut to its width."""
+    """Print aligned columns; on a terminal with colours and fitted to its width."""
     found = [tuple(str(cell) for cell in row) for row in rows]
     if sys.stdout.isatty():
         _show_rich(titles, found)
@@ -80,12 +80,12 @@ def _show_rich(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def colour(cell: str) -> str:
-    """Of a phase, or of what else has one; empty: none."""
+    """Return the colour of a phase; empty if it has none."""
     return _COLOURS.get(cell.partition(",")[0], "")
 
 
 def age(since: float, now: float) -> str:
-    """`5s`, `3m`, `2h`, `4d`: how long ago."""
+    """Format the time since a moment: `5s`, `3m`, `2h`, `4d`."""
     if not since:
         return "-"
     seconds = max(0, int(now - since))

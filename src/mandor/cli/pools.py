@@ -1,4 +1,4 @@
-"""What is told of a pool that gets machines."""
+"""Display of a pool's autoscaling."""
 
 import time
 from typing import Any
@@ -9,7 +9,9 @@ Object = dict[str, Any]
 
 
 def machines(item: Object) -> str:
-    """`3/0-5 incus`: what there is, what is allowed, who makes them; `-`: nobody does."""
+    """Summarize the machines: `3/0-5 incus` means 3 joined, 0 to 5 allowed, ordered from the provisioner `incus`;
+    `-` without autoscaling.
+    """
     scaling = item["spec"].get("autoscale")
     if not scaling:
         return "-"
@@ -21,8 +23,8 @@ def machines(item: Object) -> str:
     return f"{joined}/{scaling.get('min', 0)}-{scaling['max']}{moving} {scaling['provisioner']}"
 
 
-def story(item: Object) -> tuple[list[tuple[str, str]], list[str]]:
-    """Facts, and the machines it has."""
+def describe_scaling(item: Object) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return facts about the autoscaling, and a table of the machines."""
     scaling = item["spec"].get("autoscale")
     if not scaling:
         return [], []
@@ -31,13 +33,13 @@ def story(item: Object) -> tuple[list[tuple[str, str]], list[str]]:
     facts = [("machines", machines(item)), ("kinds", kinds)]
     for kind, each in status.get("trouble", {}).items():
         left = each["until"] - time.time()
-        again = f"; tried again in {age(time.time() - left, time.time())}" if left > 0 else ""
-        facts.append(("failed", f"{kind}, {each['failures']} times: {each['message']}{again}"))
+        again = f"; retry in {age(time.time() - left, time.time())}" if left > 0 else ""
+        facts.append(("error", f"{kind}, {each['failures']} times: {each['message']}{again}"))
     rows = [
         (each["id"], each["kind"], each.get("phase", "Ordered"), age(each["at"], time.time()), each.get("why", ""))
         for each in _machines(item)
     ]
-    shown = aligned([("MACHINE", "KIND", "PHASE", "FOR", "WHY"), *rows]) if rows else []
+    shown = aligned([("MACHINE", "KIND", "PHASE", "SINCE", "REASON"), *rows]) if rows else []
     return facts, ["", *(f"  {line}" for line in shown)] if rows else []
 
 

@@ -1,4 +1,4 @@
-"""A line on the terminal that says what is waited for, when it takes longer than a second."""
+"""A progress line on the terminal, shown when an operation takes longer than a second."""
 
 import sys
 import threading
@@ -12,7 +12,7 @@ BAR = 20
 
 
 class Progress:
-    """Shows its text on stderr while the block lasts; only on a terminal, only after a second."""
+    """Shows its text on stderr until the block ends; only on a terminal, and only after a second."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -51,7 +51,7 @@ def waits(text: str) -> Iterator[None]:
 
 
 class Bar:
-    """How many of so many are done; on stderr, only on a terminal."""
+    """A progress bar on stderr; only on a terminal."""
 
     def __enter__(self) -> "Bar":
         self._live = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""How receivers of events are shown: what they were sent, and what became of it."""
+"""Display of event receivers and their deliveries."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def counted(name: str) -> Callable[[Object], Any]:
     return lambda item: item.get("status", {}).get(name, 0)
 
 
-def told(name: str) -> Callable[[Object], Any]:
+def patterns(name: str) -> Callable[[Object], Any]:
     return lambda item: ",".join(item["spec"].get(name, ("*",)))
 
 
@@ -32,7 +32,7 @@ def log_rows(item: Object) -> list[tuple[str, ...]]:
     return [
         (
             f"{age(each['at'], time.time())} ago",
-            each["outcome"] + (f" (try {each['attempt']})" if each.get("attempt", 1) > 1 else ""),
+            each["outcome"] + (f" (attempt {each['attempt']})" if each.get("attempt", 1) > 1 else ""),
             each["type"].removeprefix("mandor."),
             each["subject"],
             f"{each.get('milliseconds', 0)} ms",
@@ -43,8 +43,8 @@ def log_rows(item: Object) -> list[tuple[str, ...]]:
     ]
 
 
-def story(item: Object) -> list[str]:
+def describe_deliveries(item: Object) -> list[str]:
     status = item.get("status", {})
-    lines = [f"  {status.get('delivered', 0)} delivered, {status.get('given_up', 0)} given up, {state(item)}"]
+    lines = [f"  {status.get('delivered', 0)} delivered, {status.get('given_up', 0)} dropped, {state(item)}"]
     rows = [tuple(f"  {cell}" if number == 0 else cell for number, cell in enumerate(row)) for row in log_rows(item)]
     return [*lines, *(["", "deliveries:", *aligned(rows)] if rows else [])]

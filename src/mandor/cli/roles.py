@@ -4,7 +4,7 @@ from typing import Any
 
 
 def rule_text(rule: dict[str, Any]) -> str:
-    """A rule on one line."""
+    """Format a rule on one line."""
     text = f"{','.join(rule['verbs'])} on {','.join(rule['kinds'])}"
     text += f" in {','.join(rule['namespaces'])}" if "namespaces" in rule else ""
     text += f" named {','.join(rule['names'])}" if "names" in rule else ""

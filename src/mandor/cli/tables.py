@@ -1,4 +1,4 @@
-"""The columns of each kind's table."""
+"""Columns of the table of each kind."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Column(NamedTuple):
     title: str
     cell: Callable[[Object], Any]
     wide: bool = False
-    """Shown only with -o wide."""
+    """Whether the column is shown only with -o wide."""
 
 
 def _status(name: str, otherwise: Any = "-") -> Callable[[Object], Any]:
@@ -82,7 +82,7 @@ def cores(milli: int) -> str:
 
 
 def amount(count: int) -> str:
-    """Bytes with one decimal, for reading rather than computing."""
+    """Format bytes with one decimal."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
@@ -96,7 +96,7 @@ def _capacity(name: str, show: Callable[[int], str]) -> Callable[[Object], Any]:
 
 
 def _used(name: str, show: Callable[[int], str]) -> Callable[[Object], Any]:
-    """As the node last measured; `-`: it has not yet."""
+    """Format the usage that the node last reported; `-` if there is none."""
 
     def shown(item: Object) -> str:
         usage = item["status"].get("usage")
@@ -123,21 +123,23 @@ def _progress(item: Object) -> str:
 
 
 def _rollout(item: Object) -> str:
-    """How far it is; `-`: there is none under way, and the last one went well."""
+    """Summarize the progress of a rollout; `-` if none is active and the last one succeeded."""
     rollout = item["status"].get("rollout") or {}
     phase = rollout.get("phase", "Progressing") if rollout else "Done"
     if phase == "Done":
         return "-"
     if phase in {"Failed", "RolledBack"}:
-        return {"Failed": "failed", "RolledBack": f"back at {rollout['target']}"}[phase]
+        return {"Failed": "failed", "RolledBack": f"rolled back to {rollout['target']}"}[phase]
     groups = rollout.get("groups", {}).values()
     far = f"{sum(each.get('healthy', 0) for each in groups)}/{sum(each.get('wanted', 0) for each in groups)}"
-    word = {"Progressing": "to", "RollingBack": "back to", "Paused": "paused to", "Waiting": "waits to go on to"}[phase]
+    word = {"Progressing": "to", "RollingBack": "back to", "Paused": "paused, to", "Waiting": "awaiting promotion, to"}[
+        phase
+    ]
     return f"{far} {word} {rollout['target']}"
 
 
 def _scales(item: Object) -> str:
-    """Between what its counts follow the load, and how that is; `-`: they do not."""
+    """Summarize autoscaling: limits and readings; `-` without autoscaling."""
     found = []
     for name, group in item["spec"].get("groups", {}).items():
         scaling = group.get("autoscale")
@@ -149,7 +151,7 @@ def _scales(item: Object) -> str:
 
 
 def reading(each: Object) -> str:
-    """`cpu 45%/70%`, what is and what is wanted."""
+    """Format a reading with its target: `cpu 45%/70%`."""
     unit = "" if each["name"] == "metric" else "%"
     now = "?" if each.get("current") is None else f"{each['current']:g}{unit}"
     return f"{each['name']} {now}/{each['target']:g}{unit}"
@@ -160,7 +162,7 @@ def _ready(item: Object) -> str:
 
 
 def ports(item: Object) -> str:
-    """`http 10.0.0.7:20017→8080`: where on the node, and where inside; before it runs, what was chosen."""
+    """Format the ports of an instance as `NAME HOST:PORT→PORT`; before the start, the chosen host ports."""
     host = item["status"].get("host", "")
     shown = [_port(each, host) for each in item["status"].get("ports", ())]
     chosen = [f"{name} :{number}" for name, number in (item["spec"].get("ports") or {}).items()]
@@ -185,14 +187,14 @@ def _stopping(item: Object) -> str:
 
 
 def _score(item: Object) -> str:
-    """The chosen node's, and how far ahead of the next it was."""
+    """Format the score of the chosen node and its lead over the next one."""
     totals = [each["total"] for each in item["spec"].get("best", ())]
     if not item["spec"].get("node") or not totals:
         return "-"
     return f"{totals[0]} (+{totals[0] - totals[1]})" if len(totals) > 1 else str(totals[0])
 
 
-def _why_not(item: Object) -> str:
+def _rejection(item: Object) -> str:
     return "-" if item["spec"].get("node") else item["spec"].get("message", "-")
 
 
@@ -211,20 +213,20 @@ def _expires(item: Object) -> str:
 
 
 def _uses(item: Object) -> str:
-    """Nodes that can still join with a join token."""
+    """Number of nodes that can still join with a join token."""
     left = item["spec"].get("join", {}).get("uses")
     return "-" if left is None else str(left)
 
 
 def _joins(item: Object) -> str:
-    """`pool=gpu,rack=7`: what nodes become that join with a join token."""
+    """Format what a join token sets on nodes: `pool=gpu,rack=7`."""
     terms = item["spec"].get("join", {})
     found = {name: terms[name] for name in ("node", "pool") if terms.get(name)}
     return ",".join(f"{key}={value}" for key, value in (found | terms.get("labels", {})).items()) or "-"
 
 
 def _of_quota(name: str) -> Callable[[Object], str]:
-    """`3/20`: used, and the most."""
+    """Format usage and limit: `3/20`."""
 
     def shown(item: Object) -> str:
         most = item["spec"].get(name)
@@ -240,7 +242,7 @@ def _devices_of_quota(item: Object) -> str:
 
 
 def _amounts(*path: str) -> Callable[[Object], str]:
-    """`cpu 2, memory 4Gi`: what stands at a path of the spec."""
+    """Format the amounts at a path of the spec: `cpu 2, memory 4Gi`."""
 
     def shown(item: Object) -> str:
         found = item["spec"]
@@ -262,7 +264,7 @@ def _window(item: Object) -> str:
     return f"opens {moment(status['next_at'])} UTC" if status.get("next_at") else "-"
 
 
-def _places(item: Object) -> str:
+def _slots(item: Object) -> str:
     held = item.get("status", {}).get("held", {})
     return f"{sum(held.values())}/{item['spec'].get('count', 1)}"
 
@@ -281,11 +283,11 @@ RECEIVER = (
     NAME,
     Column("STATE", receivers.state),
     Column("URL", _spec("url")),
-    Column("EVENTS", receivers.told("events")),
-    Column("NAMESPACES", receivers.told("namespaces"), wide=True),
+    Column("EVENTS", receivers.patterns("events")),
+    Column("NAMESPACES", receivers.patterns("namespaces"), wide=True),
     Column("DELIVERED", receivers.counted("delivered")),
-    Column("GIVEN UP", receivers.counted("given_up")),
-    Column("SAYS", receivers.says),
+    Column("DROPPED", receivers.counted("given_up")),
+    Column("MESSAGE", receivers.says),
     AGE,
     LABELS,
 )
@@ -317,7 +319,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("PHASE", _status("phase")),
         Column("READY", _progress),
         Column("ROLLOUT", _rollout),
-        Column("SCALES", _scales),
+        Column("AUTOSCALE", _scales),
         Column("RUNNING", _status("running", 0)),
         Column("PENDING", _status("pending", 0)),
         Column("FAILED", _status("failed", 0)),
@@ -336,7 +338,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("AGE", _age),
         Column("REASON", _stopping),
         Column("RELEASE", _spec("release"), wide=True),
-        Column("WITHOUT", lambda item: "; ".join(item["spec"].get("relaxed", ())) or "-", wide=True),
+        Column("RELAXED", lambda item: "; ".join(item["spec"].get("relaxed", ())) or "-", wide=True),
         Column("FORM", _form, wide=True),
         Column("ENGINE", _status("engine"), wide=True),
         Column("ADDRESS", _status("address"), wide=True),
@@ -364,13 +366,13 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         NAME,
         Column("NODE", _spec("node")),
         Column("AGO", lambda item: age(item["spec"].get("at", 0.0), time.time())),
-        Column("TRY", _spec("attempts", 1)),
+        Column("ATTEMPTS", _spec("attempts", 1)),
         Column("SCORE", _score),
         Column("FORM", _spec("form"), wide=True),
-        Column("WITHOUT", _words("relaxed")),
-        Column("WHY NOT", _why_not),
+        Column("RELAXED", _words("relaxed")),
+        Column("REJECTED", _rejection),
         Column("PROFILE", _spec("profile"), wide=True),
-        Column("VICTIMS", _words("victims"), wide=True),
+        Column("PREEMPTED", _words("victims"), wide=True),
         Column("PLUGINS", _words("versions"), wide=True),
     ),
     "volume": (
@@ -412,18 +414,18 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("MAINTENANCE", _windows),
         Column("WINDOW", _window),
         Column("DONE", lambda item: len(item.get("status", {}).get("done", ()))),
-        Column("LEFT OUT", lambda item: ",".join(item.get("status", {}).get("left_out", ())) or "-"),
+        Column("SKIPPED", lambda item: ",".join(item.get("status", {}).get("left_out", ())) or "-"),
         AGE,
         LABELS,
     ),
     "reservation": (
         NAME,
         Column("PHASE", lambda item: item.get("status", {}).get("phase", "Waiting")),
-        Column("HELD", _places),
+        Column("HELD", _slots),
         Column("START", _spec("start")),
         Column("END", _spec("end")),
         Column("FOR", lambda item: item["spec"].get("workload") or "the namespace"),
-        Column("SAYS", lambda item: item.get("status", {}).get("message") or "-"),
+        Column("MESSAGE", lambda item: item.get("status", {}).get("message") or "-"),
         AGE,
         LABELS,
     ),
@@ -434,23 +436,23 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("MOVED", lambda item: item.get("status", {}).get("moved", 0)),
         Column("EVERY", _spec("every")),
         Column("MIN GAIN", _spec("min_gain", 20)),
-        Column("SAYS", lambda item: item.get("status", {}).get("message") or "-"),
+        Column("MESSAGE", lambda item: item.get("status", {}).get("message") or "-"),
         AGE,
         LABELS,
     ),
     "task": (
         NAME,
         Column("STATE", lambda item: item.get("status", {}).get("state", "Queued")),
-        Column("MACHINE", _status("node")),
+        Column("HOST", _status("node")),
         Column("ADDRESS", _status("address")),
         Column("CPU", _spec("cpu")),
         Column("MEMORY", lambda item: amount(item["spec"]["memory_mib"] << 20)),
         Column("POOL", _spec("pool", "default")),
-        Column("TRIES", lambda item: item.get("status", {}).get("attempts", 0)),
+        Column("ATTEMPTS", lambda item: item.get("status", {}).get("attempts", 0)),
         AGE,
         Column("DEDICATED", lambda item: "yes" if item["spec"].get("dedicated") else "no", wide=True),
         Column("PURPOSE", _spec("purpose", "place"), wide=True),
-        Column("SAYS", _status("error")),
+        Column("MESSAGE", _status("error")),
         LABELS,
     ),
     "inventory": (
@@ -459,7 +461,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("MACHINES", _status("machines", 0)),
         Column("REFRESHED", lambda item: moment(item.get("status", {}).get("refreshed_at", 0.0))),
         Column("FAILURES", _status("failures", 0)),
-        Column("SAYS", _status("error")),
+        Column("MESSAGE", _status("error")),
         AGE,
         LABELS,
     ),
@@ -474,7 +476,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("PHASE", lambda item: item.get("status", {}).get("phase", "Preparing")),
         Column("CLUSTER", _spec("cluster")),
         Column("COUNT", _spec("count", 1)),
-        Column("SAYS", lambda item: item.get("status", {}).get("message") or "-"),
+        Column("MESSAGE", lambda item: item.get("status", {}).get("message") or "-"),
         AGE,
         LABELS,
     ),
@@ -509,17 +511,17 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         NAME,
         Column("STATE", log_sinks.state),
         Column("URL", _spec("url")),
-        Column("TAKES", log_sinks.takes),
-        Column("NAMESPACES", receivers.told("namespaces")),
-        Column("WORKLOADS", receivers.told("workloads"), wide=True),
+        Column("SOURCES", log_sinks.takes),
+        Column("NAMESPACES", receivers.patterns("namespaces")),
+        Column("WORKLOADS", receivers.patterns("workloads"), wide=True),
         AGE,
         LABELS,
     ),
     "limit-defaults": (
         NAME,
-        Column("ASKS FOR", _amounts("resources")),
+        Column("REQUESTS", _amounts("resources")),
         Column("LIMITS", _amounts("resources", "limits")),
-        Column("MOST", _amounts("most")),
+        Column("MAXIMUM", _amounts("most")),
         AGE,
         LABELS,
     ),
@@ -536,7 +538,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "audit": (
         Column("AT", lambda item: moment(item["spec"].get("at", 0.0))),
-        Column("WHO", _spec("identity")),
+        Column("IDENTITY", _spec("identity")),
         Column("VERB", _spec("verb")),
         Column("ABOUT", _spec("about")),
         Column("CHANGED", _words("changed")),
@@ -594,5 +596,5 @@ def one_line(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what would move a terminal's cursor: messages may quote what a program wrote."""
+    """Replace characters that would control the terminal: messages may quote the output of programs."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)

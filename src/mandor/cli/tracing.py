@@ -1,4 +1,4 @@
-"""A command that changes something begins a trace, when the environment names a receiver."""
+"""Tracing of commands that change something; enabled by environment variables."""
 
 import os
 import ssl
@@ -18,11 +18,11 @@ from mandor.telemetry.target import Target, find_target
 from mandor.telemetry.tracer import Tracer
 
 SENDING_SECONDS = 2.0
-"""People wait for it."""
+"""Seconds to wait for the trace receiver; the user waits meanwhile."""
 
 
 class CommandTrace:
-    """One command: a span of its own, and one for each request that changes something."""
+    """Trace of one command: a span for the command, and one for each request that changes something."""
 
     def __init__(self, command: str, target: Target, environ: Mapping[str, str]) -> None:
         self._target, self._tracer, self._requests = target, Tracer(ratio=target.ratio), 0
@@ -31,7 +31,7 @@ class CommandTrace:
 
     @contextmanager
     def asking(self, method: str, path: str) -> Iterator[Mapping[str, str]]:
-        """What is to be said with a request; only reading is nobody's concern."""
+        """Yield the headers for a request; reads are not traced."""
         if method == "GET" or not self._span.sampled:
             yield {}
             return
@@ -47,7 +47,7 @@ class CommandTrace:
             raise
 
     def close(self) -> None:
-        """The command is over."""
+        """End the span of the command and send the trace."""
         if not self._requests:
             return
         self._tracer.end(self._span)
@@ -55,14 +55,14 @@ class CommandTrace:
             _post(self._target, encode(self._tracer.take(), self._resource()))
             click.echo(f"trace {self._span.context.trace_id}", err=True)
         except Unavailable as error:
-            click.echo(f"the trace is not sent to {self._target.url}: {error}", err=True)
+            click.echo(f"the trace could not be sent to {self._target.url}: {error}", err=True)
 
     def _resource(self) -> dict[str, str]:
         return {**self._target.resource, "service.name": "mandor-cli", "service.version": __version__}
 
 
 def command_trace(command: str, environ: Mapping[str, str] = os.environ) -> CommandTrace | None:
-    """None: nobody is to be told."""
+    """Return the trace of a command, or None if tracing is not enabled."""
     target = find_target(environ.get("MANDOR_OTLP_TRACES", ""), None, environ)
     return CommandTrace(command, target, environ) if target is not None else None
 
@@ -86,4 +86,4 @@ def _post(target: Target, body: bytes) -> None:
     except (OSError, HTTPException, ValueError) as error:
         raise Unavailable(str(error) or type(error).__name__) from error
     if status >= 300:
-        raise Unavailable(f"it answers {status}")
+        raise Unavailable(f"status {status}")

@@ -1,4 +1,4 @@
-"""Waiting until what was ordered is so, with a line that says what is missing."""
+"""Waiting until the requested state is reached, with a progress line."""
 
 import time
 from collections.abc import Sequence
@@ -19,7 +19,9 @@ Names = Sequence[tuple[str, str]]
 
 
 def wait_until_ready(client: "Client", workloads: Names, patience: float) -> None:
-    """Until every service has all its instances ready and every batch has succeeded; a failed one is an error."""
+    """Wait until all instances of every service are ready and every batch has succeeded; raises an error if a
+    workload fails.
+    """
     deadline = time.monotonic() + patience
     with Progress("waiting") as progress:
         for namespace, name in workloads:
@@ -27,22 +29,22 @@ def wait_until_ready(client: "Client", workloads: Names, patience: float) -> Non
                 progress.text = missing
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"gave up after {patience:g} s: {missing}",
-                        hint=f"`mandor describe workload {name} -n {namespace}` tells more",
+                        f"timed out after {patience:g} s: {missing}",
+                        hint=f"see `mandor describe workload {name} -n {namespace}`",
                     )
                 time.sleep(PAUSE_SECONDS)
             click.echo(f"workload {namespace}/{name} is ready{_next(client, namespace, name)}", err=True)
 
 
 def wait_until_gone(client: "Client", workloads: Names, patience: float) -> None:
-    """Until no instance of them is left."""
+    """Wait until no instance of the workloads is left."""
     deadline = time.monotonic() + patience
     with Progress("waiting") as progress:
         for namespace, name in workloads:
             while left := _left(client, namespace, name):
                 progress.text = f"{len(left)} instances of {name} are left"
                 if time.monotonic() > deadline:
-                    raise Unavailable(f"gave up after {patience:g} s: {progress.text}: {', '.join(left[:5])}")
+                    raise Unavailable(f"timed out after {patience:g} s: {progress.text}: {', '.join(left[:5])}")
                 time.sleep(PAUSE_SECONDS)
 
 
@@ -57,24 +59,24 @@ def _left(client: "Client", namespace: str, name: str) -> list[str]:
 
 
 def _missing(client: "Client", namespace: str, name: str) -> str | None:
-    """What is not so yet, in words; None: all is well."""
+    """Describe what is missing until the workload is ready; None if it is ready."""
     workload = client.get("workloads", name, namespace)
     status = workload["status"]
     shown = f"{name} is {status['phase']}"
     if "schedule" in workload["spec"]:
-        return None if status.get("schedule") else f"{name} is not taken up yet"
-    if not taken_up(client, workload):
-        return f"{name} is not taken up yet"
+        return None if status.get("schedule") else f"{name} is not processed by its controller yet"
+    if not is_processed(client, workload):
+        return f"{name} is not processed by its controller yet"
     rollout = status.get("rollout") or {}
     if rollout.get("phase") in {"RollingBack", "RolledBack", "Failed"}:
         raise MandorError(
-            f"the roll-out of {name} has failed: {rollout.get('message', '')}",
-            hint=f"`mandor describe workload {name} -n {namespace}` tells more",
+            f"the rollout of {name} failed: {rollout.get('message', '')}",
+            hint=f"see `mandor describe workload {name} -n {namespace}`",
         )
     if status["phase"] == "Failed":
         raise MandorError(
-            f"the workload {name} has failed: {status.get('message') or 'no reason is known'}",
-            hint=f"`mandor describe workload {name} -n {namespace}` tells more",
+            f"the workload {name} failed: {status.get('message') or 'unknown reason'}",
+            hint=f"see `mandor describe workload {name} -n {namespace}`",
         )
     if workload["spec"].get("type") == "batch":
         done = f"{status.get('succeeded', 0)} of {status.get('wanted', 0)} done"
@@ -89,8 +91,8 @@ def _why(status: dict[str, Any]) -> str:
     return f" ({status['message']})" if status.get("message") else ""
 
 
-def taken_up(client: "Client", workload: dict[str, Any]) -> bool:
-    """Whether the status is about the workload as it is now: its release is made from this template."""
+def is_processed(client: "Client", workload: dict[str, Any]) -> bool:
+    """Return whether the status refers to the current spec: its release is made from this template."""
     from mandor.model.codec import from_plain
     from mandor.model.unknown_fields import split_unknown_fields
     from mandor.model.workload import WorkloadSpec, template_hash
@@ -104,7 +106,7 @@ def taken_up(client: "Client", workload: dict[str, Any]) -> bool:
         made = client.get("releases", release, workload["meta"].get("namespace"))
     except NotFound:
         return False
-    # Of a newer server's workload nobody here can say what its release has to look like.
+    # The release of a workload with fields unknown to this version cannot be computed here.
     if not unknown.parts and made["spec"]["hash"] != template_hash(spec.template, spec.restarted):
         return False
     return spec.type != "service" or workload["status"].get("wanted", 0) == sum(

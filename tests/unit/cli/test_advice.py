@@ -31,20 +31,24 @@ QUOTA = "0/2 nodes fit: 2 Quota (the quota q is exceeded by 1 instances)"
 @pytest.mark.parametrize(
     ("found", "now", "do"),
     [
-        (instance(phase="Pending", message=SAID), f"it waits for a node: {SAID}", "mandor explain instance web-0`"),
-        (instance(phase="Pending", message=QUOTA, namespace="a"), "room in its namespace", "mandor get quotas -n a`"),
-        (instance(phase="Pending", reason="Gated", message="waits for db to be healthy"), "waits for db", "by itself"),
-        (instance(phase="Pending", nominated="n2", message="x"), "room is being made for it on n2", ""),
-        (CRASHED, "it ended again and again, 4 times: ended (exit code 3)", "mandor logs web-0`"),
+        (instance(phase="Pending", message=SAID), f"waiting for a node: {SAID}", "mandor explain instance web-0`"),
+        (instance(phase="Pending", message=QUOTA, namespace="a"), "quota of its namespace", "mandor get quotas -n a`"),
+        (
+            instance(phase="Pending", reason="Gated", message="waits for db to be healthy"),
+            "waits for db",
+            "continues once the gate is removed",
+        ),
+        (instance(phase="Pending", nominated="n2", message="x"), "room is being made on n2", ""),
+        (CRASHED, "restarted 4 times: ended (exit code 3)", "mandor logs web-0`"),
         (
             instance(phase="Starting", reason="OOMKilled", restarts=1),
-            "more memory than it may, once",
+            "too much memory, once",
             "resources.memory",
         ),
         (instance(phase="Running", ready=False, message="http / answers 503"), "not ready yet: http /", "mandor logs"),
         (instance(phase="Running", ready=True, spec={"relaxed": ["disk == ssd"]}), "without `disk == ssd`", "explain"),
-        (instance(phase="Running", ready=True, spec={"stop": {"reason": "Preempted"}}), "to stop: Preempted", ""),
-        (instance(phase="Lost", spec={"node": "n1"}), "its node n1 is silent", ""),
+        (instance(phase="Running", ready=True, spec={"stop": {"reason": "Preempted"}}), "stopping: Preempted", ""),
+        (instance(phase="Lost", spec={"node": "n1"}), "its node n1 sends no heartbeats", ""),
         (instance(phase="Running", ready=True), "", ""),
     ],
 )
@@ -59,7 +63,7 @@ def test_an_instance_says_what_happens_and_what_can_be_done(found: Object, now: 
 def test_a_workload_tells_of_the_first_that_is_not_well_and_how_to_go_back() -> None:
     well = instance("web-1", phase="Running", ready=True)
     told = advice.of_workload(workload(release="web.1", phase="Progressing"), [well, CRASHED])
-    assert told.now.startswith("web-0: it ended again and again")
+    assert told.now.startswith("web-0: restarted")
     assert "rollout" not in told.do, "there is nothing to go back to"
     later = workload(release="web.2", phase="Progressing", proven=["web.1"])
     assert "mandor rollout abort web`" in advice.of_workload(later, [CRASHED]).do
@@ -68,19 +72,19 @@ def test_a_workload_tells_of_the_first_that_is_not_well_and_how_to_go_back() -> 
 
 def test_a_roll_out_that_waits_for_somebody_says_for_what() -> None:
     paused = advice.of_workload(workload(release="web.2", phase="Paused", message="by ann"), [])
-    assert paused == ("its roll-out is paused: by ann", "`mandor rollout resume web` goes on with it")
+    assert paused == ("rollout paused: by ann", "continue it with `mandor rollout resume web`")
     failed = advice.of_workload(workload(release="web.2", phase="Failed", message="not one got healthy"), [CRASHED])
-    assert failed.now == "its roll-out came to nothing: not one got healthy"
+    assert failed.now == "rollout failed: not one got healthy"
 
 
 @pytest.mark.parametrize(
     ("found", "now", "do"),
     [
-        (node(phase="Down", reason="silent for 1m"), "its agent is silent: silent for 1m", "journalctl"),
-        (node(phase="Ready", drain={"phase": "Drained"}), "it is empty", "mandor uncordon n1"),
-        (node(phase="Ready", drain={"phase": "Waiting", "waiting": ["3 of web"]}), "waits: 3 of web", "--force"),
-        (node(phase="Ready", drain={"phase": "Draining"}), "moves elsewhere", "--cancel"),
-        (node({"cordoned": True}, phase="Ready"), "nothing new", "mandor uncordon n1"),
+        (node(phase="Down", reason="silent for 1m"), "no heartbeats from its agent: silent for 1m", "journalctl"),
+        (node(phase="Ready", drain={"phase": "Drained"}), "drained", "mandor uncordon n1"),
+        (node(phase="Ready", drain={"phase": "Waiting", "waiting": ["3 of web"]}), "waiting: 3 of web", "--force"),
+        (node(phase="Ready", drain={"phase": "Draining"}), "are being moved", "--cancel"),
+        (node({"cordoned": True}, phase="Ready"), "no new instances", "mandor uncordon n1"),
         (node(phase="Ready", pressure=["memory"]), "short of memory", ""),
         (node(phase="Ready"), "", ""),
     ],
@@ -96,7 +100,7 @@ def test_a_pool_that_may_have_no_more_says_how_it_gets_more() -> None:
     status = {"scaling": {"message": "the pool has its maximum of 3 machines"}}
     pool = {"meta": {"name": "burst"}, "spec": {"autoscale": {"max": 3}}, "status": status}
     assert advice.of_pool(pool) == (
-        "work waits, and the pool has its maximum of 3 machines",
-        "raise `autoscale.max`, if it may have more",
+        "instances are waiting: the pool has its maximum of 3 machines",
+        "raise `autoscale.max` to allow more machines",
     )
     assert advice.of_pool({"meta": {"name": "plain"}, "spec": {}}) == advice.NOTHING

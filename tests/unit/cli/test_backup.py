@@ -47,7 +47,10 @@ def test_only_its_owner_reads_a_backup(saved: Told, tmp_path: Path) -> None:
 
 def test_a_backup_is_not_written_over_unless_asked(saved: Told, mandor: Mandor, tmp_path: Path) -> None:
     told = mandor("backup", "saved")
-    assert (told.code, told.err) == (1, "error: saved exists already\nhint: give --force to write over it\n")
+    assert (told.code, told.err) == (
+        1,
+        "error: saved exists already\nhint: use --force to overwrite it\ncode: invalid\n",
+    )
     assert mandor("backup", "saved", "--force").code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 

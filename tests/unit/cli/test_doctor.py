@@ -38,12 +38,12 @@ def test_a_sound_server_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("seen", "version", "says"),
     [
-        (health(ahead=60), "0.1", "its clock is 60 s ahead of this machine's"),
-        (health(ahead=-60), "0.1", "its clock is 60 s behind this machine's"),
-        (health(seconds=3), "0.1", "it took 3.0 s to answer"),
+        (health(ahead=60), "0.1", "the clock is 60 s ahead of this machine's"),
+        (health(ahead=-60), "0.1", "the clock is 60 s behind this machine's"),
+        (health(seconds=3), "0.1", "took 3.0 s to respond"),
         (health(notes=("plugin x hangs",)), "0.1", "plugin x hangs"),
         (health(until=time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(NOW + 3 * DAY))), "0.1", "in 3 days"),
-        (health(), "0.2", "it is version 0.2, this program is 0.1"),
+        (health(), "0.2", "version 0.2 differs from this program's version 0.1"),
     ],
 )
 def test_what_is_wrong_with_a_server_is_a_warning(seen: Examined, version: str, says: str) -> None:
@@ -65,8 +65,8 @@ def test_only_a_lease_that_is_renewed_leads() -> None:
     before = [lease("leader-scheduler", 3), lease("leader-controllers", 7)]
     after = [lease("leader-scheduler", 4), lease("leader-controllers", 7)]
     found = list(checkup.of_leases(before, after, ["http://a:1"]))
-    assert told(found, Level.OK) == ["scheduler: led by http://a:1"]
-    assert told(found, Level.PROBLEM) == ["controllers: nobody leads: nothing of its work is done"]
+    assert told(found, Level.OK) == ["scheduler: leader: http://a:1"]
+    assert told(found, Level.PROBLEM) == ["controllers: no leader: its work is not done"]
 
 
 def test_a_scheduler_of_some_pools_is_one() -> None:
@@ -93,14 +93,14 @@ def test_each_fault_of_a_node_is_told() -> None:
         thing("old", phase="Ready", agent_version="0.0.9"),
     ]
     found = list(checkup.of_nodes(nodes, "0.1"))
-    assert told(found, Level.OK) == ["nodes: 6 of 7 are ready"]
+    assert told(found, Level.OK) == ["nodes: 6 of 7 ready"]
     assert told(found, Level.WARNING) == [
         "node silent: Lost: no heartbeat for 30 s",
-        "node lame: its engine docker does not answer: no socket",
-        "node full: it is short of disk",
-        "node mute: the log sink loki does not take its lines: refused",
-        "node late: its clock is 40 s behind the server's",
-        "node old: its agent is version 0.0.9, the server 0.1",
+        "node lame: the engine docker does not respond: no socket",
+        "node full: short of disk",
+        "node mute: the log sink loki fails: refused",
+        "node late: the clock is 40 s behind the server's",
+        "node old: the agent has version 0.0.9, the server 0.1",
     ]
     assert all(each.do for each in found if each.level is not Level.OK)
 
@@ -116,8 +116,8 @@ def test_tokens_that_end_soon_are_told() -> None:
     tokens = [thing(name, {**spec, "expires_at": at}) for name, at in ends.items()]
     found = list(checkup.of_tokens(tokens, NOW))
     assert told(found, Level.WARNING) == [
-        "token soon: the one of user:ani ends in 2 days",
-        "token over: the one of user:ani has ended",
+        "token soon: the token of user:ani expires in 2 days",
+        "token over: the token of user:ani has expired",
     ]
 
 
@@ -136,17 +136,17 @@ def test_only_what_has_waited_long_is_told() -> None:
     leaving = thing("leaving-0", {"stop": {"reason": "enough"}})
     found = list(checkup.of_instances([new, leaving, thing("old-0"), thing("web-0", phase="Running")], NOW))
     assert told(found, Level.OK) == ["instances: 3 Pending, 1 Running"]
-    assert told(found, Level.WARNING) == ["instances: 1 have waited for a node for more than five minutes: old-0"]
+    assert told(found, Level.WARNING) == ["instances: 1 have been pending for more than five minutes: old-0"]
 
 
 def test_receivers_and_inventories_that_fail_are_told() -> None:
     hooks = [thing("a", failures=3, message="timed out"), thing("b")]
     assert told(list(checkup.of_receivers("webhook", hooks)), Level.WARNING) == [
-        "webhook a: 3 tries in a row have failed: timed out"
+        "webhook a: 3 consecutive deliveries failed: timed out"
     ]
     assert told(
         list(checkup.of_inventories([thing("i", failures=1, error="no route"), thing("j")])), Level.WARNING
-    ) == ["inventory i: 1 looks in a row have failed: no route"]
+    ) == ["inventory i: 1 consecutive reads failed: no route"]
 
 
 def test_a_server_that_is_away_is_a_problem_and_the_rest_is_not_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +156,7 @@ def test_a_server_that_is_away_is_a_problem_and_the_rest_is_not_asked(capsys: py
     with serving(Stopping) as url:
         assert run(["--server", url, "doctor"]) == 1
     shown = capsys.readouterr()
-    assert "it cannot serve: the server is stopping" in shown.out
+    assert "cannot serve: the server is stopping" in shown.out
     assert shown.err.strip() == "1 problem, no warnings"
 
 
@@ -168,11 +168,11 @@ def entry(version: str, address: str, *features: str) -> dict[str, Any]:
 def test_mixed_versions_are_told_and_what_waits_for_the_upgrade() -> None:
     assert list(checkup.of_servers([])) == []
     (same,) = checkup.of_servers([entry("0.1.0", "http://a"), entry("0.1.0", "http://b")])
-    assert (same.level, same.says) == (Level.OK, "2 of version 0.1.0")
+    assert (same.level, same.says) == (Level.OK, "2 with version 0.1.0")
     (mixed,) = checkup.of_servers([entry("0.1.0", "http://a", "x"), entry("0.2.0", "http://b", "x", "racks")])
     assert mixed.level is Level.WARNING
     assert "0.1.0 at http://a; 0.2.0 at http://b" in mixed.says
-    assert "knows racks" in mixed.says
+    assert "not used until every server supports it: racks" in mixed.says
     (far,) = checkup.of_servers([entry("0.1.0", "http://a"), entry("0.3.0", "http://b")])
     assert far.level is Level.PROBLEM
     assert "too far apart" in far.says

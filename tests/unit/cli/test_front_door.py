@@ -80,15 +80,15 @@ def test_every_option_says_what_it_is_for() -> None:
         (["scale", "web", "many"], "'many' is not a valid integer"),
         (["scale", "web", "-1"], "-1"),
         (["apply"], "give at least one -f FILE"),
-        (["delete"], "name what to delete"),
-        (["delete", "workload"], "which workload?"),
-        (["describe", "node"], "which node?"),
+        (["delete"], "give KIND NAME, or -f FILE"),
+        (["delete", "workload"], "give the name of at least one workload"),
+        (["describe", "node"], "give the name of a node"),
         (["apply", "-f", "x", "--timeout", "soon"], "is not a duration"),
         (["events", "--for", "web"], "KIND/NAME"),
         (["get", "node/a", "workload/b"], "of the same kind"),
         (["exec", "web-0"], "Missing argument"),
         (["token", "create", "ani"], "--role"),
-        (["frobnicate"], "there is no command 'frobnicate'"),
+        (["frobnicate"], "unknown command 'frobnicate'"),
     ],
 )
 def test_wrong_usage_is_told_on_stderr_and_exits_with_2(words: list[str], says: str, mandor: Mandor) -> None:
@@ -96,7 +96,7 @@ def test_wrong_usage_is_told_on_stderr_and_exits_with_2(words: list[str], says: 
     assert told.code == 2
     assert says in told.err
     assert told.err.startswith("error: ")
-    assert "hint: `mandor" in told.err
+    assert "hint: see `mandor" in told.err
     assert told.out == ""
 
 

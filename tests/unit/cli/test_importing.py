@@ -99,7 +99,7 @@ def test_values_of_secrets_are_printed_with_a_warning_and_applied_without_being_
 ) -> None:
     (tmp_path / "db.yaml").write_text(SECRET)
     told = mandor("import", "db.yaml")
-    assert (told.code, told.err) == (0, "warning: what is printed holds the values of a secret: db\n")
+    assert (told.code, told.err) == (0, "warning: the output contains the values of a secret: db\n")
     assert load_manifests(told.out)[0].object.spec.values == {"password": "s3cret"}
     applied = mandor("apply", "-f", "db.yaml")
     assert (applied.code, applied.out) == (0, "secret default/db created\n")

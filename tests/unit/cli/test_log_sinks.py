@@ -28,4 +28,4 @@ def test_a_sink_is_described_with_its_health_on_every_node_those_that_fail_first
 
 
 def test_a_sink_that_no_node_has_heard_of_says_so() -> None:
-    assert log_sinks.story({"meta": {"name": "x"}}, []) == ["", "nodes: none has told yet"]
+    assert log_sinks.describe_health({"meta": {"name": "x"}}, []) == ["", "nodes: no reports yet"]

@@ -20,10 +20,10 @@ def test_a_task_that_failed_tells_each_try_and_why() -> None:
     task = {"meta": {"name": "t"}, "spec": {"cpu": 400, "memory_mib": 8192}, "status": status}
     assert _headline(find_kind("task"), task) == "Failed, for 5s"
     assert machines.task_facts(task) == [
-        ("wants", "400 cores and 8,192 MiB in the pool default"),
+        ("requests", "400 cores and 8,192 MiB in the pool default"),
         ("machine", ""),
-        ("failed", "No available nodes"),
-        ("tries that failed", "1"),
+        ("error", "No available nodes"),
+        ("failed attempts", "1"),
     ]
     assert machines.steps(task) == [
         "",
@@ -45,7 +45,7 @@ def test_a_spare_tells_of_each_of_its_machines() -> None:
     vms = [{"name": "a-0", "state": "Ready", "node": "bm-1"}, {"name": "a-1", "message": "no room yet"}]
     spec = {"count": 2, "cpu": 2, "memory_mib": 2048, "cluster": "lab"}
     spare = {"meta": {"name": "a"}, "spec": spec, "status": {"phase": "Preparing", "vms": vms}}
-    assert machines.spare_facts(spare) == [("wants", "2 of 2 cores and 2,048 MiB for lab, in the pool default")]
+    assert machines.spare_facts(spare) == [("requests", "2 of 2 cores and 2,048 MiB for lab, in the pool default")]
     assert machines.spare_machines(spare) == [
         "",
         "machines:",

@@ -49,7 +49,7 @@ def test_a_mistake_is_told_with_file_line_and_hint_and_nothing_is_stored(
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"name: a\nimage: \xff\xfe", "bad.yaml:2: not text in UTF-8"),
+        (b"name: a\nimage: \xff\xfe", "bad.yaml:2: not valid UTF-8 text"),
         (b"\x00\x01\x02", "bad.yaml:1: the character U+0000"),
         (b"# " + b"x" * (10 << 20), "bad.yaml:1: more than 1,048,576 bytes"),
         (b"a: &a [x, x, x]\nb: &b [*a, *a, *a]\n" * 1, "an object must be a mapping|unknown key|`name` is missing"),
@@ -79,7 +79,7 @@ def test_a_bomb_is_refused(api: LiveApi, mandor: Mandor, tmp_path: Path) -> None
 
 def test_a_file_that_is_not_there_is_told(api: LiveApi, mandor: Mandor) -> None:
     told = mandor("apply", "-f", "nowhere.yaml")
-    assert (told.code, told.err) == (1, "error: cannot read nowhere.yaml: no such file or directory\n")
+    assert (told.code, told.err) == (1, "error: cannot read nowhere.yaml: no such file or directory\ncode: invalid\n")
 
 
 def test_a_folder_gives_its_manifests_in_order(api: LiveApi, mandor: Mandor, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_folder_gives_its_manifests_in_order(api: LiveApi, mandor: Mandor, tmp
     told = mandor("apply", "-f", "all")
     assert [line.split()[1] for line in told.out.splitlines()] == ["default/one", "default/two", "default/three"]
     (tmp_path / "empty").mkdir()
-    assert "there is no manifest in empty" in mandor("apply", "-f", "empty").err
+    assert "no manifest in empty" in mandor("apply", "-f", "empty").err
 
 
 def test_stdin_is_a_file_called_dash(api: LiveApi, mandor: Mandor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_delete_by_name_and_by_file(api: LiveApi, mandor: Mandor, web: str) -> N
     mandor("apply", "-f", web)
     assert mandor("delete", "-f", web).out == "workload default/web deleted\n"
     again = mandor("delete", "-f", web)
-    assert (again.code, again.out) == (0, "workload default/web was not there\n")
+    assert (again.code, again.out) == (0, "workload default/web not found\n")
 
 
 def test_delete_of_a_name_that_is_not_there_deletes_nothing(api: LiveApi, mandor: Mandor, web: str) -> None:

@@ -52,7 +52,7 @@ def api_with_nodes(api: LiveApi) -> LiveApi:
 def test_drain_is_an_order_that_stays(api_with_nodes: LiveApi, mandor: Mandor) -> None:
     api = api_with_nodes
     told = mandor("drain", "n1", "--deadline", "10m", "--no-wait")
-    assert told.out == "node n1 is drained: nothing new goes there\n"
+    assert told.out == "node n1 is draining; no new instances are placed on it\n"
     order = stored(api).spec.drain
     assert order is not None
     assert (order.deadline, order.force) == (Seconds(600), False)
@@ -65,7 +65,7 @@ def test_drain_is_an_order_that_stays(api_with_nodes: LiveApi, mandor: Mandor) -
     assert "Ready,draining 12/20" in mandor("get", "nodes").out
     story = mandor("describe", "node", "n1").out
     assert "node n1: Ready, being drained" in story
-    assert "by force): 12 of 20 have left; 8 of default/web: its budget lets no more go now" in story
+    assert "forced): 12 of 20 moved; 8 of default/web: its budget lets no more go now" in story
     tell(api, "Drained", total=20)
     assert "Ready,drained" in mandor("get", "nodes").out
 
@@ -92,8 +92,8 @@ def test_drain_tells_how_far_it_is_and_ends_when_the_node_is_empty(
     thread.join()
     assert told.code == 0
     lines = told.err.splitlines()
-    assert "n1: 1 of 3 have left, 1 on their way; 1 of default/job: runs to its end" in lines
-    assert lines[-1] == "n1: empty, 3 have left"
+    assert "n1: 1 of 3 moved, 1 moving; 1 of default/job: runs to its end" in lines
+    assert lines[-1] == "n1: empty, 3 moved"
 
 
 def test_what_an_earlier_drain_said_counts_no_more(api_with_nodes: LiveApi, mandor: Mandor) -> None:
@@ -102,8 +102,8 @@ def test_what_an_earlier_drain_said_counts_no_more(api_with_nodes: LiveApi, mand
     mandor("drain", "n1", "--cancel")
     told = mandor("drain", "n1", "--timeout", "1s")
     assert told.code == 1
-    assert "not begun yet" in told.err
-    assert "the drain goes on" in told.err
+    assert "not started yet" in told.err
+    assert "the drain continues" in told.err
 
 
 def test_a_drain_that_is_late_is_an_error_with_its_reasons(api_with_nodes: LiveApi, mandor: Mandor) -> None:
@@ -113,16 +113,16 @@ def test_a_drain_that_is_late_is_an_error_with_its_reasons(api_with_nodes: LiveA
     thread.join()
     assert told.code == 1
     assert "its data is on this node" in told.err
-    assert "`--force` asks nobody" in told.err
+    assert "`--force` ignores disruption budgets" in told.err
 
 
 def test_cancel_and_uncordon_end_a_drain(api_with_nodes: LiveApi, mandor: Mandor) -> None:
-    assert mandor("drain", "n1", "--cancel").out == "node n1 is not drained\n"
+    assert mandor("drain", "n1", "--cancel").out == "node n1 is not being drained\n"
     mandor("drain", "n1", "n2", "--no-wait")
-    assert mandor("drain", "n1", "--cancel").out == "node n1: its drain has ended; it takes new work\n"
+    assert mandor("drain", "n1", "--cancel").out == "node n1: drain cancelled; it is reopened\n"
     assert stored(api_with_nodes).spec.drain is None
     mandor("cordon", "n2")
-    assert mandor("uncordon", "n2").out == "node n2 uncordoned; its drain has ended\n"
+    assert mandor("uncordon", "n2").out == "node n2 uncordoned; drain cancelled\n"
     assert not stored(api_with_nodes, "n2").closed
 
 
@@ -131,10 +131,10 @@ def test_uncordon_ends_a_turn_in_a_maintenance_window(api_with_nodes: LiveApi, m
     turn = Maintenance(window=1234.5, drain=Drain(since=1240.0), until=5000.0)
     api_with_nodes.put(node.changed(status=msgspec.structs.replace(node.status, maintenance=turn)))
     assert mandor("uncordon", "n1").out == (
-        "node n1 uncordoned; its turn in the maintenance window of the pool default is over\n"
+        "node n1 uncordoned; its turn in the maintenance window of the pool default has ended\n"
     )
     assert stored(api_with_nodes).spec.maintained == 1234.5, "its controller reads this"
-    assert mandor("uncordon", "n2").out == "node n2 is not cordoned already\n"
+    assert mandor("uncordon", "n2").out == "node n2 is not cordoned\n"
 
 
 def test_a_wrong_use_of_drain_changes_nothing(api_with_nodes: LiveApi, mandor: Mandor) -> None:
@@ -153,7 +153,7 @@ def test_taints_are_set_changed_and_taken_away(api_with_nodes: LiveApi, mandor: 
     assert abs(old.since - time.time()) < 60, "when it was set"
     assert mandor("taint", "n1", "gpu=h100:NoSchedule").out == "node n1 + gpu=h100:NoSchedule, - gpu=a100:NoSchedule\n"
     assert {each.since for each in stored(api_with_nodes).spec.taints} == {0, old.since}
-    assert mandor("taint", "n1", "gpu=h100:NoSchedule").out == "node n1 has it so already\n"
+    assert mandor("taint", "n1", "gpu=h100:NoSchedule").out == "node n1 unchanged\n"
     assert mandor("taint", "n1", "gpu:NoSchedule-").out == "node n1 - gpu=h100:NoSchedule\n"
     assert "old:NoExecute" in mandor("get", "nodes", "-o", "wide").out
     assert mandor("taint", "n2", "old-", "gpu-").code == 0
@@ -164,9 +164,9 @@ def test_taints_are_set_changed_and_taken_away(api_with_nodes: LiveApi, mandor: 
     ("words", "message"),
     [
         (["n1", "gpu=a:NoWay"], "with the effect NoSchedule, PreferNoSchedule, NoExecute"),
-        (["n1", "gpu-"], "there is no taint gpu"),
+        (["n1", "gpu-"], "no taint gpu"),
         (["n1"], "then at least one taint"),
-        (["gpu:NoSchedule"], "name nodes first"),
+        (["gpu:NoSchedule"], "give the nodes first"),
         (["n1", "g u:NoSchedule"], "is not a label key"),
         (["n9", "gpu:NoSchedule"], "no node called n9"),
     ],
@@ -180,10 +180,10 @@ def test_a_wrong_taint_is_explained(api_with_nodes: LiveApi, mandor: Mandor, wor
 
 @pytest.mark.req("S3-28")
 def test_labels_are_set_changed_and_taken_away(api_with_nodes: LiveApi, mandor: Mandor) -> None:
-    assert mandor("label", "n1", "role=infra", "zone=b").out == "node n1 zone was a, is b, + role=infra\n"
+    assert mandor("label", "n1", "role=infra", "zone=b").out == "node n1 zone: a → b, + role=infra\n"
     assert stored(api_with_nodes).meta.labels == {"role": "infra", "zone": "b"}
     assert mandor("label", "n1", "zone-").out == "node n1 - zone=b\n"
-    assert mandor("label", "n1", "role=infra", "no-such-").out == "node n1 has it so already\n"
+    assert mandor("label", "n1", "role=infra", "no-such-").out == "node n1 unchanged\n"
     assert mandor("label", "n1").code == 2
     assert mandor("label", "n1", "a=b", "plain").code == 2
     assert "is not a label key" in mandor("label", "n1", "a b=c").err

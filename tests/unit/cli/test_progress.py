@@ -66,5 +66,5 @@ def test_a_watched_table_has_one_head_and_says_what_is_gone(api: LiveApi, mandor
         mandor("cordon", "n1")
         assert process.stdout.readline().split()[:2] == ["n1", "Ready,cordoned"]
         mandor("delete", "node", "n1")
-        assert process.stdout.readline().rstrip().endswith("(gone)")
+        assert process.stdout.readline().rstrip().endswith("(deleted)")
         process.kill()

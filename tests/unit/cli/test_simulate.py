@@ -37,8 +37,8 @@ def test_strategies_are_shown_side_by_side(scenario: Path, capsys: pytest.Captur
     assert "small: 1 seed, 2 phases" in shown
     assert "Strategy must" in shown
     assert "Strategy should" in shown
-    assert "Side by side" in shown
-    assert "expectations broken in  0 of 1  0 of 1" in shown
+    assert "Comparison" in shown
+    assert "runs with violated expectations  0 of 1  0 of 1" in shown
     assert "down: priority 0 " in shown, "whose class has no name"
     assert "without `zone == a`" in shown
     assert "2 NodeAffinity" in shown
@@ -82,12 +82,12 @@ def test_a_page_that_cannot_be_written_is_told_and_the_report_is_not_lost(
     command = ["simulate", str(scenario), "--workers", "1", "--html"]
     assert run([*command, str(tmp_path / "nowhere" / "a.html")]) == 1
     told = capsys.readouterr()
-    assert "there is no folder" in told.err
+    assert "the directory" in told.err
     assert told.out == "", "nothing is run for nothing"
     assert run([*command, str(tmp_path)]) == 1
     told = capsys.readouterr()
     assert f"cannot write {tmp_path}: is a directory" in told.err
-    assert "Side by side" in told.out
+    assert "Comparison" in told.out
 
 
 def test_an_expectation_that_does_not_hold_fails_the_run_and_says_how_to_see_it_again(
@@ -97,9 +97,9 @@ def test_an_expectation_that_does_not_hold_fails_the_run_and_says_how_to_see_it_
     scenario.write_text(SCENARIO.replace("{strategy: should, pending_most", "{pending_most"))
     assert run(["simulate", str(scenario), "--workers", "1"]) == 1
     told = capsys.readouterr().err
-    assert "broken: pending most 0 (1 run)" in told
+    assert "violated: pending most 0 (1 run)" in told
     assert "2 pending, and at most 0 are allowed" in told
-    assert f"again: mandor simulate '{scenario}' --strategy must --seed 0" in told
+    assert f"repeat: mandor simulate '{scenario}' --strategy must --seed 0" in told
     assert run(["simulate", str(scenario), "--strategy", "should", "--seed", "0"]) == 0
 
 
@@ -115,7 +115,7 @@ def test_several_processes_come_to_the_same_as_one(scenario: Path, capsys: pytes
     ("arguments", "code", "told"),
     [
         (["--strategy", "shuold"], 1, "did you mean `should`?"),
-        (["--seed", "1", "--seeds", "2"], 2, "give one of both"),
+        (["--seed", "1", "--seeds", "2"], 2, "cannot be combined"),
         (["--seeds", "0"], 2, "0"),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_placed_instance_and_a_workload_are_explained(filled: LiveApi, mandor:
 def test_a_name_that_nobody_has_gets_a_near_one(filled: LiveApi, mandor: Mandor) -> None:
     told = mandor("explain", "wbe-1")
     assert told.code == 1
-    assert "neither an instance nor a workload called wbe-1" in told.err
+    assert "no instance or workload wbe-1" in told.err
     assert "did you mean `web-1`" in told.err
     assert mandor("explain", "node", "n1").code == 2
     assert mandor("explain").code == 2
@@ -69,8 +69,8 @@ def test_a_plan_is_told_and_its_exit_status_says_whether_everything_fits(
     assert told.code == 1
     assert "workload default/api would be created" in told.out
     assert "INSTANCE  NODE\napi-0     n1" in told.out
-    assert "WAITS ALREADY" in told.out
-    assert "1 would be placed; 1 would wait; nothing is changed" in told.out
+    assert "ALREADY PENDING" in told.out
+    assert "1 would be placed; 1 would be pending; nothing was changed" in told.out
     (tmp_path / "api.yaml").write_text(WEB.replace("replicas: 2", "replicas: 1"))
     told = mandor("plan", "-f", str(tmp_path / "api.yaml"), "-o", "json")
     assert told.code == 0
@@ -108,7 +108,7 @@ def test_a_plan_of_a_reservation_shows_what_it_would_hold_where_and_what_is_miss
     told = mandor("plan", "-f", str(tmp_path / "kept.yaml"))
     assert told.code == 0, told
     assert "reservation default/kept would be created" in told.out
-    assert "RESERVATION  PLACES  OF                 NODES\nkept         2/2     cpu 1, memory 1Gi  n1: 2\n" in told.out
+    assert "RESERVATION  SLOTS  SIZE               NODES\nkept         2/2    cpu 1, memory 1Gi  n1: 2\n" in told.out
     assert "kept: 2 of 2 places are held until 2099-01-01T00:00:00Z; 1 of them are still in use" in told.out
     (tmp_path / "kept.yaml").write_text(text.replace("memory: 1Gi", "memory: 8Gi"))
     told = mandor("plan", "-f", str(tmp_path / "kept.yaml"))

@@ -1,1 +1,1 @@
-"""One module a command or family of commands, imported when it is called."""
+"""The commands: one module per command or group of commands, imported when it is called."""

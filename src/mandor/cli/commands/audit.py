@@ -1,4 +1,4 @@
-"""`mandor audit`: who changed what, from what to what; and whether the hash chain over all records is whole."""
+"""`mandor audit`: shows audit records, and verifies the hash chain over them."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,14 @@ QUIET_SECONDS = 60.0
 
 @click.command("audit")
 @click.option("--since", metavar="AGE", help="Only records of the last AGE: 30m, 2h, 7d.")
-@click.option("--identity", metavar="IDENTITY", help="Only what this identity did: user:ani, component:controllers.")
-@click.option("--about", metavar="KIND/NAME", help="Only what concerns this object.")
-@click.option("--verb", help="Only this verb: apply, delete, exec.")
-@click.option("--last", type=click.IntRange(1), default=50, show_default=True, help="Only the last N.")
-@click.option("--verify", is_flag=True, help="Verify the chain instead: fails if a record was removed or changed.")
-@click.option("--head", metavar="HEAD", help="With --verify: a head that an earlier verification printed.")
+@click.option("--identity", metavar="IDENTITY", help="Only records of this identity: user:ani, component:controllers.")
+@click.option("--about", metavar="KIND/NAME", help="Only records about this object.")
+@click.option("--verb", help="Only records with this verb: apply, delete, exec.")
+@click.option(
+    "--last", type=click.IntRange(1), default=50, show_default=True, help="Number of records to show, the newest."
+)
+@click.option("--verify", is_flag=True, help="Verify the hash chain instead of showing records.")
+@click.option("--head", metavar="HEAD", help="With --verify: the head printed by an earlier verification.")
 @namespace_option
 @output_option("table", "json", "yaml")
 @connected
@@ -40,10 +42,11 @@ def audit_command(
     namespace: str,
     output: str,
 ) -> None:
-    """Show who changed what, from what to what.
+    """Show and verify the audit log: every change with its author, old and new values.
 
-    The newest record comes last. `--verify` compares all records with the hash chain over them, and fails if one was
-    removed, changed or reordered; its head, kept elsewhere, shows later whether the end was cut off (`--head`).
+    The newest record is last. `--verify` compares all records with the hash chain over them, and fails if one was
+    removed, changed or reordered. Store the printed head elsewhere: `--head` shows later whether the end of the log was
+    cut off.
     """
     items = _all(client)
     if verify:
@@ -70,7 +73,7 @@ def audit_command(
 
 
 def _all(client: "Client") -> list[dict[str, Any]]:
-    """Every record, as they are at one revision, in order of time."""
+    """Return all records at one revision, in order of time."""
     items = []
     whole = False
     with client.stream("/v1/snapshot", query={"kind": "audit"}, quiet_seconds=QUIET_SECONDS) as answer:
@@ -80,7 +83,7 @@ def _all(client: "Client") -> list[dict[str, Any]]:
             if "meta" in value:
                 items.append(value)
     if not whole:
-        raise Unavailable("the list of audit records broke off", hint="try again")
+        raise Unavailable("the connection ended before all audit records were received", hint="try again")
     return sorted(items, key=lambda item: (item["spec"]["at"], item["meta"]["name"]))
 
 

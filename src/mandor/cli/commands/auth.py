@@ -1,4 +1,4 @@
-"""`mandor auth`: what the caller may do."""
+"""`mandor auth`: the caller's identity and permissions."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group("auth")
 def auth_command() -> None:
-    """Show who you are, and what you may do."""
+    """Show your identity and permissions."""
 
 
 @auth_command.command("whoami")
@@ -40,7 +40,7 @@ def whoami(client: "Client", output: str) -> None:
 @connected
 @click.pass_context
 def can_i(context: click.Context, client: "Client", verb: str, kind: str, name: str, namespace: str) -> None:
-    """Tell whether you may use VERB on objects of KIND; exit status 1: no.
+    """Check whether you may use VERB on objects of KIND; the exit status is 1 if not.
 
     \b
     mandor auth can-i delete workloads -n team-a

@@ -1,4 +1,4 @@
-"""`mandor backup` and `mandor restore`: all state of a cluster in one file, and back."""
+"""`mandor backup` and `mandor restore`: the state of a cluster in one file."""
 
 import os
 import sys
@@ -19,24 +19,24 @@ QUIET_SECONDS = 120.0
 
 @click.command("backup")
 @click.argument("file", metavar="FILE|-")
-@click.option("--force", is_flag=True, help="Write over FILE if it exists.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 @connected
 def backup_command(client: "Client", file: str, force: bool) -> None:
-    """Save all state of the cluster in a file.
+    """Save the state of the cluster to a file.
 
-    It is taken at one moment while the cluster runs. Whoever can read it can read every object of the cluster.
-    `mandor restore` puts it into SQLite or etcd, whichever it came from.
+    The backup is consistent and taken while the cluster runs. It contains every object of the cluster, so protect the
+    file. `mandor restore` restores it into SQLite or etcd, independent of the store it came from.
     """
     from mandor.store.dump import count_objects
 
     if file == "-":
         if sys.stdout.isatty():
-            raise click.UsageError("a backup is not for terminals; give a FILE")
+            raise click.UsageError("a backup cannot be written to a terminal; give a FILE")
         _copy(client, sys.stdout.buffer)
         return
     target = Path(file)
     if target.exists() and not force:
-        raise Invalid(f"{target} exists already", hint="give --force to write over it")
+        raise Invalid(f"{target} exists already", hint="use --force to overwrite it")
     part = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
         with open(part, "xb", opener=_private) as out:
@@ -70,7 +70,7 @@ def _copy(client: "Client", out: BinaryIO) -> int:
                     count += len(block)
                     progress.text = f"saving, {count:,} bytes so far"
         except (TimeoutError, ConnectionError, HTTPException) as error:
-            raise Unavailable(f"the backup broke off after {count:,} bytes", hint="try again") from error
+            raise Unavailable(f"the connection ended after {count:,} bytes of the backup", hint="try again") from error
     return count
 
 
@@ -83,23 +83,23 @@ def _read(answer: Any) -> bytes:
 @click.argument("file", metavar="FILE")
 @click.option("--store", metavar="URL", help="sqlite:PATH or etcd://HOST:PORT,…/PREFIX.  [default: SQLite in --data]")
 @click.option("--data", metavar="DIR", default=".mandor", show_default=True, help="The server's data directory.")
-@click.option("--store-ca", metavar="FILE", help="Certificates to trust, for etcds.")
-@click.option("--store-cert", metavar="FILE", help="Our certificate for the store.")
-@click.option("--store-key", metavar="FILE", help="Our key for the store.")
-@click.option("--store-user", metavar="NAME", help="Our name at the store.")
-@click.option("--store-password-file", metavar="FILE", help="Our password at the store.")
+@click.option("--store-ca", metavar="FILE", help="CA certificates for etcds.")
+@click.option("--store-cert", metavar="FILE", help="Client certificate for the store.")
+@click.option("--store-key", metavar="FILE", help="Client key for the store.")
+@click.option("--store-user", metavar="NAME", help="User name for the store.")
+@click.option("--store-password-file", metavar="FILE", help="File with the password for the store.")
 def restore_command(file: str, **flags: str | None) -> None:
-    """Put saved state into an empty store.
+    """Restore saved state into an empty store.
 
-    No server may run on that store. The cluster's epoch is raised: work that agents still run and that the
-    saved state does not know is reported and held, not killed.
+    No server may run on that store. The cluster's epoch is increased: instances that agents still run and that the
+    saved state does not contain are reported and kept running, not killed.
     """
     from mandor.roots.restore import run
 
     if not Path(file).is_file():
-        raise Invalid(f"there is no file {file}")
+        raise Invalid(f"the file {file} does not exist")
     try:
-        told = run(file, flags={name: value for name, value in flags.items() if value is not None})
+        summary = run(file, flags={name: value for name, value in flags.items() if value is not None})
     except OSError as error:
         raise MandorError(f"cannot restore {file}: {(error.strerror or str(error)).lower()}") from error
-    click.echo(told, err=True)
+    click.echo(summary, err=True)

@@ -1,4 +1,4 @@
-"""`mandor bench`: how fast the scheduler is, by scenarios in the shape of Kubernetes' scheduler_perf."""
+"""`mandor bench`: measures the scheduler with cases in the format of Kubernetes' scheduler_perf."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,20 +14,22 @@ if TYPE_CHECKING:
 
 @click.command("bench")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--case", "wanted", metavar="NAME/WORKLOAD", help="What to run; without it, what there is is listed.")
+@click.option("--case", "wanted", metavar="NAME/WORKLOAD", help="The case to run.  [default: list all cases]")
 @click.option(
     "--store",
     type=click.Choice(["memory", "sqlite", "etcd"]),
     default="memory",
     show_default=True,
-    help="Where the run keeps its state; it is gone afterwards.",
+    help="Store used for the run; deleted afterwards.",
 )
-@click.option("--etcd", metavar="HOST:PORT[,…]", default="", help="A running etcd, instead of one for this run alone.")
 @click.option(
-    "--profile", type=click.Path(path_type=Path), help="A scheduler configuration, instead of the case's own."
+    "--etcd", metavar="HOST:PORT[,…]", default="", help="Address of a running etcd.  [default: start one for this run]"
 )
-@click.option("--lenient", is_flag=True, help="Leave out what has no counterpart here, and say so.")
-@click.option("--timeout", default="10m", show_default=True, help="A run that is not over by then has failed.")
+@click.option(
+    "--profile", type=click.Path(path_type=Path), help="Scheduler configuration.  [default: that of the case]"
+)
+@click.option("--lenient", is_flag=True, help="Skip unsupported parts of the case with a note, instead of failing.")
+@click.option("--timeout", default="10m", show_default=True, help="Time limit of the run.")
 @output_option("table", "json")
 def bench_command(
     file: Path,
@@ -39,11 +41,11 @@ def bench_command(
     timeout: str,
     output: str,
 ) -> None:
-    """Measure how fast instances find their nodes.
+    """Measure scheduling throughput and latency.
 
-    FILE is a list of test cases as Kubernetes' scheduler_perf has them (performance-config.yaml). The case runs in
-    this process, with the real scheduler and no agents. Throughput is sampled once a second, or twenty times in all
-    where a run takes less than five seconds.
+    FILE is a list of test cases in the format of Kubernetes' scheduler_perf (performance-config.yaml). The case runs in
+    this process, with the real scheduler and without agents. Throughput is sampled once a second, or twenty times in a
+    run of less than five seconds.
     """
     from mandor.bench.scenario import find_case, read_cases
 
@@ -94,22 +96,22 @@ def _params(params: dict[str, Any]) -> str:
 
 
 def _show_results(results: dict[str, Any]) -> None:
-    """As a table of a few lines."""
+    """Print the results as a table of a few lines."""
     speed, decision, waited = results["throughput"], results["decision_ms"], results["bound_after_ms"]
     rows = [
         ("case", f"{results['case']} on {results['store']}"),
         ("bound", f"{results['bound']:,} in {results['seconds']:,.2f} s, on {results['nodes']:,} nodes"),
         ("throughput", _each(speed, "/s", "average", "p50", "p90", "p99") + f" (every {speed['sample_seconds']:g} s)"),
-        ("a decision", _each(decision, " ms", "p50", "p90", "p99")),
+        ("decision", _each(decision, " ms", "p50", "p90", "p99")),
         ("created to bound", _each(waited, " ms", "p50", "p90", "p99")),
-        ("CPU", f"{results['cpu_seconds']:,.2f} s, {results['bound_per_cpu_second']:,.0f} bound in a second of it"),
-        ("memory", f"{results['memory_peak_bytes'] / 2**20:,.0f} MiB at most"),
+        ("CPU", f"{results['cpu_seconds']:,.2f} s, {results['bound_per_cpu_second']:,.0f} bound per CPU second"),
+        ("memory", f"{results['memory_peak_bytes'] / 2**20:,.0f} MiB peak"),
     ]
     if results["threshold"]:
-        rows.append(("Kubernetes' bar", f"{results['threshold']:,.0f}/s"))
+        rows.append(("Kubernetes' threshold", f"{results['threshold']:,.0f}/s"))
     show_table(("", results["case"].partition("/")[0]), rows)
     for note in results["notes"]:
-        click.echo(f"left out: {note}", err=True)
+        click.echo(f"skipped: {note}", err=True)
 
 
 def _each(values: dict[str, float], unit: str, *names: str) -> str:

@@ -1,4 +1,4 @@
-"""`mandor ca`: the authority that issues certificates to servers and nodes."""
+"""`mandor ca`: the certificate authority of servers and nodes."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,28 +14,30 @@ if TYPE_CHECKING:
 
 @click.group("ca")
 def ca_command() -> None:
-    """Show and rotate the cluster's authority."""
+    """Show and rotate the cluster's certificate authority."""
 
 
 @ca_command.command("show")
 @output_option("text", "pem", "json", "yaml")
 @connected
 def show(client: "Client", output: str) -> None:
-    """Show the authorities that the parts of the cluster trust; with `-o pem`, their certificates."""
+    """Show the trusted authorities; with `-o pem`, their certificates."""
     _show(client.read("/v1/ca"), output)
 
 
 @ca_command.command("rotate")
 @click.option(
-    "--overlap", metavar="DURATION", help="How long the old one is trusted.  [default: 2 lives of a certificate]"
+    "--overlap",
+    metavar="DURATION",
+    help="Time that the old authority stays trusted.  [default: 2 certificate lifetimes]",
 )
 @output_option("text", "pem", "json", "yaml")
 @connected
 def rotate(client: "Client", overlap: str | None, output: str) -> None:
-    """Make another authority, which issues from now on; the old one is trusted for a while.
+    """Create a new authority that issues all further certificates; the old one stays trusted for a while.
 
-    Servers take certificates of the new one within seconds, agents when they renew theirs. Tokens made from now on
-    carry the new fingerprint; those made before can be used for a first contact until the overlap is over.
+    Servers get certificates of the new authority within seconds, agents when they renew theirs. Tokens created from now
+    on contain the new fingerprint; older tokens can be used for a first contact until the overlap ends.
     """
     body = {} if overlap is None else {"overlap_seconds": seconds(overlap, "--overlap")}
     _show(client.post("/v1/ca/rotate", body), output)
@@ -50,5 +52,9 @@ def _show(found: dict[str, Any], output: str) -> None:
         for each in found["certificates"]:
             day = time.strftime("%Y-%m-%d", time.gmtime(each["ends_at"]))
             until = each.get("until")
-            left = f"trusted until {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(until))} UTC" if until else "issues"
-            click.echo(f"{each['fingerprint']}  {left}, ends {day}")
+            left = (
+                f"trusted until {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(until))} UTC"
+                if until
+                else "issues certificates"
+            )
+            click.echo(f"{each['fingerprint']}  {left}, expires {day}")

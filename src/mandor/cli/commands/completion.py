@@ -1,4 +1,4 @@
-"""`mandor completion`: scripts with which shells complete commands, kinds and names."""
+"""`mandor completion`: completion scripts for shells."""
 
 import click
 
@@ -7,7 +7,7 @@ import click
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_command(ctx: click.Context, shell: str) -> None:
-    """Print a script that completes commands in a shell.
+    """Print a shell completion script.
 
     \b
     bash:  mandor completion bash > ~/.local/share/bash-completion/completions/mandor

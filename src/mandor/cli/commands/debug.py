@@ -1,4 +1,4 @@
-"""`mandor debug`: is mandor itself all right?"""
+"""`mandor debug`: diagnosis of mandor itself."""
 
 from typing import TYPE_CHECKING
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 @click.group("debug")
 def debug_command() -> None:
-    """Look for defects of mandor itself."""
+    """Diagnose mandor itself."""
 
 
 @debug_command.command("table")
 @output_option("text", "json", "yaml")
 @connected
 def table(client: "Client", output: str) -> None:
-    """Compare the scheduler's table with the store; 1 is returned if they differ.
+    """Compare the scheduler's table with the store; the exit status is 1 if they differ.
 
-    Only the server whose scheduler leads can answer; the others name it.
+    Only the server with the leading scheduler can answer; other servers name it.
     """
     found = client.read("/v1/debug/table")
     differences = found["differences"]
@@ -32,7 +32,9 @@ def table(client: "Client", output: str) -> None:
         if differences:
             rows = [(each["about"], each["table"], each["store"]) for each in differences]
             show_table(("ABOUT", "TABLE", "STORE"), rows)
-        counts = f"{found['nodes']} nodes, {found['instances']} instances, {found['promised']} of them not written yet"
+        counts = (
+            f"{found['nodes']} nodes, {found['instances']} instances, {found['promised']} of them not committed yet"
+        )
         click.echo(f"{counts}: {len(differences) or 'no'} differences", err=True)
     if differences:
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""`mandor describe`: one object as a story: what it is, how it is, what happened."""
+"""`mandor describe`: one object in detail: its state, its settings, its events."""
 
 import time
 from collections.abc import Callable
@@ -24,15 +24,15 @@ EVENTS_SHOWN = 15
 INSTANCES_SHOWN = 30
 
 
-class Told(NamedTuple):
-    """What is peculiar to a kind."""
+class Details(NamedTuple):
+    """The part of a description that is specific to a kind."""
 
     facts: Facts = []
     lines: list[str] = []
-    """What stands below the facts."""
+    """Lines below the facts."""
     advice: Advice = NOTHING
     instances: list[str] = []
-    """Whose events are part of its story."""
+    """Instances whose events are included."""
 
 
 @click.command("describe")
@@ -40,34 +40,37 @@ class Told(NamedTuple):
 @namespace_option
 @connected
 def describe_command(client: "Client", words: tuple[str, ...], namespace: str) -> None:
-    """Tell the story of one object: what it is, how it is, what happened."""
+    """Show one object in detail, with its events.
+
+    The description starts with the current state and, if something is wrong, the next step.
+    """
     kind, names = split_names(words)
     if not names:
-        raise click.UsageError(f"which {kind.name}? give its name")
+        raise click.UsageError(f"give the name of a {kind.name}")
     here = namespace if kind.namespaced else None
     for number, name in enumerate(names):
         if number:
             click.echo()
         item = get_one(client, kind, name, here)
-        for line in story(client, kind, item):
+        for line in describe(client, kind, item):
             click.echo(line)
 
 
-def story(client: "Client", kind: Kind, item: Object) -> list[str]:
+def describe(client: "Client", kind: Kind, item: Object) -> list[str]:
     meta = item["meta"]
     namespace = meta.get("namespace", "")
     full = f"{kind.name} {namespace}/{meta['name']}" if namespace else f"{kind.name} {meta['name']}"
-    told = _STORIES.get(kind.name, _tell_spec)(client, item)
-    now = [("now", told.advice.now), ("what to do", told.advice.do)] if told.advice.now else _why(item)
-    lines = [f"{full}: {_headline(kind, item)}", *_facts([*now, *_about(item), *told.facts]), *told.lines]
-    about = {full, *(f"instance {namespace}/{name}" for name in told.instances)}
+    details = _DETAILS.get(kind.name, _describe_spec)(client, item)
+    now = [("status", details.advice.now), ("next step", details.advice.do)] if details.advice.now else _why(item)
+    lines = [f"{full}: {_headline(kind, item)}", *_facts([*now, *_about(item), *details.facts]), *details.lines]
+    about = {full, *(f"instance {namespace}/{name}" for name in details.instances)}
     events = events_about(client, about, namespace or None) if kind.name != "event" else []
-    lines += ["", "events:"] if events else ["", "no events are kept about it"]
+    lines += ["", "events:"] if events else ["", "no events"]
     return [*lines, *aligned(_event_rows(events, full))]
 
 
 def _event_rows(events: list[Object], own: str) -> list[tuple[str, ...]]:
-    """The same thing again and again is told once, as it was last, with how often; of others, with their names."""
+    """Merge consecutive events of the same kind into one row with a count; events about instances show their names."""
     merged: list[tuple[Object, int]] = []
     for event in events:
         count = event["spec"].get("count", 1)
@@ -96,7 +99,7 @@ def _headline(kind: Kind, item: Object) -> str:
 
 
 def _state(kind: Kind, item: Object, status: Object) -> str:
-    phase = str(status.get("phase") or status.get("state") or "there")
+    phase = str(status.get("phase") or status.get("state") or "exists")
     if kind.name == "workload":
         if "schedule" in item["spec"]:
             next_at = status.get("next_at", 0.0)
@@ -112,13 +115,13 @@ def _state(kind: Kind, item: Object, status: Object) -> str:
         drain = status.get("drain")
         if drain:
             return f"{phase}, {'drained' if drain['phase'] == 'Drained' else 'being drained'}"
-        return phase + (", cordoned: nothing new is placed there" if item["spec"].get("cordoned") else "")
+        return phase + (", cordoned" if item["spec"].get("cordoned") else "")
     return phase
 
 
 def _why(item: Object) -> Facts:
     status = item.get("status") or {}
-    return [("why", " ".join(filter(None, [status.get("reason", ""), status.get("message", "")])))]
+    return [("reason", " ".join(filter(None, [status.get("reason", ""), status.get("message", "")])))]
 
 
 def _about(item: Object) -> Facts:
@@ -130,14 +133,14 @@ def _about(item: Object) -> Facts:
 
 
 def _facts(pairs: Facts) -> list[str]:
-    """`  word:  value` lines; empty ones are left out."""
+    """Format `  word:  value` lines; pairs without a value are omitted."""
     return aligned([(f"  {word}:", " ".join(str(text).split())) for word, text in pairs if str(text).strip()])
 
 
 # Workloads.
 
 
-def _tell_workload(client: "Client", item: Object) -> Told:
+def _describe_workload(client: "Client", item: Object) -> Details:
     spec, meta = item["spec"], item["meta"]
     batch = spec.get("batch", {})
     kind = spec.get("type", "service")
@@ -151,16 +154,16 @@ def _tell_workload(client: "Client", item: Object) -> Told:
         ("release", release := item["status"].get("release", "")),
         *_images(_release(client, release, meta.get("namespace")), "images"),
         ("indices", _indices(item)),
-        ("roll-out", "" if _first(item) else rollout_line(item)),
-        ("healthy", ", ".join((item["status"].get("rollout") or {}).get("proven", ())[-3:])),
+        ("rollout", "" if _first(item) else rollout_line(item)),
+        ("healthy releases", ", ".join((item["status"].get("rollout") or {}).get("proven", ())[-3:])),
         ("priority", str(spec.get("priority", ""))),
     ]
     lines = []
     for name, group in spec["groups"].items():
-        lines += _tell_group(name, group, service=kind == "service")
-        lines += _tell_scaling(group.get("autoscale"), item["status"].get("autoscale", {}).get(name))
+        lines += _describe_group(name, group, service=kind == "service")
+        lines += _describe_scaling(group.get("autoscale"), item["status"].get("autoscale", {}).get(name))
     if "schedule" in spec:
-        return Told(facts, lines + _tell_runs(client, item))
+        return Details(facts, lines + _describe_runs(client, item))
     items, _ = client.list("instances", {"namespace": meta.get("namespace")})
     own = [each for each in items if each["spec"]["workload"] == meta["name"]]
     lines += ["", f"instances: {len(own)}"]
@@ -170,11 +173,11 @@ def _tell_workload(client: "Client", item: Object) -> Told:
         lines += [f"  {line}" for line in aligned(rows)]
         if len(own) > INSTANCES_SHOWN:
             lines.append(f"  … and {len(own) - INSTANCES_SHOWN} more")
-    return Told(facts, lines, advice.of_workload(item, own), [each["meta"]["name"] for each in own])
+    return Details(facts, lines, advice.of_workload(item, own), [each["meta"]["name"] for each in own])
 
 
 def _release(client: "Client", name: str, namespace: str | None) -> Object:
-    """The release; empty: there is none, or the caller may not read it."""
+    """Return the release; empty if there is none or the caller may not read it."""
     from mandor.errors import Forbidden, NotFound
 
     try:
@@ -184,12 +187,12 @@ def _release(client: "Client", name: str, namespace: str | None) -> Object:
 
 
 def _images(item: Object, word: str) -> Facts:
-    """The digests that images of a release or of an instance are pinned to."""
+    """Return the pinned digests of the images of a release or an instance."""
     found = (item.get("status") or {}).get("images") or {}
-    return [(word, ", ".join(f"{image} is {digest}" for image, digest in found.items()))]
+    return [(word, ", ".join(f"{image} = {digest}" for image, digest in found.items()))]
 
 
-def _tell_release(client: "Client", item: Object) -> Told:
+def _describe_release(client: "Client", item: Object) -> Details:
     spec = item["spec"]
     named = {
         task["image"]
@@ -205,11 +208,11 @@ def _tell_release(client: "Client", item: Object) -> Told:
         *_images(item, "images"),
         ("not pinned", ", ".join(by_tag)),
     ]
-    return Told(facts, _spec(item))
+    return Details(facts, _spec(item))
 
 
 def _first(item: Object) -> bool:
-    """There was nothing before this release: it is not rolled out, it begins."""
+    """Return whether this is the first release, which starts without a rollout."""
     rollout = item["status"].get("rollout") or {}
     return str(rollout.get("release", "")).endswith(".1") and rollout.get("phase", "Progressing") in {
         "Progressing",
@@ -218,7 +221,7 @@ def _first(item: Object) -> bool:
 
 
 def _indices(item: Object) -> str:
-    """Of an indexed batch: those that have succeeded."""
+    """Summarize the completed indices of an indexed batch."""
     if not (item["spec"].get("batch") or {}).get("indexed"):
         return ""
     found = item["status"].get("indices", {})
@@ -228,7 +231,7 @@ def _indices(item: Object) -> str:
 
 
 def rollout_line(item: Object) -> str:
-    """In one line, with what runs out when; empty: it has none."""
+    """Summarize a rollout in one line, with its deadline; empty if there is none."""
     rollout = item["status"].get("rollout")
     if not rollout:
         return ""
@@ -251,7 +254,7 @@ def _schedule(schedule: Object | None) -> str:
     return f"{'; '.join(lines)} ({schedule.get('timezone', 'UTC')}), overlap: {overlap}{paused}"
 
 
-def _tell_runs(client: "Client", item: Object) -> list[str]:
+def _describe_runs(client: "Client", item: Object) -> list[str]:
     meta = item["meta"]
     items, _ = client.list("workloads", {"namespace": meta.get("namespace")})
     runs = [each for each in items if each["spec"].get("run_of") == meta["name"]]
@@ -266,15 +269,15 @@ def _tell_runs(client: "Client", item: Object) -> list[str]:
             )
             for each in runs[:INSTANCES_SHOWN]
         ]
-        lines += [f"  {line}" for line in aligned([("NAME", "PHASE", "BEGUN"), *rows])]
+        lines += [f"  {line}" for line in aligned([("NAME", "PHASE", "STARTED"), *rows])]
     return lines
 
 
-def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
+def _describe_group(name: str, group: Object, *, service: bool) -> list[str]:
     count = f" x{group.get('replicas', 1)}" if service else ""
     placement = group.get("placement", {})
     facts = [
-        ("engine", " or ".join(group.get("engine", ())) or "any that can run it"),
+        ("engine", " or ".join(group.get("engine", ())) or "any"),
         ("ports", ", ".join(f"{key} {_port(port)}" for key, port in group.get("ports", {}).items())),
         ("volumes", ", ".join(_volume(key, volume) for key, volume in group.get("volumes", {}).items())),
         ("update", ", ".join(f"{key} {value}" for key, value in group.get("update", {}).items())),
@@ -286,7 +289,7 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
         role = f" ({task['role']})" if task.get("role", "main") != "main" else ""
         facts += [
             (f"task {task_name}{role}", _program(task)),
-            ("  asks for", _resources(task.get("resources", {}))),
+            ("  requests", _resources(task.get("resources", {}))),
             ("  limits", _resources(task.get("resources", {}).get("limits", {}))),
             ("  health", _probe(task.get("health"))),
             ("  readiness", _probe(task.get("readiness"))),
@@ -295,20 +298,20 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
     return ["", f"group {name}{count}:", *_facts(facts)]
 
 
-def _tell_scaling(scaling: Object | None, status: Object | None) -> list[str]:
+def _describe_scaling(scaling: Object | None, status: Object | None) -> list[str]:
     if not scaling:
         return []
     readings = status.get("readings", ()) if status else ()
     last = ""
     if status and status.get("last_at"):
         last = f"{age(status['last_at'], time.time())} ago, {status['last']}"
-    shown = ", ".join(tables.reading(each) for each in readings) or "nothing is measured yet"
+    shown = ", ".join(tables.reading(each) for each in readings) or "no measurements yet"
     why = ": ".join(filter(None, [status["reason"], status.get("message", "")])) if status else ""
     return _facts(
         [
-            ("scales", f"between {scaling.get('min', 1)} and {scaling['max']}, {shown}"),
-            ("  now", why),
-            ("  last", last),
+            ("autoscale", f"{scaling.get('min', 1)} to {scaling['max']} instances, {shown}"),
+            ("  status", why),
+            ("  last change", last),
             *(("  unknown", f"{each['name']}: {each['problem']}") for each in readings if each.get("problem")),
         ]
     )
@@ -326,7 +329,7 @@ def _port(port: Object) -> str:
 
 def _volume(name: str, volume: Object) -> str:
     words = [volume.get("type", "local"), volume.get("path", ""), volume.get("size", "")]
-    each = "one for each instance" if volume.get("per_instance") else ""
+    each = "one per instance" if volume.get("per_instance") else ""
     return f"{name} ({', '.join(filter(None, [*words, each]))})"
 
 
@@ -355,7 +358,7 @@ def _probe(probe: Object | None) -> str:
 # Instances and nodes.
 
 
-def _tell_instance(client: "Client", item: Object) -> Told:
+def _describe_instance(client: "Client", item: Object) -> Details:
     spec, status = item["spec"], item["status"]
     facts = [
         ("workload", f"{spec['workload']}, group {spec.get('group', 'main')}, release {spec['release']}"),
@@ -367,10 +370,10 @@ def _tell_instance(client: "Client", item: Object) -> Told:
         ("started", f"{age(status['started_at'], time.time())} ago" if status.get("started_at") else ""),
         ("restarts", str(status.get("restarts") or "")),
         ("exit code", str(status.get("exit_code", ""))),
-        ("room is held on", status.get("nominated", "")),
+        ("nominated node", status.get("nominated", "")),
         ("placed as", f"alternative {spec['variant']}" if spec.get("variant") else ""),
-        ("placed without", "; ".join(spec.get("relaxed", ()))),
-        ("failed before", _failures(spec)),
+        ("relaxed rules", "; ".join(spec.get("relaxed", ()))),
+        ("earlier failures", _failures(spec)),
         ("uid", item["meta"].get("uid", "")),
     ]
     lines: list[str] = []
@@ -388,22 +391,22 @@ def _tell_instance(client: "Client", item: Object) -> Told:
             for task in tasks
         ]
         lines = ["", "tasks:", *aligned(rows)]
-    return Told(facts, lines, advice.of_instance(item))
+    return Details(facts, lines, advice.of_instance(item))
 
 
 def _port_range(ports: Object) -> str:
     from mandor.model.node import USUAL_PORTS
 
-    whole = f"{ports.get('first', USUAL_PORTS.first)}-{ports.get('last', USUAL_PORTS.last)} to choose from"
+    whole = f"{ports.get('first', USUAL_PORTS.first)}-{ports.get('last', USUAL_PORTS.last)} for `auto`"
     taken = ", ".join(map(str, ports.get("taken", ())))
-    return whole + (f"; not Mandor's: {taken}" if taken else "")
+    return whole + (f"; in use by other programs: {taken}" if taken else "")
 
 
 def _failures(spec: Object) -> str:
-    return f"{spec['attempt']} times, on {', '.join(spec.get('avoid', ()))}" if spec.get("attempt") else ""
+    return f"{spec['attempt']}, on {', '.join(spec.get('avoid', ()))}" if spec.get("attempt") else ""
 
 
-def _tell_node(client: "Client", item: Object) -> Told:
+def _describe_node(client: "Client", item: Object) -> Details:
     spec, status = item["spec"], item["status"]
     capacity = status.get("capacity", {})
     cpu, memory = tables.cores(capacity.get("cpu_milli", 0)), tables.amount(capacity.get("memory_bytes", 0))
@@ -430,23 +433,31 @@ def _tell_node(client: "Client", item: Object) -> Told:
         lines += [f"  {line}" for line in aligned(rows)]
         if len(items) > INSTANCES_SHOWN:
             lines.append(f"  … and {len(items) - INSTANCES_SHOWN} more")
-    return Told(facts, lines, advice.of_node(item))
+    return Details(facts, lines, advice.of_node(item))
 
 
-def _tell_volume(client: "Client", item: Object) -> Told:
+def _describe_volume(client: "Client", item: Object) -> Details:
     spec, status = item["spec"], item.get("status", {})
-    keeps = "is kept" if spec.get("reclaim", "keep") == "keep" else "goes with it"
+    keeps = "kept" if spec.get("reclaim", "keep") == "keep" else "deleted"
     rules = [f"{key} {spec[key]}" for key in ("node", "pool") if key in spec]
-    return Told(
+    return Details(
         [
             ("node", status.get("node", "") or "none yet"),
-            ("path", status.get("path", "") or "not made yet"),
+            ("path", status.get("path", "") or "not created yet"),
             ("size", f"{spec['size']} (counted, not enforced)" if spec.get("size") else ""),
-            ("workload", f"{status['workload']}; when that is deleted, this {keeps}" if status.get("workload") else ""),
-            ("used by", ", ".join(status.get("used_by", ())) or "nobody"),
+            (
+                "workload",
+                f"{status['workload']}; the volume is {keeps} when the workload is deleted"
+                if status.get("workload")
+                else "",
+            ),
+            ("used by", ", ".join(status.get("used_by", ())) or "no instance"),
             ("may be on", "; ".join([*rules, *(_where(rule) for rule in spec.get("where", ()))])),
-            ("if lost", "begins anew elsewhere, empty" if spec.get("on_loss") == "recreate" else "waits for its node"),
-            ("begun anew", f"{status['incarnation']} times" if status.get("incarnation") else ""),
+            (
+                "on loss",
+                "recreated empty on another node" if spec.get("on_loss") == "recreate" else "waits for its node",
+            ),
+            ("recreated", f"{status['incarnation']} times" if status.get("incarnation") else ""),
         ]
     )
 
@@ -457,7 +468,7 @@ def _engine(name: str, engine: Object) -> str:
 
 
 def _abilities(engine: Object) -> str:
-    """In the words that rules use."""
+    """List the capabilities of an engine, as named in node rules."""
     limits = [f"limits.{name}" for name in engine.get("limits", ())]
     return ", ".join(
         [*(["images"] if engine.get("images") else []), *sorted(engine.get("extras", ())), *sorted(limits)]
@@ -467,8 +478,8 @@ def _abilities(engine: Object) -> str:
 def _maintenance(turn: Object | None) -> str:
     if not turn:
         return ""
-    how = "it is kept empty" if turn.get("empty_since") else "it is emptied"
-    return f"{how}, and takes work again at {tables.moment(turn['until'])} UTC at the latest"
+    how = "kept empty" if turn.get("empty_since") else "draining"
+    return f"{how}; reopened by {tables.moment(turn['until'])} UTC"
 
 
 def _drain(spec: Object, status: Object) -> str:
@@ -476,13 +487,13 @@ def _drain(spec: Object, status: Object) -> str:
         return ""
     wanted, phase = spec.get("drain", {}), status["drain"]["phase"]
     deadline = f", deadline {wanted['deadline']}" if wanted.get("deadline") else ""
-    force = ", by force" if wanted.get("force") else ""
+    force = ", forced" if wanted.get("force") else ""
     since = age(status["drain"]["since"], time.time())
     return f"{phase} (for {since}{deadline}{force}): {shown(status['drain'])}"
 
 
-def _tell_spec(client: "Client", item: Object) -> Told:
-    return Told(lines=_spec(item))
+def _describe_spec(client: "Client", item: Object) -> Details:
+    return Details(lines=_spec(item))
 
 
 def _spec(item: Object) -> list[str]:
@@ -492,38 +503,38 @@ def _spec(item: Object) -> list[str]:
     return ["", "spec:", *(f"  {line}" for line in dump(spec).splitlines())] if spec else []
 
 
-def _tell_pool(client: "Client", item: Object) -> Told:
-    facts, lines = pools.story(item)
-    return Told(facts, [*lines, *_spec(item)], advice.of_pool(item))
+def _describe_pool(client: "Client", item: Object) -> Details:
+    facts, lines = pools.describe_scaling(item)
+    return Details(facts, [*lines, *_spec(item)], advice.of_pool(item))
 
 
-def _tell_receiver(client: "Client", item: Object) -> Told:
-    return Told([], [*receivers.story(item), *_spec(item)], NOTHING)
+def _describe_receiver(client: "Client", item: Object) -> Details:
+    return Details([], [*receivers.describe_deliveries(item), *_spec(item)], NOTHING)
 
 
-def _tell_task(client: "Client", item: Object) -> Told:
-    return Told(machines.task_facts(item), machines.steps(item))
+def _describe_task(client: "Client", item: Object) -> Details:
+    return Details(machines.task_facts(item), machines.steps(item))
 
 
-def _tell_spare(client: "Client", item: Object) -> Told:
-    return Told(machines.spare_facts(item), [*machines.spare_machines(item), *machines.steps(item)])
+def _describe_spare(client: "Client", item: Object) -> Details:
+    return Details(machines.spare_facts(item), [*machines.spare_machines(item), *machines.steps(item)])
 
 
-def _tell_log_sink(client: "Client", item: Object) -> Told:
+def _describe_log_sink(client: "Client", item: Object) -> Details:
     nodes, _ = client.list("nodes", {})
-    return Told([], [*log_sinks.story(item, nodes), *_spec(item)], NOTHING)
+    return Details([], [*log_sinks.describe_health(item, nodes), *_spec(item)], NOTHING)
 
 
-_STORIES: dict[str, Callable[["Client", Object], Told]] = {
-    find_kind("workload").name: _tell_workload,
-    find_kind("instance").name: _tell_instance,
-    find_kind("release").name: _tell_release,
-    find_kind("node").name: _tell_node,
-    find_kind("volume").name: _tell_volume,
-    find_kind("node-pool").name: _tell_pool,
-    find_kind("webhook").name: _tell_receiver,
-    find_kind("event-bus").name: _tell_receiver,
-    find_kind("log-sink").name: _tell_log_sink,
-    find_kind("task").name: _tell_task,
-    find_kind("spare").name: _tell_spare,
+_DETAILS: dict[str, Callable[["Client", Object], Details]] = {
+    find_kind("workload").name: _describe_workload,
+    find_kind("instance").name: _describe_instance,
+    find_kind("release").name: _describe_release,
+    find_kind("node").name: _describe_node,
+    find_kind("volume").name: _describe_volume,
+    find_kind("node-pool").name: _describe_pool,
+    find_kind("webhook").name: _describe_receiver,
+    find_kind("event-bus").name: _describe_receiver,
+    find_kind("log-sink").name: _describe_log_sink,
+    find_kind("task").name: _describe_task,
+    find_kind("spare").name: _describe_spare,
 }

@@ -1,4 +1,4 @@
-"""`mandor doctor`: what is wrong with the cluster, and what to do about it."""
+"""`mandor doctor`: checks the cluster for problems."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,11 +25,11 @@ MARKS = {Level.OK: ("ok     ", "green"), Level.WARNING: ("warning", "yellow"), L
 @output_option("text", "json", "yaml")
 @connected
 def doctor_command(client: "Client", output: str) -> int:
-    """Examine the cluster, and tell what to do.
+    """Check the cluster for problems, each with the next step.
 
-    Servers and their store, leaders, clocks, certificates, versions, nodes, engines, tokens, waiting work. It changes
-    nothing. 1 is returned if there is a problem; warnings alone return 0. What you may not see is not
-    examined.
+    Checks servers and their store, leaders, clocks, certificates, versions, nodes, engines, tokens and pending
+    instances. It changes nothing. The exit status is 1 if there is a problem, 0 with warnings only. Objects that you
+    may not read are not checked.
     """
     found = list(_examine(client))
     if output != "text":
@@ -58,7 +58,7 @@ def _examine(client: "Client") -> Iterator[Finding]:
     for _, findings in servers:
         yield from findings
     if all(any(each.level is Level.PROBLEM for each in findings) for _, findings in servers):
-        return  # Nobody can be asked for the rest.
+        return  # No server can answer the rest.
     version = str(client.read("/v1")["version"])
     looks: list[tuple[str, Callable[[list[dict[str, Any]]], Iterator[Finding]]]] = [
         ("servers", checkup.of_servers),
@@ -76,10 +76,10 @@ def _examine(client: "Client") -> Iterator[Finding]:
         try:
             items, _ = client.list(plural)
         except Forbidden:
-            yield Finding(Level.OK, plural, "not examined: you may not see them")
+            yield Finding(Level.OK, plural, "not checked: you may not read them")
             continue
         except NotFound:
-            yield Finding(Level.OK, plural, f"not examined: a server of version {version} does not know them")
+            yield Finding(Level.OK, plural, f"not checked: a server with version {version} does not support them")
             continue
         yield from look(items)
 
@@ -89,8 +89,8 @@ def _of_server(client: "Client", server: "Server") -> Iterator[Finding]:
         health = client.examine(server, "/readyz")
         about = client.examine(server, "/v1").body
     except Unavailable as error:
-        do = "is it running, and is its store? see its log"
-        yield Finding(Level.PROBLEM, f"server {server}", f"it cannot serve: {error.message}", do)
+        do = "check that it and its store are running; see its log"
+        yield Finding(Level.PROBLEM, f"server {server}", f"cannot serve: {error.message}", do)
     except MandorError as error:
         yield Finding(Level.PROBLEM, f"server {server}", error.message, error.hint or "")
     else:
@@ -98,7 +98,7 @@ def _of_server(client: "Client", server: "Server") -> Iterator[Finding]:
 
 
 def _renewed(client: "Client", leases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The leases once each has had time to be renewed, or has been."""
+    """Return the leases after every held lease was renewed, or had time to be."""
     was = {each["meta"]["name"]: each["spec"].get("renewals", 0) for each in leases}
     until = time.monotonic() + max((each["spec"].get("seconds", 0.0) for each in leases), default=0.0)
     while True:

@@ -1,4 +1,4 @@
-"""`mandor drain`: empties nodes, and tells how far that is."""
+"""`mandor drain`: moves all instances off nodes, and shows the progress."""
 
 import time
 from collections.abc import Sequence
@@ -19,11 +19,17 @@ PAUSE_SECONDS = 0.5
 
 @click.command("drain")
 @node_argument
-@click.option("--deadline", metavar="TIME", help="So long batches may run on to their end; then they begin elsewhere.")
-@click.option("--force", is_flag=True, help="At the deadline (at once without one) stop what is left; ask no budget.")
-@click.option("--cancel", is_flag=True, help="End the drain: what is there stays, and new work comes.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the nodes are empty.")
-@click.option("--timeout", metavar="TIME", help="Wait so long at most; the drain goes on.")
+@click.option(
+    "--deadline", metavar="TIME", help="Time that batches may continue; then they are restarted on other nodes."
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Stop remaining instances at the deadline, or at once without one, ignoring disruption budgets.",
+)
+@click.option("--cancel", is_flag=True, help="Stop the drain; remaining instances stay, and the node is reopened.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the nodes are empty.")
+@click.option("--timeout", metavar="TIME", help="Maximum time to wait; the drain continues afterwards.")
 @connected
 def drain_command(
     client: "Client",
@@ -34,16 +40,16 @@ def drain_command(
     wait: bool,
     timeout: str | None,
 ) -> None:
-    """Empty nodes: everything there goes elsewhere.
+    """Move all instances off nodes.
 
-    Nothing new goes to the nodes. Another instance starts elsewhere before the one there stops, and never more of a
-    workload are missing than its `disruption` budget allows. Batches run on to their end. Data does not move: what has
-    a volume there stays, unless it is forced.
+    No new instances are placed on the nodes. Each instance is replaced on another node before it stops, within the
+    `disruption` budget of its workload. Batches run to their end. Volumes are not moved: instances with a local volume
+    stay, unless --force is given.
 
-    The nodes stay empty until `mandor uncordon`, or --cancel. `mandor plan drain NODE` rehearses it.
+    The nodes stay closed until `mandor uncordon`, or --cancel. `mandor plan drain NODE` previews a drain.
     """
     if cancel and (deadline or force):
-        raise click.UsageError("--cancel takes neither --deadline nor --force")
+        raise click.UsageError("--cancel cannot be combined with --deadline or --force")
     limit = None if deadline is None else seconds(deadline, "--deadline")
     patience = None if timeout is None else seconds(timeout)
     found = [node["meta"]["name"] for node in get_nodes(client, names)]
@@ -53,12 +59,12 @@ def drain_command(
     order: dict[str, Any] = {"deadline": None if limit is None else str(deadline), "force": force}
     for name in found:
         client.patch("nodes", name, {"spec": {"drain": order}})
-        click.echo(f"node {name} is drained: nothing new goes there", err=wait)
+        click.echo(f"node {name} is draining; no new instances are placed on it", err=wait)
     if wait:
         try:
             _wait(client, found, patience)
         except KeyboardInterrupt:
-            click.echo(f"the drain goes on; `mandor drain {' '.join(found)} --cancel` ends it", err=True)
+            click.echo(f"the drain continues; stop it with `mandor drain {' '.join(found)} --cancel`", err=True)
             raise
 
 
@@ -66,16 +72,14 @@ def _cancel(client: "Client", names: Sequence[str]) -> None:
     for node in get_nodes(client, names):
         name, spec = node["meta"]["name"], node["spec"]
         if "drain" not in spec:
-            click.echo(f"node {name} is not drained")
+            click.echo(f"node {name} is not being drained")
             continue
         client.patch("nodes", name, {"spec": {"drain": None}})
-        click.echo(
-            f"node {name}: its drain has ended; it {'stays cordoned' if spec.get('cordoned') else 'takes new work'}"
-        )
+        click.echo(f"node {name}: drain cancelled; it {'stays cordoned' if spec.get('cordoned') else 'is reopened'}")
 
 
 def _wait(client: "Client", names: Sequence[str], patience: float | None) -> None:
-    """Until all are empty; what changes on the way is told."""
+    """Wait until all nodes are empty, and print the progress."""
     end = None if patience is None else time.monotonic() + patience
     said: dict[str, str] = {}
     with Progress("waiting") as progress:
@@ -83,7 +87,7 @@ def _wait(client: "Client", names: Sequence[str], patience: float | None) -> Non
             while True:
                 node = client.get("nodes", name)
                 if "drain" not in node["spec"]:
-                    raise Invalid(f"the drain of {name} was cancelled")
+                    raise Invalid(f"the drain of node {name} was cancelled")
                 status = _status(node)
                 text = f"{name}: {shown(status)}"
                 if said.get(name) != text:
@@ -91,32 +95,32 @@ def _wait(client: "Client", names: Sequence[str], patience: float | None) -> Non
                     said[name] = progress.text = text
                 if status and status["phase"] == "Drained":
                     break
-                if status and status["phase"] == "Late" and not _still_moves(node):
+                if status and status["phase"] == "Late" and not _is_moving(node):
                     raise MandorError(
                         f"{text}, and its deadline has passed",
-                        hint="it goes on as soon as it can; `--force` asks nobody, `--cancel` ends it",
+                        hint="the drain continues; `--force` ignores disruption budgets, `--cancel` stops it",
                     )
                 if end is not None and time.monotonic() > end:
-                    raise Unavailable(f"gave up waiting: {text}", hint="the drain goes on; `--cancel` ends it")
+                    raise Unavailable(f"timed out: {text}", hint="the drain continues; `--cancel` stops it")
                 time.sleep(PAUSE_SECONDS)
 
 
 def _status(node: dict[str, Any]) -> dict[str, Any] | None:
-    """Of this order, not of one before it."""
+    """Return the status of this drain; None if it still describes an earlier one."""
     found: dict[str, Any] | None = node["status"].get("drain")
     return found if found and found["since"] == node["spec"]["drain"].get("since", found["since"]) else None
 
 
-def _still_moves(node: dict[str, Any]) -> bool:
+def _is_moving(node: dict[str, Any]) -> bool:
     return bool(node["status"]["drain"].get("moving")) or node["spec"]["drain"].get("force", False)
 
 
 def shown(status: dict[str, Any] | None) -> str:
-    """`3 of 20 have left, 2 on their way; 15 of default/web: …`"""
+    """Summarize the progress: `3 of 20 moved, 2 moving; 15 of default/web: …`."""
     if status is None:
-        return "not begun yet"
+        return "not started yet"
     total, left, moving = (status.get(key, 0) for key in ("total", "left", "moving"))
     if status["phase"] == "Drained":
-        return f"empty, {total} have left" if total else "empty"
-    words = f"{total - left} of {total} have left" + (f", {moving} on their way" if moving else "")
+        return f"empty, {total} moved" if total else "empty"
+    words = f"{total - left} of {total} moved" + (f", {moving} moving" if moving else "")
     return "; ".join([words, *status.get("waiting", ())])

@@ -1,4 +1,4 @@
-"""`mandor events`: what happened and why, or who changed what."""
+"""`mandor events`: events about objects, or audit records."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 @click.command("events")
-@click.option("--for", "about", metavar="KIND/NAME", help="Only what is about this object.")
-@click.option("--audit", is_flag=True, help="Who changed what, instead.")
-@click.option("-w", "--watch", is_flag=True, help="Go on and show every new one.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N.")
+@click.option("--for", "about", metavar="KIND/NAME", help="Only events about this object.")
+@click.option("--audit", is_flag=True, help="Show audit records instead.")
+@click.option("-w", "--watch", is_flag=True, help="Continue and show new events.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N events.")
 @namespace_option
 @all_namespaces_option
 @output_option("table", "wide", "json", "yaml")
@@ -33,10 +33,10 @@ def events_command(
     all_namespaces: bool,
     output: str,
 ) -> None:
-    """Show what happened, and why; the newest comes last."""
+    """Show events, the newest last."""
     kind = find_kind("audit" if audit else "event")
     wanted = full_name(about, namespace) if about else None
-    # Events about nodes live in no namespace; a namespace is asked for by what they are about.
+    # Events about nodes have no namespace; a namespace is requested according to the object.
     here = None if all_namespaces or audit or (wanted and "/" not in wanted) else namespace
     query = {"namespace": here}
     if watch:
@@ -51,12 +51,12 @@ def events_command(
 
 
 def _named(item: dict[str, Any]) -> set[str]:
-    """The objects that an event or an audit record is about."""
+    """Return the objects that an event or an audit record is about."""
     return {item["spec"]["about"], *(each["about"] for each in item["spec"].get("entries", ()))}
 
 
 def _of_the_cluster(client: "Client") -> list[dict[str, Any]]:
-    """Events about nodes and the like, which belong to no namespace."""
+    """List events about cluster-wide objects such as nodes."""
     items, _ = client.list("events", {})
     return [item for item in items if not item["meta"].get("namespace")]
 
@@ -67,7 +67,7 @@ def events_about(client: "Client", wanted: Collection[str], namespace: str | Non
 
 
 def full_name(about: str, namespace: str) -> str:
-    """`instance/web-0` as events name it: `instance default/web-0`."""
+    """Return the object as events name it: `instance/web-0` is `instance default/web-0`."""
     word, slash, name = about.partition("/")
     if not slash or not name:
         raise click.UsageError(f"--for takes KIND/NAME, not {about!r}")

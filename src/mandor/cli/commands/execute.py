@@ -1,4 +1,4 @@
-"""`mandor exec`: a command inside an instance, with this terminal."""
+"""`mandor exec`: runs a command inside an instance, connected to this terminal."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mandor.cli.line import END, RESIZE, STDERR, STDIN, STDOUT, connect_line, told_at_end
+from mandor.cli.line import END, RESIZE, STDERR, STDIN, STDOUT, connect_line, read_result
 from mandor.cli.options import complete_names, connected, namespace_option
 from mandor.errors import Unavailable
 
@@ -25,9 +25,9 @@ BLOCK = 32 << 10
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-i", "--stdin", is_flag=True, help="Pass on standard input.")
-@click.option("-t", "--tty", is_flag=True, help="Give it a terminal.")
-@click.option("--task", help="Which task, where there are several.")
+@click.option("-i", "--stdin", is_flag=True, help="Pass standard input to the command.")
+@click.option("-t", "--tty", is_flag=True, help="Allocate a terminal.")
+@click.option("--task", help="Task, if the instance has several.")
 @namespace_option
 @click.argument("name", shell_complete=complete_names("instances"))
 @click.argument("command", metavar="[--] COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -37,17 +37,17 @@ def exec_command(
 ) -> int:
     """Run a command inside an instance.
 
-    Its exit status becomes ours. `mandor exec -it web-0 -- sh` gives a shell.
+    The exit status is that of the command. `mandor exec -it web-0 -- sh` opens a shell.
     """
     from mandor.cli.commands.logs import find_instance
 
     if command and command[0] == "--":
         command = command[1:]
     if not command:
-        raise click.UsageError("there is no command to run")
+        raise click.UsageError("give a command to run")
     terminal = tty and sys.stdin.isatty()
     if tty and not terminal:
-        click.echo("this is not a terminal, so none is given to the command", err=True)
+        click.echo("standard input is not a terminal; --tty is ignored", err=True)
     name = find_instance(client, name.removeprefix("instance/"), namespace)
     size = _size()
     query = {
@@ -63,7 +63,7 @@ def exec_command(
 
 
 class Session:
-    """This process's ends joined to the command's, until it ends."""
+    """Connects this process's streams to those of the command, until it ends."""
 
     def __init__(self, socket: "ClientConnection", *, stdin: bool, terminal: bool, size: dict[str, int]) -> None:
         self._socket = socket
@@ -87,7 +87,7 @@ class Session:
             try:
                 frame = self._socket.recv()
             except ConnectionClosed as error:
-                raise Unavailable("the connection ended before the command did") from error
+                raise Unavailable("the connection was lost before the command ended") from error
             if not isinstance(frame, bytes) or not frame:
                 continue
             if frame[0] == END:
@@ -117,10 +117,10 @@ class Session:
         if not self._terminal:
             yield
             return
-        # A thread sends: a handler could interrupt itself in the middle of sending, and would wait for itself.
+        # A thread sends, because a signal handler could interrupt itself while sending and deadlock.
         changed: SimpleQueue[bool] = SimpleQueue()
         before = signal.signal(signal.SIGWINCH, lambda *_: changed.put(True))
-        changed.put(True)  # it may have changed since the command was asked for
+        changed.put(True)  # the size may have changed since the request
         threading.Thread(target=self._send_sizes, args=[changed], daemon=True).start()
         try:
             yield
@@ -137,8 +137,8 @@ class Session:
 
 
 def _ending(data: bytes) -> int:
-    """The command's exit status; what went wrong before there was one is raised."""
-    code = told_at_end(data).get("code")
+    """Return the command's exit status; raises errors that occurred before it started."""
+    code = read_result(data).get("code")
     return code if isinstance(code, int) else 1
 
 
@@ -152,14 +152,14 @@ def _size() -> dict[str, int]:
 
 @contextlib.contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Every key goes to the command, Ctrl-C too; the terminal is put back whatever happens."""
+    """Pass every key to the command, including Ctrl-C; the terminal is restored in any case."""
     import termios
     import tty
 
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     try:
-        tty.setraw(fd, termios.TCSADRAIN)  # what was typed ahead is kept
+        tty.setraw(fd, termios.TCSADRAIN)  # keep pending input
         yield
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)

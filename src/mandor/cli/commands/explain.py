@@ -1,10 +1,10 @@
-"""`mandor explain`: why an instance has no node, or the one it has."""
+"""`mandor explain`: explains the placement of an instance."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mandor.cli.explaining import Terminal, tell
+from mandor.cli.explaining import Terminal, write_explanation
 from mandor.cli.options import complete_names, connected, namespace_option, output_option
 from mandor.cli.output import show_data
 from mandor.errors import NotFound
@@ -31,22 +31,22 @@ KINDS = {
     shell_complete=complete_names("instances"),
 )
 @namespace_option
-@click.option("--nodes", is_flag=True, help="Also tell what was said of each node.")
+@click.option("--nodes", is_flag=True, help="Also show the result for each node.")
 @output_option("text", "json", "yaml")
 @connected
 def explain_command(client: "Client", words: tuple[str, ...], namespace: str, nodes: bool, output: str) -> None:
-    """Tell why an instance has no node, or the one it has.
+    """Explain why an instance is pending, or why it is on its node.
 
-    For a pending instance: who said no and to how many nodes, and the smallest change that would let it run; each
-    proposed change was tried on a copy of the cluster. For a placed one: how the best nodes compare as things stand
-    now, and what has changed since it was decided. NAME is an instance, or a workload, of which one instance of
-    each kind is explained. A task that asked for a machine is explained by the claim that holds room for it.
+    For a pending instance: the reasons with the number of rejected nodes, and the smallest change that would let it
+    run; each proposed change was tried on a copy of the cluster. For a placed one: the current scores of the best
+    nodes, and what has changed since the decision. NAME is an instance, or a workload, of which one instance of each
+    kind is explained. A VM request (`task`) is explained by the claim that holds resources for it.
     """
     answer = ask(client, words, {"namespace": namespace, "nodes": nodes or None})
     if output != "text":
         show_data(answer, output)
         return
-    tell(answer, Terminal())
+    write_explanation(answer, Terminal())
 
 
 def ask(client: "Client", words: tuple[str, ...], query: dict[str, Any]) -> dict[str, Any]:
@@ -69,29 +69,29 @@ def ask(client: "Client", words: tuple[str, ...], query: dict[str, Any]) -> dict
         names = [item["meta"]["name"] for plural in plurals for item in client.list(plural, here)[0]]
         hint = did_you_mean(name, names)
         raise NotFound(
-            f"there is neither an instance nor a workload called {name} in the namespace {query['namespace']}",
-            hint=hint if hint.startswith("did") else "`mandor get instances` shows them all",
+            f"no instance or workload {name} in the namespace {query['namespace']}",
+            hint=hint if hint.startswith("did") else "list them with `mandor get instances`",
         ) from None
 
 
 def _ask_task(client: "Client", name: str, query: dict[str, Any]) -> dict[str, Any]:
-    """What holds room for it is an instance like others; one that waits for its next try, or has ended, has none."""
-    story: dict[str, Any] = client.read(f"/schedule/{name}", {"namespace": query["namespace"]})
+    """Explain the claim of a VM request. A request that waits for its next attempt, or has ended, has no claim."""
+    request: dict[str, Any] = client.read(f"/schedule/{name}", {"namespace": query["namespace"]})
     try:
         return client.read(f"/v1/explain/instances/vm-{name}", query)
     except NotFound:
-        why = story["history"][-1].get("why", "")
+        why = request["hirequest"][-1].get("why", "")
         raise NotFound(
-            f"nothing is held for task {name}, which is {story['state']}" + (f": {why}" if why else ""),
-            hint=f"`mandor describe task {name}` tells its story",
+            f"no resources are held for task {name}, which is {request['state']}" + (f": {why}" if why else ""),
+            hint=f"see `mandor describe task {name}`",
         ) from None
 
 
 def _split(words: tuple[str, ...]) -> tuple[str, str]:
-    """The kind, if it is named, and the name: `web-0`, `instance web-0` or `instance/web-0`."""
+    """Split into kind, if given, and name: `web-0`, `instance web-0` or `instance/web-0`."""
     if len(words) == 1:
         kind, slash, name = words[0].partition("/")
         words = (kind, name) if slash else ("", kind)
     if len(words) != 2 or not words[1] or (words[0] and words[0] not in KINDS):
-        raise click.UsageError("name one instance, one workload or one task")
+        raise click.UsageError("give the name of one instance, workload or task")
     return KINDS.get(words[0], ""), words[1]

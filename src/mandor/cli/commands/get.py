@@ -1,4 +1,4 @@
-"""`mandor get`: objects in a table, or as data; once, or as they change."""
+"""`mandor get`: objects in a table or as data, once or continuously."""
 
 import json
 import sys
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from mandor.client.sync import Client
 
 PATIENCE_SECONDS = 60.0
-"""A watch waits so long for a server that does not answer."""
+"""Seconds that a watch waits for a server that does not respond."""
 
 
 @click.command("get")
 @click.argument("words", metavar="KIND [NAME]...", nargs=-1, required=True, shell_complete=complete_kind_or_name)
 @namespace_option
 @all_namespaces_option
-@click.option("-l", "--labels", metavar="SELECTOR", default="", help="Only with these labels: app=web,tier!=db.")
+@click.option("-l", "--labels", metavar="SELECTOR", default="", help="Label selector: app=web,tier!=db.")
 @click.option("--node", help="Only objects that belong to this node.")
-@click.option("-w", "--watch", is_flag=True, help="Go on and show every change.")
+@click.option("-w", "--watch", is_flag=True, help="Continue and show changes.")
 @output_option()
 @connected
 def get_command(
@@ -49,8 +49,8 @@ def get_command(
     """Show objects, in a table or as JSON or YAML.
 
     KIND is workload, instance, node, release, namespace, decision, event, audit, token, lease … in singular,
-    plural or short (wl, inst, no, ns). One NAME gives one object, several or none give a list. With --watch, `-o json`
-    gives one change a line: {"revision", "before", "after"}.
+    plural or short form (wl, inst, no, ns). One NAME prints one object, several or none print a list. With --watch,
+    `-o json` prints one change per line: {"revision", "before", "after"}.
     """
     kind, names = split_names(words)
     here = None if all_namespaces or not kind.namespaced else namespace
@@ -60,7 +60,7 @@ def get_command(
         return
     if names and not all_namespaces:
         if labels or node:
-            raise click.UsageError("a NAME and -l or --node exclude each other")
+            raise click.UsageError("NAME cannot be combined with -l or --node")
         items = [get_one(client, kind, name, here) for name in names]
         if len(items) == 1 and output in {"json", "yaml"}:
             show_data(ordered(items[0]), output)
@@ -72,7 +72,7 @@ def get_command(
 
 
 def get_one(client: "Client", kind: Kind, name: str, namespace: str | None) -> dict[str, Any]:
-    """The object; one that is not there gets a near name as its hint."""
+    """Return the object; the hint of the error suggests a similar name if there is none."""
     from mandor.errors import NotFound
 
     try:
@@ -94,7 +94,7 @@ def show(items: list[dict[str, Any]], kind: Kind, output: str, *, namespaces: bo
             click.echo(f"{kind.name}/{item['meta']['name']}")
         return
     if not items:
-        click.echo(f"there are no {kind.plural} here", err=True)
+        click.echo(f"no {kind.plural} found", err=True)
         return
     shown = tables.columns(kind.name, wide=output == "wide", namespace=namespaces)
     show_table([column.title for column in shown], [tables.row(shown, item) for item in items])
@@ -122,16 +122,16 @@ def _watch(
             if not sizes:
                 sizes = [max(pair) + 2 for pair in zip(widths([titles]), widths([cells]), strict=True)]
                 click.echo(aligned([titles], sizes)[0])
-            gone = "" if change["after"] else "  (gone)"
+            gone = "" if change["after"] else "  (deleted)"
             click.echo(aligned([cells], sizes)[0] + gone)
         sys.stdout.flush()
 
 
 def changes(client: "Client", kind: Kind, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What is there now, then each change, for ever; a watch that breaks off is taken up again."""
+    """Yield the current objects, then every change; a lost watch is resumed."""
     known: dict[tuple[str, str], int] = {}
     since: int | None = None
-    heard = time.monotonic()
+    received_at = time.monotonic()
     while True:
         try:
             if since is None:
@@ -142,12 +142,12 @@ def changes(client: "Client", kind: Kind, query: dict[str, Any]) -> Iterator[dic
                         known[key] = item["meta"]["version"]
                         yield {"revision": since, "before": None, "after": item}
             for change in client.watch(kind.name, since=since, query=query):
-                since, heard = change["revision"], time.monotonic()
+                since, received_at = change["revision"], time.monotonic()
                 if change.get("before") or change.get("after"):
                     yield {"revision": since, "before": change.get("before"), "after": change.get("after")}
         except Expired:
             since = None
         except Unavailable:
-            if since is None or time.monotonic() - heard > PATIENCE_SECONDS:
+            if since is None or time.monotonic() - received_at > PATIENCE_SECONDS:
                 raise
         time.sleep(0.5)  # the server is restarting, or the watch fell behind

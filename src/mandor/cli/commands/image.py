@@ -1,4 +1,4 @@
-"""`mandor image`: images without a registry, and which node has what."""
+"""`mandor image`: loads images without a registry, and lists images of nodes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,18 +19,20 @@ NODES_SHOWN = 4
 
 @click.group("image")
 def image_command() -> None:
-    """Load images into nodes, and list what they have."""
+    """Load images into nodes, and list their images."""
 
 
 @image_command.command("load")
 @click.argument("files", metavar="FILE [ROOTFS]", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--node", "nodes", multiple=True, shell_complete=complete_names("nodes"), help="To this node.")
-@click.option("--pool", "pools", multiple=True, help="To all nodes of this pool.")
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="To the nodes that have this label.")
-@click.option("--all", "everywhere", is_flag=True, help="To every node.")
-@click.option("--engine", help="Only into this engine; absent: into every one that takes it.")
-@click.option("--name", "names", multiple=True, help="A name for it, besides those that the file has.")
-@click.option("--parallel", type=click.IntRange(1, 64), default=4, show_default=True, help="Nodes at the same time.")
+@click.option("--node", "nodes", multiple=True, shell_complete=complete_names("nodes"), help="Load into this node.")
+@click.option("--pool", "pools", multiple=True, help="Load into all nodes of this pool.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Load into the nodes with this label.")
+@click.option("--all", "everywhere", is_flag=True, help="Load into all nodes.")
+@click.option("--engine", help="Engine to load into.  [default: all that support the format]")
+@click.option("--name", "names", multiple=True, help="Additional name of the image.")
+@click.option(
+    "--parallel", type=click.IntRange(1, 64), default=4, show_default=True, help="Number of nodes to load in parallel."
+)
 @output_option("table", "json", "yaml")
 @connected
 def load(
@@ -45,11 +47,11 @@ def load(
     parallel: int,
     output: str,
 ) -> int:
-    """Load an image from a file into engines of nodes: no registry is needed.
+    """Load an image from a file into nodes, without a registry.
 
-    FILE is an archive of `docker save`, `podman save` or `skopeo copy` (docker or OCI layout), or an image of Incus,
-    whose metadata and root file system may be two files. A cluster of one node needs no choice. What is there already
-    is not sent again, so the same command can be repeated after a failure.
+    FILE is an archive of `docker save`, `podman save` or `skopeo copy` (docker or OCI layout), or an Incus image, whose
+    metadata and root file system may be two files. In a cluster with one node, no node needs to be selected. Images
+    that are already present are not sent again, so the command can be repeated after a failure.
 
     \b
     mandor image load web.tar --all
@@ -69,10 +71,10 @@ def load(
     _show(source, outcomes, output)
     failed = sum(each.failed for each in outcomes)
     if failed:
-        click.echo(f"{failed} of {len(chosen)} nodes do not have it; the same command tries again", err=True)
+        click.echo(f"loading failed on {failed} of {len(chosen)} nodes; repeat the command to retry", err=True)
     elif all(each.skipped for each in outcomes):
         raise NotFound(
-            f"none of the nodes has an engine that takes it ({source.image.kind})",
+            f"no selected node has an engine that supports the format {source.image.kind}",
             hint="`mandor describe node NAME` shows a node's engines",
         )
     return 1 if failed else 0
@@ -86,27 +88,27 @@ def choose(
     *,
     everywhere: bool,
 ) -> list[dict[str, Any]]:
-    """The nodes that were meant: those that were named, and those of these pools that have all these labels."""
+    """Return the selected nodes: those named, and those of these pools with all these labels."""
     by_name = {node["meta"]["name"]: node for node in found}
     wanted = dict(_label(each) for each in labels)
     if not (nodes or pools or labels or everywhere):
         if not found:
-            raise NotFound("there are no nodes yet", hint="`mandor agent` makes a machine one")
+            raise NotFound("there are no nodes", hint="start `mandor agent` on a machine")
         if len(found) == 1:
             return found
-        raise click.UsageError(f"there are {len(found)} nodes: choose with --node, --pool, --label or --all")
+        raise click.UsageError(f"there are {len(found)} nodes: select some with --node, --pool, --label or --all")
     for name in nodes:
         if name not in by_name:
             from mandor.lib.words import did_you_mean
 
-            raise NotFound(f"there is no node {name}", hint=did_you_mean(name, by_name))
+            raise NotFound(f"no node {name}", hint=did_you_mean(name, by_name))
     chosen = [
         node
         for name, node in sorted(by_name.items())
         if name in nodes or ((everywhere or pools or wanted) and _fits(node, pools, wanted))
     ]
     if not chosen:
-        raise NotFound("no node is like that", hint="`mandor get nodes -o wide` shows pools and labels")
+        raise NotFound("no node matches", hint="`mandor get nodes -o wide` shows pools and labels")
     return chosen
 
 
@@ -126,7 +128,9 @@ def _label(text: str) -> tuple[str, str]:
 def _unable(
     node: dict[str, Any], source: "ImageSource", engine: str | None, named: tuple[str, ...]
 ) -> "Outcome | None":
-    """A node that cannot have it is left out, unless it was named: then its agent says why."""
+    """Return a skipped outcome for a node without a suitable engine, unless the node was named: then its agent
+    reports the reason.
+    """
     from mandor.cli.image_load import Outcome
 
     name = node["meta"]["name"]
@@ -136,7 +140,7 @@ def _unable(
     ]
     if able or name in named:
         return None
-    return Outcome(name, engine or "-", "skipped", "no engine there takes it")
+    return Outcome(name, engine or "-", "skipped", "no engine supports the format")
 
 
 def _show(source: "ImageSource", outcomes: "list[Outcome]", output: str) -> None:
@@ -149,11 +153,13 @@ def _show(source: "ImageSource", outcomes: "list[Outcome]", output: str) -> None
 
 
 @image_command.command("list")
-@click.option("--node", "nodes", multiple=True, shell_complete=complete_names("nodes"), help="Only what this one has.")
+@click.option(
+    "--node", "nodes", multiple=True, shell_complete=complete_names("nodes"), help="Only images of this node."
+)
 @output_option("table", "json", "yaml")
 @connected
 def list_images(client: "Client", nodes: tuple[str, ...], output: str) -> None:
-    """List the images that nodes have, as their engines tell; each with its size and its nodes."""
+    """List the images on nodes, with their sizes."""
     found, _ = client.list("nodes")
     if nodes:
         found = choose(found, nodes, (), (), everywhere=False)

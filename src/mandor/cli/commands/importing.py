@@ -1,8 +1,8 @@
-"""`mandor import`: the manifests that files of other tools stand for."""
+"""`mandor import`: converts files of other tools to manifests."""
 
 import click
 
-from mandor.cli.importing import Choice, import_options, tell, warn_of_values
+from mandor.cli.importing import Choice, import_options, show_report, warn_of_values
 from mandor.cli.output import show_json
 
 
@@ -10,14 +10,14 @@ from mandor.cli.output import show_json
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @import_options
 @click.option(
-    "-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True, help="How to print them."
+    "-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True, help="Output format."
 )
 def import_command(files: tuple[str, ...], output: str, choice: Choice) -> None:
-    """Print the manifests that files of other tools stand for.
+    """Convert files of other tools to manifests.
 
-    The manifests go to stdout. Every key that has no place in them, or only nearly the same one, is told on stderr,
-    with its file and line; --strict makes that a failure. What `mandor apply` would refuse is a failure at any rate.
-    Secrets are printed with their values, and it is told.
+    The manifests are written to stdout. Keys that are not imported, or only approximately, are listed on stderr with
+    file and line; --strict makes them an error. Manifests that `mandor apply` would reject are always an error.
+    Secrets are printed with their values, with a warning.
     """
     from mandor.cli.commands.manifest import read_files
     from mandor.importers.base import Source
@@ -27,11 +27,13 @@ def import_command(files: tuple[str, ...], output: str, choice: Choice) -> None:
 
     sources = [Source(each["name"], each["text"]) for each in read_files(files)]
     imported = import_files(sources, choice.options(), choice.format)
-    tell(imported.report, strict=choice.strict)
+    show_report(imported.report, strict=choice.strict)
     warn_of_values(imported)
     manifests = [each.manifest for each in imported.made]
     if output == "json":
         show_json({"items": manifests})
     else:
         click.echo("---\n".join(dump(each) for each in manifests), nl=False)
-    Mixed((), imported).load()  # What `mandor apply` would refuse is told with its place in the file.
+    Mixed(
+        (), imported
+    ).load()  # Errors that `mandor apply` would report are shown with their position in the original file.

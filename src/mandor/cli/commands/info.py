@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("version")
 @output_option("text", "json", "yaml")
-@click.option("--client", "only_client", is_flag=True, help="Ask no server.")
+@click.option("--client", "only_client", is_flag=True, help="Do not contact a server.")
 @connected
 def version_command(client: "Client", output: str, only_client: bool) -> None:
     """Show the versions of this program and of the cluster."""
@@ -35,7 +35,7 @@ def version_command(client: "Client", output: str, only_client: bool) -> None:
         cluster = server["cluster"]
         click.echo(f"server {server['version']}, cluster {cluster['id']}, epoch {cluster.get('epoch', 1)}")
     elif problem:
-        click.echo(f"server unknown: {problem}", err=True)
+        click.echo(f"server version unknown: {problem}", err=True)
 
 
 @click.command("schema")

@@ -1,4 +1,4 @@
-"""`mandor login` and `mandor logout`: an identity from an OpenID provider."""
+"""`mandor login` and `mandor logout`: authentication with an OpenID provider."""
 
 import contextlib
 import time
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 @click.command("login")
-@click.option("--device", is_flag=True, help="Type a code on another machine: for terminals without a browser.")
-@click.option("--no-browser", is_flag=True, help="Print the URL and open nothing.")
-@click.option("--provider-ca", default="", metavar="FILE", help="Certificates to trust for the provider.")
+@click.option("--device", is_flag=True, help="Confirm a code on another machine, for terminals without a browser.")
+@click.option("--no-browser", is_flag=True, help="Print the URL instead of opening a browser.")
+@click.option("--provider-ca", default="", metavar="FILE", help="CA certificates for the provider.")
 @connected
 def login_command(client: "Client", device: bool, no_browser: bool, provider_ca: str) -> None:
     """Log in with the OpenID provider of the servers.
 
-    Later commands use this login.
+    The login is stored and used by later commands.
     """
     from mandor.client.login import Provider
     from mandor.client.logins import write_login
 
     about = client.read("/v1/login")
     if not about.get("issuer"):
-        raise Invalid("this cluster has no OpenID provider", hint="use a token: MANDOR_TOKEN, or --token")
+        raise Invalid("the cluster has no OpenID provider", hint="use a token (MANDOR_TOKEN or --token)")
     scopes = tuple(about.get("scopes", ())) or ("openid",)
     provider = Provider.find(about["issuer"], about["client_id"], scopes, provider_ca)
     shown = _print_url if no_browser else _open_url
@@ -38,16 +38,16 @@ def login_command(client: "Client", device: bool, no_browser: bool, provider_ca:
     client.token = tokens["id_token"]
     you = client.read("/v1/whoami")
     left = max(0, int(tokens["expires_at"] - time.time()))
-    renewed = "renewed by itself" if "refresh_token" in tokens else f"good for {left // 60} minutes"
+    renewed = "renewed automatically" if "refresh_token" in tokens else f"valid for {left // 60} minutes"
     click.echo(f"logged in as {you['identity']} ({you['role']}); the login is {renewed}")
     if not you["rules"]:
-        click.echo("no role binding names you or your groups yet: ask an admin for one", err=True)
+        click.echo("no role binding matches you or your groups; ask an admin to create one", err=True)
 
 
 @click.command("logout")
 @connected
 def logout_command(client: "Client") -> None:
-    """Forget the login for these servers.
+    """Delete the login for these servers.
 
     The refresh token is revoked at the provider.
     """
@@ -57,11 +57,11 @@ def logout_command(client: "Client") -> None:
     server = str(client.servers[0])
     login = read_login(server)
     if login is None:
-        click.echo(f"there is no login for {server}", err=True)
+        click.echo(f"no login for {server}", err=True)
         return
     write_login(server, None)
     if login.get("refresh_token"):
-        # Forgotten here in any case; a provider that is away lets the token run out.
+        # The login is deleted in any case; if the provider is unreachable, the token expires there.
         with contextlib.suppress(MandorError):
             provider = Provider.find(
                 login["issuer"], login["client_id"], tuple(login["scopes"]), login.get("provider_ca", "")
@@ -81,5 +81,5 @@ def _print_url(url: str) -> None:
 def _open_url(url: str) -> None:
     import webbrowser
 
-    click.echo(f"if no browser opens, open {url}", err=True)
+    click.echo(f"opening a browser; if none opens, visit {url}", err=True)
     webbrowser.open(url)

@@ -1,4 +1,4 @@
-"""`mandor logs`: what an instance writes."""
+"""`mandor logs`: the output of an instance."""
 
 import sys
 import time
@@ -17,11 +17,11 @@ BLOCK = 64 << 10
 
 @click.command("logs")
 @click.argument("name", shell_complete=complete_names("instances"))
-@click.option("-f", "--follow", is_flag=True, help="Go on with what it writes.")
-@click.option("-t", "--task", help="Which task, where there are several.")
+@click.option("-f", "--follow", is_flag=True, help="Continue and show new lines.")
+@click.option("-t", "--task", help="Task, if the instance has several.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
-@click.option("--since", metavar="DURATION", help="Only lines of the last 5m, 2h …")
-@click.option("--timestamps", is_flag=True, help="Put the time before each line.")
+@click.option("--since", metavar="DURATION", help="Only lines newer than this, for example 5m or 2h.")
+@click.option("--timestamps", is_flag=True, help="Prefix each line with its time.")
 @output_option("text", "json")
 @namespace_option
 @connected
@@ -36,9 +36,9 @@ def logs_command(
     output: str,
     namespace: str,
 ) -> None:
-    """Show what an instance writes.
+    """Show the logs of an instance.
 
-    NAME is an instance, or a workload that has only one. `-o json` gives {at, stream, text} lines.
+    NAME is an instance, or a workload with a single instance. `-o json` prints lines of {at, stream, text}.
     """
     start = time.time() - seconds(since, "--since") if since is not None else None
     name = find_instance(client, name.removeprefix("instance/"), namespace)
@@ -66,11 +66,11 @@ def _copy(client: "Client", name: str, query: dict[str, Any], accept: str, *, fo
     except BrokenPipeError:
         raise
     except (OSError, HTTPException) as error:
-        raise Unavailable(f"the log broke off: {str(error) or type(error).__name__}") from error
+        raise Unavailable(f"the log stream was interrupted: {str(error) or type(error).__name__}") from error
 
 
 def find_instance(client: "Client", name: str, namespace: str) -> str:
-    """The instance of that name, or the only one of the workload of that name."""
+    """Return the instance with this name, or the only instance of the workload with this name."""
     try:
         client.get("instances", name, namespace)
     except NotFound as error:
@@ -80,7 +80,7 @@ def find_instance(client: "Client", name: str, namespace: str) -> str:
             return str(own[0])
         if own:
             shown = ", ".join(own[:8]) + (" …" if len(own) > 8 else "")
-            raise Conflict(f"{name} has {len(own)} instances", hint=f"name one: {shown}") from None
+            raise Conflict(f"{name} has {len(own)} instances", hint=f"choose one: {shown}") from None
         from mandor.lib.words import did_you_mean
 
         near = did_you_mean(name, [item["meta"]["name"] for item in items])

@@ -1,4 +1,4 @@
-"""`mandor apply`, `diff`, `delete`: what manifests say, and what the cluster holds."""
+"""`mandor apply`, `mandor diff` and `mandor delete`."""
 
 import sys
 import time
@@ -29,17 +29,22 @@ CHANGES_SHOWN = 20
 PAUSE_SECONDS = 0.5
 
 file_option = click.option(
-    "-f", "--file", "files", metavar="FILE|DIR|-", multiple=True, help="A manifest, a folder of them, or - for stdin."
+    "-f",
+    "--file",
+    "files",
+    metavar="FILE|DIR|-",
+    multiple=True,
+    help="Manifest, directory of manifests, or - for stdin.",
 )
 
 
 @click.command("apply")
 @file_option
 @namespace_option
-@click.option("--dry-run", is_flag=True, help="Only tell what would change.")
-@click.option("--prune", is_flag=True, help="Delete workloads with --labels that the manifests do not name.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--prune", is_flag=True, help="Delete workloads that match --labels and are not in the manifests.")
 @click.option("-l", "--labels", metavar="SELECTOR", default="", help="With --prune: which workloads may be deleted.")
-@click.option("--wait", is_flag=True, help="Return when everything runs, or a batch has ended.")
+@click.option("--wait", is_flag=True, help="Wait until all instances are ready, or the batch has ended.")
 @timeout_option
 @import_options
 @output_option("text", "json", "yaml")
@@ -56,11 +61,11 @@ def apply_command(
     output: str,
     choice: Choice,
 ) -> None:
-    """Make the cluster hold what manifests say.
+    """Create or update objects from manifests.
 
-    Everything is checked before anything is changed; applying the same twice changes nothing. A folder gives its
-    .yaml, .yml, .json, .hcl and .nomad files, in order of their names. Files of other tools are taken as they are: see
-    `mandor import`.
+    All manifests are checked before anything is changed; applying the same manifests again changes nothing. In a
+    directory, all .yaml, .yml, .json, .hcl and .nomad files are applied in the order of their names. Files of other
+    tools are converted: see `mandor import`.
     """
     patience = seconds(timeout)
     query = {"namespace": namespace, "dry_run": dry_run or None, "prune": prune or None, "labels": labels}
@@ -76,7 +81,9 @@ def apply_command(
 @click.command("diff")
 @file_option
 @namespace_option
-@click.option("--prune", is_flag=True, help="Count workloads with --labels that the manifests do not name.")
+@click.option(
+    "--prune", is_flag=True, help="Include the deletion of workloads that match --labels and are not in the manifests."
+)
 @click.option("-l", "--labels", metavar="SELECTOR", default="", help="With --prune: which workloads may be deleted.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if there are differences.")
 @import_options
@@ -92,9 +99,9 @@ def diff_command(
     output: str,
     choice: Choice,
 ) -> int:
-    """Show what an apply would change.
+    """Show the differences that an apply would make.
 
-    The exit status is 0 with and without differences; --exit-code makes it 1 if there are any.
+    The exit status is 0; with --exit-code it is 1 if there are differences.
     """
     query: dict[str, Any] = {"namespace": namespace, "dry_run": True, "prune": prune or None, "labels": labels}
     query["format"] = AS_MANIFESTS
@@ -107,7 +114,7 @@ def diff_command(
 @click.argument("words", metavar="[KIND NAME...]", nargs=-1, shell_complete=complete_kind_or_name)
 @file_option
 @namespace_option
-@click.option("--wait", is_flag=True, help="Return when the instances have ended, and what they needed is gone, too.")
+@click.option("--wait", is_flag=True, help="Wait until the instances have ended and the objects they used are deleted.")
 @timeout_option
 @import_options
 @connected
@@ -122,27 +129,27 @@ def delete_command(
 ) -> None:
     """Delete objects, by name or by manifest.
 
-    A deleted workload's instances are stopped; a deleted instance is stopped, and its workload makes another.
+    Deleting a workload stops its instances. Deleting an instance stops it; its workload replaces it.
     """
     patience = seconds(timeout)
     if bool(words) == bool(files):
-        raise click.UsageError("name what to delete, KIND NAME, or give -f FILE")
+        raise click.UsageError("give KIND NAME, or -f FILE")
     if files:
         answer = _delete(client, as_manifests(read_files(files), choice), namespace, patience if wait else 0.0)
-        _show(answer, "text", missing="was not there")
+        _show(answer, "text", missing="not found")
         gone = _workloads(answer)
     else:
         kind, names = split_names(words)
         if not names:
-            raise click.UsageError(f"which {kind.name}? name at least one")
+            raise click.UsageError(f"give the name of at least one {kind.name}")
         from mandor.cli.commands.get import get_one
 
         here = namespace if kind.namespaced else None
         for name in names:
-            get_one(client, kind, name, here)  # a wrong name gets a near one, and nothing is deleted
+            get_one(client, kind, name, here)  # fails with a hint before anything is deleted
         for name in names:
             client.delete(kind.plural, name, here)
-            done = "told to stop" if kind.name == "instance" else "deleted"
+            done = "stopping" if kind.name == "instance" else "deleted"
             click.echo(f"{kind.name} {f'{here}/' if here else ''}{name} {done}")
         gone = [(namespace, name) for name in names] if kind.name == "workload" else []
     if wait:
@@ -152,7 +159,9 @@ def delete_command(
 
 
 def _delete(client: "Client", files: list[dict[str, str]], namespace: str, patience: float) -> dict[str, Any]:
-    """What others need goes last, such as their namespace: so long is waited for those who are still there."""
+    """Delete the objects of manifests. Objects in use, such as a namespace, are deleted last, after waiting for the
+    others to end.
+    """
     query = {"namespace": namespace, "format": AS_MANIFESTS}
     deadline = time.monotonic() + patience
     done: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -172,7 +181,7 @@ def _delete(client: "Client", files: list[dict[str, str]], namespace: str, patie
 def _deleted(
     results: list[dict[str, Any]], before: dict[tuple[str, str, str], dict[str, Any]]
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """What an earlier request deleted is not there any more, but was."""
+    """Merge results: objects deleted by an earlier request stay `deleted`."""
     named = {(each["kind"], each["namespace"], each["name"]): each for each in results}
     return named | {key: each for key, each in before.items() if each["action"] == "deleted"}
 
@@ -181,7 +190,7 @@ def _deleted(
 
 
 def read_files(names: tuple[str, ...]) -> list[dict[str, str]]:
-    """What is posted: each file with its name, for messages that name file and line."""
+    """Read files as the API expects them: with names, for messages that show file and line."""
     if not names:
         raise click.UsageError("give at least one -f FILE")
     found = []
@@ -198,7 +207,7 @@ def _paths(path: Path) -> list[Path]:
         return [path]
     found = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file())
     if not found:
-        raise Invalid(f"there is no manifest in {path}", hint="its names end with .yaml, .yml, .json, .hcl or .nomad")
+        raise Invalid(f"no manifest in {path}", hint="file names must end with .yaml, .yml, .json, .hcl or .nomad")
     return found
 
 
@@ -212,12 +221,14 @@ def _content(path: Path) -> bytes:
 
 def _entry(name: str, data: bytes) -> dict[str, str]:
     if len(data) > BYTES_MOST:
-        raise TooLarge(f"more than {BYTES_MOST:,} bytes", hint="split it into several", file=name, line=1)
+        raise TooLarge(f"more than {BYTES_MOST:,} bytes", hint="split it into several files", file=name, line=1)
     try:
         return {"name": name, "text": data.decode("utf-8")}
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise Invalid("not text in UTF-8", hint="is this a binary file?", file=name, line=line) from None
+        raise Invalid(
+            "not valid UTF-8 text", hint="check that this is not a binary file", file=name, line=line
+        ) from None
 
 
 # Answers.

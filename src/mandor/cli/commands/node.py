@@ -1,4 +1,4 @@
-"""What takes work to nodes and keeps it away: `mandor cordon`, `uncordon`, `taint`, `label`."""
+"""Settings of nodes: `mandor cordon`, `uncordon`, `taint` and `label`."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,14 +26,14 @@ node_argument = click.argument(
 @node_argument
 @connected
 def cordon_command(client: "Client", names: tuple[str, ...]) -> None:
-    """Place nothing new on nodes.
+    """Close nodes for new instances.
 
-    What runs there goes on; `mandor uncordon` takes it back, `mandor drain` empties them.
+    Running instances stay. `mandor uncordon` reopens the nodes, `mandor drain` also moves their instances.
     """
     for node in get_nodes(client, names):
         name = node["meta"]["name"]
         if node["spec"].get("cordoned", False):
-            click.echo(f"node {name} is cordoned already")
+            click.echo(f"node {name} is already cordoned")
             continue
         client.patch("nodes", name, {"spec": {"cordoned": True}})
         click.echo(f"node {name} cordoned")
@@ -43,26 +43,26 @@ def cordon_command(client: "Client", names: tuple[str, ...]) -> None:
 @node_argument
 @connected
 def uncordon_command(client: "Client", names: tuple[str, ...]) -> None:
-    """Place work on nodes again.
+    """Reopen nodes for new instances.
 
-    This ends a drain, too, and a node's turn in a maintenance window: the next node has its turn then.
+    This also ends a drain, and a node's turn in a maintenance window, so that the next node has its turn.
     """
     for node in get_nodes(client, names):
         name, spec, turn = node["meta"]["name"], node["spec"], node["status"].get("maintenance")
         if not spec.get("cordoned", False) and "drain" not in spec and not turn:
-            click.echo(f"node {name} is not cordoned already")
+            click.echo(f"node {name} is not cordoned")
             continue
         change: Object = {"cordoned": False, "drain": None}
-        said = "; its drain has ended" if "drain" in spec else ""
+        notes = "; drain cancelled" if "drain" in spec else ""
         if turn:
             change["maintained"] = turn["window"]
-            said += f"; its turn in the maintenance window of the pool {spec.get('pool', 'default')} is over"
+            notes += f"; its turn in the maintenance window of the pool {spec.get('pool', 'default')} has ended"
         client.patch("nodes", name, {"spec": change})
-        click.echo(f"node {name} uncordoned{said}")
+        click.echo(f"node {name} uncordoned{notes}")
 
 
 def get_nodes(client: "Client", names: Sequence[str]) -> list[Object]:
-    """All of them, or an error: nothing is done if one name is wrong."""
+    """Return all nodes; raises an error before anything is changed if a name is wrong."""
     return [get_one(client, find_kind("node"), name.removeprefix("node/"), None) for name in dict.fromkeys(names)]
 
 
@@ -70,15 +70,15 @@ def get_nodes(client: "Client", names: Sequence[str]) -> list[Object]:
 @click.argument("words", metavar="NODE... TAINT...", nargs=-1, required=True, shell_complete=complete_names("nodes"))
 @connected
 def taint_command(client: "Client", words: tuple[str, ...]) -> None:
-    """Keep work away from nodes, or drive it off.
+    """Add or remove taints of nodes.
 
     \b
     A TAINT is
-      KEY=VALUE:EFFECT or KEY:EFFECT   to set one
-      KEY:EFFECT- or KEY-              to take one away, or all of that key
+      KEY=VALUE:EFFECT or KEY:EFFECT   adds a taint
+      KEY:EFFECT- or KEY-              removes one taint, or all with that key
 
-    The EFFECT is NoSchedule (nothing new that does not tolerate it), PreferNoSchedule (elsewhere, if there is room) or
-    NoExecute (what is there and does not tolerate it has to leave, whatever budgets say).
+    The EFFECT is NoSchedule (no new instances without a toleration), PreferNoSchedule (other nodes are preferred) or
+    NoExecute (running instances without a toleration are evicted, regardless of disruption budgets).
     """
     names, changes = _split(words, "taint", lambda word: ":" in word)
     change = _taint_change(changes)
@@ -87,15 +87,15 @@ def taint_command(client: "Client", words: tuple[str, ...]) -> None:
         said = [f"+ {each}" for each in after if each not in before] + [
             f"- {each}" for each in before if each not in after
         ]
-        click.echo(f"node {node['meta']['name']} {', '.join(said) if said else 'has it so already'}")
+        click.echo(f"node {node['meta']['name']} {', '.join(said) if said else 'unchanged'}")
 
 
 def _split(words: Sequence[str], what: str, changes: Callable[[str], bool]) -> tuple[list[str], list[str]]:
-    """Names first, then what is to change."""
+    """Split into names of nodes and changes."""
     first = next((place for place, word in enumerate(words) if changes(word) or word.endswith("-")), len(words))
     names, rest = list(words[:first]), list(words[first:])
     if not names or not rest:
-        raise click.UsageError(f"name nodes first, then at least one {what}")
+        raise click.UsageError(f"give the nodes first, then at least one {what}")
     return names, rest
 
 
@@ -121,7 +121,7 @@ def _taint_change(words: Sequence[str]) -> Change:
         kept = [each for each in before if (each.key, each.effect) not in replaced and not _named(each, gone)]
         for word in gone:
             if not any(_named(each, [word]) for each in before):
-                raise Invalid(f"there is no taint {word}", hint=f"it has {', '.join(map(str, before)) or 'none'}")
+                raise Invalid(f"no taint {word}", hint=f"taints of the node: {', '.join(map(str, before)) or 'none'}")
         return kept + added
 
     return change
@@ -132,7 +132,7 @@ def _named(taint: "Taint", words: Sequence[str]) -> bool:
 
 
 def _changed_taints(client: "Client", node: Object, change: Change) -> tuple[list[str], list[str]]:
-    """As they were and as they are, in words."""
+    """Change the taints of a node; returns the old and the new ones as text."""
     from mandor.model.codec import from_plain, to_plain
     from mandor.model.node import Taint
 
@@ -157,9 +157,9 @@ def _changed_taints(client: "Client", node: Object, change: Change) -> tuple[lis
 @click.argument("words", metavar="NODE... LABEL...", nargs=-1, required=True, shell_complete=complete_names("nodes"))
 @connected
 def label_command(client: "Client", words: tuple[str, ...]) -> None:
-    """Give nodes labels, or take them away.
+    """Add or remove labels of nodes.
 
-    A LABEL is KEY=VALUE, or KEY- to take it away. Placement rules see labels as facts of the node: `zone == a`.
+    A LABEL is KEY=VALUE, or KEY- to remove it. Placement rules can use labels as facts of the node: `zone == a`.
     """
     names, changes = _split(words, "label", lambda word: "=" in word)
     labels = dict(map(_label, changes))
@@ -167,12 +167,12 @@ def label_command(client: "Client", words: tuple[str, ...]) -> None:
         name, before = node["meta"]["name"], node["meta"].get("labels", {})
         after = client.patch("nodes", name, {"meta": {"labels": labels}})["meta"].get("labels", {})
         said = [
-            f"{key} was {before[key]}, is {after[key]}" if key in before else f"+ {key}={after[key]}"
+            f"{key}: {before[key]} → {after[key]}" if key in before else f"+ {key}={after[key]}"
             for key in after
             if before.get(key) != after[key]
         ]
         said += [f"- {key}={before[key]}" for key in before if key not in after]
-        click.echo(f"node {name} {', '.join(said) if said else 'has it so already'}")
+        click.echo(f"node {name} {', '.join(said) if said else 'unchanged'}")
 
 
 def _label(word: str) -> tuple[str, str | None]:
@@ -181,4 +181,4 @@ def _label(word: str) -> tuple[str, str | None]:
         return key, value
     if word.endswith("-"):
         return word[:-1], None
-    raise click.BadParameter(f"{word!r} is no label; write KEY=VALUE, or KEY- to take it away", param_hint="LABEL")
+    raise click.BadParameter(f"{word!r} is not a label; write KEY=VALUE, or KEY- to remove it", param_hint="LABEL")

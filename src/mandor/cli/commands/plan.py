@@ -1,4 +1,4 @@
-"""`mandor plan`: what a change would do, before anything is changed."""
+"""`mandor plan`: previews what a change would do."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 VERBS = ("drain", "without")
 SHOWN = 20
-"""So many instances are told one by one; more are counted by node."""
+"""Maximum number of instances listed one by one; more are summarized by node."""
 COMPARED = {
     "placed": "placed",
     "pending": "pending",
-    "relaxed": "with rules given up",
+    "relaxed": "with relaxed rules",
     "nodes_used": "nodes in use",
     "fullest_percent": "fullest node (percent)",
 }
@@ -31,7 +31,7 @@ COMPARED = {
 @click.argument("words", metavar="[drain NODE | without NODE]...", nargs=-1)
 @file_option
 @namespace_option
-@click.option("--profile", metavar="FILE", help="Decide with this scheduler configuration, and compare.")
+@click.option("--profile", metavar="FILE", help="Scheduler configuration to compare with the current one.")
 @import_options
 @output_option("table", "json", "yaml")
 @connected
@@ -44,18 +44,18 @@ def plan_command(
     output: str,
     choice: Choice,
 ) -> int:
-    """Tell what a change would do, before anything is changed.
+    """Preview what a change would do, without changing anything.
 
-    The same checks, plans and decisions as the real thing, on a copy of the cluster: what an apply of manifests would
-    write and where each instance would go, what draining or losing nodes would move, how another scheduler
+    Runs the same checks and decisions on a copy of the cluster: what an apply of manifests would write and where each
+    instance would be placed, which instances would move if nodes were drained or lost, how another scheduler
     configuration would decide. -f, drain, without and --profile may be combined.
 
-    The exit status is 0 if everything fits, and 1 if something would stay pending, or a reservation would not hold all
-    its places.
+    The exit status is 0 if everything fits, and 1 if an instance would stay pending or a reservation would not get all
+    its slots.
     """
     query: dict[str, Any] = {"namespace": namespace, "format": AS_MANIFESTS, **_nodes(words)}
     if not files and not words and not profile:
-        raise click.UsageError("say what to plan: -f FILE, drain NODE, without NODE or --profile FILE")
+        raise click.UsageError("give -f FILE, drain NODE, without NODE or --profile FILE")
     body: dict[str, Any] = {"files": as_manifests(read_files(files), choice) if files else []}
     if profile:
         body["profile"] = read_files((profile,))[0]
@@ -76,12 +76,12 @@ def _nodes(words: tuple[str, ...]) -> dict[str, list[str]]:
         elif not verb:
             from mandor.lib.words import did_you_mean
 
-            raise click.UsageError(f"{word!r} is no change; {did_you_mean(word, VERBS)}")
+            raise click.UsageError(f"unknown change {word!r}; {did_you_mean(word, VERBS)}")
         else:
             found[verb].append(word)
     for each in VERBS:
         if each in words and not found[each]:
-            raise click.UsageError(f"which node? `{each} NODE`")
+            raise click.UsageError(f"give a node: `{each} NODE`")
     return found
 
 
@@ -100,7 +100,7 @@ def _show(answer: dict[str, Any]) -> None:
 
 
 def _block(titles: Sequence[str], rows: Iterable[Sequence[str]], *more: str) -> None:
-    """A table, what is left to say about it, and an empty line."""
+    """Print a table, further lines, and an empty line."""
     show_table(titles, rows)
     for line in more:
         click.echo(line)
@@ -117,10 +117,10 @@ def _show_reservations(answer: dict[str, Any]) -> None:
     rows = []
     for each in reservations:
         held = each.get("held", {})
-        places = f"{sum(held.values())}/{each['count']}"
-        rows.append((each["reservation"], places, str(from_plain(each["each"], Resources)), _by_node(held) or "-"))
+        slots = f"{sum(held.values())}/{each['count']}"
+        rows.append((each["reservation"], slots, str(from_plain(each["each"], Resources)), _by_node(held) or "-"))
     said = [f"{each['reservation']}: {each['message']}" for each in reservations]
-    _block(("RESERVATION", "PLACES", "OF", "NODES"), rows, *said)
+    _block(("RESERVATION", "SLOTS", "SIZE", "NODES"), rows, *said)
 
 
 def _show_placements(answer: dict[str, Any]) -> None:
@@ -134,8 +134,8 @@ def _show_placements(answer: dict[str, Any]) -> None:
         "INSTANCE": [each["instance"] for each in placements],
         "NODE": [each["node"] for each in placements],
         "FROM": [each.get("before", "-") for each in placements],
-        "AS": [each.get("form", "-") for each in placements],
-        "WITHOUT": [_rules(each.get("relaxed", ())) for each in placements],
+        "FORM": [each.get("form", "-") for each in placements],
+        "RELAXED": [_rules(each.get("relaxed", ())) for each in placements],
     }
     said = {title: cells for title, cells in columns.items() if set(cells) != {"-"}}
     _block(tuple(said), list(zip(*said.values(), strict=True)))
@@ -152,7 +152,7 @@ def _show_groups(answer: dict[str, Any]) -> None:
         for rule in each.get("relaxed", ()):
             given_up[rule] = given_up.get(rule, 0) + 1
     forms = Counter(each["form"] for each in answer["placements"] if each.get("form"))
-    said = [f"{count} as {form}" for form, count in forms.items()]
+    said = [f"{count} in form {form}" for form, count in forms.items()]
     said += [f"{count} without `{rule}`" for rule, count in given_up.items()]
     _block(("WORKLOAD", "PLACED", "PENDING", "NODES"), rows, *said)
 
@@ -160,7 +160,7 @@ def _show_groups(answer: dict[str, Any]) -> None:
 def _by_node(counts: dict[str, int]) -> str:
     nodes = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{node}: {count}" for node, count in nodes[:SHOWN])
-    return shown + (f" … and {len(nodes) - SHOWN} nodes more" if len(nodes) > SHOWN else "")
+    return shown + (f" … and {len(nodes) - SHOWN} more nodes" if len(nodes) > SHOWN else "")
 
 
 def _rules(rules: list[str] | tuple[()]) -> str:
@@ -171,14 +171,14 @@ def _show_victims(answer: dict[str, Any]) -> None:
     victims = answer.get("victims", ())
     if victims:
         rows = [(each["instance"], each["makes_room_for"]) for each in victims[:SHOWN]]
-        _block(("MAKES ROOM", "FOR"), rows, *_more(victims))
+        _block(("WOULD BE EVICTED", "FOR"), rows, *_more(victims))
 
 
 def _show_ends(answer: dict[str, Any]) -> None:
     ended = answer.get("ended", ())
     if ended:
         rows = [(each["instance"], each.get("node", "-"), each.get("reason", "-")) for each in ended[:SHOWN]]
-        _block(("ENDS", "ON", "BECAUSE"), rows, *_more(ended))
+        _block(("WOULD END", "NODE", "REASON"), rows, *_more(ended))
 
 
 def _more(listed: Sequence[object], what: str = "") -> list[str]:
@@ -186,8 +186,8 @@ def _more(listed: Sequence[object], what: str = "") -> list[str]:
 
 
 def _show_pending(answer: dict[str, Any]) -> None:
-    """By reason: many wait for the same one."""
-    for key, title in (("pending", "WOULD WAIT"), ("waiting", "WAITS ALREADY")):
+    """Print pending instances grouped by reason."""
+    for key, title in (("pending", "WOULD BE PENDING"), ("waiting", "ALREADY PENDING")):
         by_reason: dict[str, list[str]] = {}
         for each in answer.get(key, ()):
             by_reason.setdefault(each["message"], []).append(each["instance"])
@@ -196,7 +196,7 @@ def _show_pending(answer: dict[str, Any]) -> None:
             more = f" … and {len(names) - 3} more" if len(names) > 4 else ""
             rows.append((", ".join(names[:3] if more else names) + more, reason))
         if rows:
-            _block((title, "WHY"), rows)
+            _block((title, "REASON"), rows)
 
 
 def _show_nodes(answer: dict[str, Any]) -> None:
@@ -226,22 +226,24 @@ def _show_comparison(compared: dict[str, Any] | None) -> None:
     if compared is None:
         return
     now, then = compared["now"], compared["then"]
-    _block(("COMPARED", "NOW", "THEN"), [(text, str(now[key]), str(then[key])) for key, text in COMPARED.items()])
+    _block(("METRIC", "CURRENT", "PLANNED"), [(text, str(now[key]), str(then[key])) for key, text in COMPARED.items()])
     differences = compared["differences"]
     if differences:
-        rows = [(each["instance"], each.get("now", "waits"), each.get("then", "waits")) for each in differences[:SHOWN]]
-        _block(("ELSEWHERE", "NOW", "THEN"), rows, *_more(differences))
+        rows = [
+            (each["instance"], each.get("now", "pending"), each.get("then", "pending")) for each in differences[:SHOWN]
+        ]
+        _block(("DIFFERENT NODE", "CURRENT", "PLANNED"), rows, *_more(differences))
 
 
 def _show_verdict(answer: dict[str, Any]) -> None:
     placed, pending = len(answer.get("placements", ())), len(answer.get("pending", ()))
     moves = sum(bool(each.get("before")) for each in answer.get("placements", ()))
     if not placed and not pending and not answer.get("ended"):
-        click.echo("nothing would move, start or end")
+        click.echo("no instance would start, move or end")
     else:
-        said = f"{placed} would be placed" + (f", {moves} of them again" if moves else "")
-        click.echo(f"{said}; {pending} would wait; nothing is changed")
+        said = f"{placed} would be placed" + (f" ({moves} of them moved)" if moves else "")
+        click.echo(f"{said}; {pending} would be pending; nothing was changed")
     if answer.get("hidden"):
-        click.echo(f"{answer['hidden']} instances of namespaces you do not see are counted and not shown")
+        click.echo(f"{answer['hidden']} instances of namespaces that you may not read are counted but not shown")
     if not answer.get("complete", True):
-        click.echo("it takes too long to rehearse in full: this is what happens first", err=True)
+        click.echo("the plan was cut off because it took too long; it shows what happens first", err=True)

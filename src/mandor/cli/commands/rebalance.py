@@ -1,4 +1,4 @@
-"""`mandor rebalance`: moves the few instances that would stand best elsewhere."""
+"""`mandor rebalance`: moves the instances that gain most on other nodes."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,15 +20,21 @@ _OVER = frozenset({"Done", "Resting"})
 
 
 @click.command("rebalance")
-@click.option("--plan", is_flag=True, help="Only tell what would move, for what gain and at what cost.")
-@click.option("--moves", type=click.IntRange(1, 100), default=10, show_default=True, help="Move so many at most.")
+@click.option("--plan", is_flag=True, help="Only show the moves, with gain and cost.")
+@click.option("--moves", type=click.IntRange(1, 100), default=10, show_default=True, help="Maximum number of moves.")
 @click.option(
-    "--min-gain", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Points a move must gain."
+    "--min-gain",
+    type=click.IntRange(1, 100_000),
+    default=20,
+    show_default=True,
+    help="Minimum gain of a move, in points.",
 )
-@click.option("--at-once", type=click.IntRange(1, 10), default=1, show_default=True, help="So many at the same time.")
-@click.option("--cancel", is_flag=True, help="End the one under way: what has not moved yet stays.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Return when everything has moved.")
-@click.option("--timeout", metavar="TIME", help="Wait so long at most; the rebalance goes on.")
+@click.option(
+    "--at-once", type=click.IntRange(1, 10), default=1, show_default=True, help="Maximum number of moves in progress."
+)
+@click.option("--cancel", is_flag=True, help="Cancel the active rebalance; remaining instances stay.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all moves are done.")
+@click.option("--timeout", metavar="TIME", help="Maximum time to wait; the rebalance continues afterwards.")
 @output_option("table", "json", "yaml")
 @connected
 def rebalance_command(
@@ -42,17 +48,17 @@ def rebalance_command(
     timeout: str | None,
     output: str,
 ) -> None:
-    """Move the few instances that would stand best elsewhere.
+    """Move the instances that gain most on other nodes.
 
-    How well an instance stands is the score that the scheduler would give its node now, by its own profile: `mandor
-    explain` shows it. The moves that gain most are made, one after another: another instance starts on the better
-    node, and when it serves the old one stops, if the workload's `disruption` budget allows it at that moment.
-    Batches, daemons, gangs, whatever has a volume, and groups with `restore: false` stay where they are.
+    The gain is the difference of the scheduler's scores of both nodes, as shown by `mandor explain`. The moves with the
+    highest gain are made one after another: a replacement starts on the better node, and when it is ready the old
+    instance stops, if the workload's `disruption` budget allows it. Batches, daemons, gangs, instances with volumes and
+    groups with `restore: false` are not moved.
 
-    --plan shows the moves and changes nothing. To have it done by itself, apply a `kind: rebalance` with `every`.
+    --plan shows the moves and changes nothing. To rebalance periodically, apply a `kind: rebalance` with `every`.
     """
     if cancel and plan:
-        raise click.UsageError("--cancel and --plan do not go together")
+        raise click.UsageError("--cancel cannot be combined with --plan")
     patience = None if timeout is None else seconds(timeout)
     if cancel:
         _cancel(client)
@@ -65,7 +71,7 @@ def rebalance_command(
             try:
                 _wait(client, patience)
             except KeyboardInterrupt:
-                click.echo("the rebalance goes on; `mandor rebalance --cancel` ends it", err=True)
+                click.echo("the rebalance continues; cancel it with `mandor rebalance --cancel`", err=True)
                 raise
 
 
@@ -80,7 +86,7 @@ def _begin(client: "Client", spec: dict[str, Any]) -> None:
     before = _found(client)
     if before is not None:
         if _phase(before) not in _OVER:
-            raise Invalid("a rebalance is under way", hint="`mandor rebalance --cancel` ends it")
+            raise Invalid("a rebalance is already active", hint="cancel it with `mandor rebalance --cancel`")
         client.delete("rebalances", NAME)
     client.call("PUT", f"/v1/rebalances/{NAME}", body={"kind": "rebalance", "meta": {"name": NAME}, "spec": spec})
 
@@ -92,23 +98,23 @@ def _phase(order: dict[str, Any]) -> str:
 def _cancel(client: "Client") -> None:
     before = _found(client)
     if before is None or _phase(before) in _OVER:
-        click.echo("no rebalance is under way")
+        click.echo("no rebalance is active")
         return
     client.delete("rebalances", NAME)
-    click.echo("the rebalance has ended: what has not moved yet stays")
+    click.echo("rebalance cancelled; remaining instances stay")
 
 
 def _wait(client: "Client", patience: float | None) -> None:
     end = None if patience is None else time.monotonic() + patience
     said: dict[str, str] = {}
-    with Progress("looking for moves") as progress:
+    with Progress("searching for moves") as progress:
         while True:
             order = _found(client)
             if order is None:
                 raise Invalid("the rebalance was cancelled")
             status = order.get("status", {})
             for move in status.get("moves", ()):
-                text = _told(move)
+                text = _describe_move(move)
                 if text and said.get(move["uid"]) != text:
                     click.echo(text, err=True)
                     said[move["uid"]] = progress.text = text
@@ -116,40 +122,38 @@ def _wait(client: "Client", patience: float | None) -> None:
                 click.echo(status.get("message", ""))
                 return
             if end is not None and time.monotonic() > end:
-                raise Unavailable("gave up waiting", hint="the rebalance goes on; `--cancel` ends it")
+                raise Unavailable("timed out", hint="the rebalance continues; `--cancel` cancels it")
             time.sleep(PAUSE_SECONDS)
 
 
-def _told(move: dict[str, Any]) -> str:
-    """Nothing of one that waits."""
+def _describe_move(move: dict[str, Any]) -> str:
+    """Describe the state of a move; empty while it waits."""
     name, state = f"{move['namespace']}/{move['instance']}", move.get("state", "Waiting")
     if state == "Waiting":
         return ""
     if state == "CalledOff":
-        return f"{name}: called off: {move.get('why', '')}"
-    verb = "moves" if state == "Moving" else "has moved"
-    return f"{name} {verb} from {move['source']} to {move['to']}, for {move['gain']} points"
+        return f"{name}: move cancelled: {move.get('why', '')}"
+    verb = "is moving" if state == "Moving" else "moved"
+    return f"{name} {verb} from {move['source']} to {move['to']}, gain {move['gain']} points"
 
 
 def _show(answer: dict[str, Any]) -> None:
     moves = answer.get("moves", ())
     if moves:
-        show_table(("INSTANCE", "FROM", "TO", "GAIN", "OWN", "BECAUSE", "COSTS"), [_row(each) for each in moves])
+        show_table(("INSTANCE", "FROM", "TO", "GAIN", "OWN GAIN", "REASON", "COST"), [_row(each) for each in moves])
         click.echo()
     total = sum(each["gain"] for each in moves)
     click.echo(
-        f"{len(moves)} would move, for {total} points; nothing is changed" if moves else "nothing would gain enough"
+        f"{len(moves)} would move, gain {total} points; nothing was changed" if moves else "no move would gain enough"
     )
     if answer.get("hidden"):
-        click.echo(f"{answer['hidden']} more of namespaces you do not see")
+        click.echo(f"{answer['hidden']} more in namespaces that you may not read")
     if answer.get("resting"):
-        click.echo(f"{answer['resting']} were moved not long ago and stay for now")
+        click.echo(f"{answer['resting']} were moved recently and stay for now")
     if answer.get("staying"):
-        click.echo(
-            f"{answer['staying']} stay: no services, with volumes, not to be moved, or in the middle of a change"
-        )
+        click.echo(f"{answer['staying']} are not movable: not a service, with volumes, `restore: false`, or changing")
     if not answer.get("complete", True):
-        click.echo("it takes too long to look at everybody: these were found", err=True)
+        click.echo("the search was cut off because it took too long; these moves were found", err=True)
 
 
 def _row(each: dict[str, Any]) -> tuple[str, ...]:
@@ -165,7 +169,7 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _cost(each: dict[str, Any]) -> str:
-    """What it takes until the other one serves."""
-    room = f"{cores(each.get('cpu_milli', 0))} CPU and {amount(each.get('memory_bytes', 0))} twice"
+    """Describe the cost of a move until the replacement is ready."""
+    room = f"{cores(each.get('cpu_milli', 0))} CPU and {amount(each.get('memory_bytes', 0))} in addition"
     fetches = each.get("fetches", ())
-    return f"{room}; fetches {', '.join(fetches)}" if fetches else room
+    return f"{room}; pulls {', '.join(fetches)}" if fetches else room

@@ -13,20 +13,22 @@ if TYPE_CHECKING:
 
 @click.command("recover")
 @click.option("--config", metavar="FILE", help="Settings as TOML: [server].")
-@click.option("--data", metavar="DIR", help="The server's data directory.  [default: ./.mandor]")
+@click.option("--data", metavar="DIR", help="Data directory of the server.  [default: ./.mandor]")
 @click.option("--store", metavar="URL", help="sqlite:PATH.  [default: SQLite in --data]")
-@click.option("--backup", metavar="FILE", help="The backup to fill gaps from.  [default: the newest of --backup-dir]")
-@click.option("--backup-dir", metavar="DIR", help="The folder with the server's own backups.")
-@click.option("--forget-secrets", is_flag=True, help="Instead, delete secrets and private keys whose key is lost.")
-@click.option("--yes", is_flag=True, help="Write without asking.")
+@click.option("--backup", metavar="FILE", help="Backup used to fill gaps.  [default: the newest in --backup-dir]")
+@click.option("--backup-dir", metavar="DIR", help="Directory with the server's own backups.")
+@click.option(
+    "--forget-secrets", is_flag=True, help="Delete secrets and private keys whose encryption key is lost, instead."
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def recover_command(
     config: str | None, backup: str | None, forget_secrets: bool, yes: bool, **flags: str | None
 ) -> None:
-    """Rebuild a damaged store from what can be read.
+    """Rebuild a damaged store from its readable parts.
 
-    A report shows what was found, what is lost and what a backup supplies; nothing is written before it is confirmed.
-    The damaged files are kept under another name. The cluster's epoch is raised, as by `mandor restore`: work that
-    agents run and that the recovered state does not know is reported and held, not killed.
+    A report shows what was found, what is lost and what a backup can fill in; nothing is written before you confirm.
+    The damaged files are kept under another name. The cluster's epoch is increased, as by `mandor restore`: instances
+    that agents run and that the recovered state does not contain are reported and kept running, not killed.
     """
     from mandor.roots import recover
 
@@ -39,7 +41,7 @@ def recover_command(
         for line in plan.report:
             click.echo(line)
         if plan.sound:
-            click.echo("the store is whole: there is nothing to recover", err=True)
+            click.echo("the store is intact: nothing to recover", err=True)
             return
         if not _agreed(yes, "write the recovered store"):
             return
@@ -55,8 +57,8 @@ def _forget(settings: "ServerSettings", yes: bool) -> None:
 
     names = asyncio.run(recover.forget_secrets(settings, write=False))
     for name in names:
-        click.echo(f"cannot be opened: {name}")
-    if _agreed(yes, f"delete {len(names)} objects and the keys that cannot be used"):
+        click.echo(f"cannot be decrypted: {name}")
+    if _agreed(yes, f"delete {len(names)} objects and the unusable keys"):
         asyncio.run(recover.forget_secrets(settings, write=True))
         click.echo(f"deleted {len(names)} objects", err=True)
 
@@ -64,5 +66,5 @@ def _forget(settings: "ServerSettings", yes: bool) -> None:
 def _agreed(yes: bool, what: str) -> bool:
     if yes or (sys.stdin.isatty() and click.confirm(f"{what}?")):
         return True
-    click.echo(f"nothing was written; give --yes to {what}", err=True)
+    click.echo(f"nothing was written; use --yes to {what}", err=True)
     return False

@@ -1,4 +1,4 @@
-"""`mandor rollout`: follow the change from one release to the next; pause it, promote it, take it back."""
+"""`mandor rollout`: watches and controls the change from one release to the next."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ PAUSE_SECONDS = 0.5
 
 @click.group("rollout")
 def rollout_command() -> None:
-    """Follow a roll-out; pause, promote, undo it."""
+    """Watch, pause, promote, abort or undo a rollout."""
 
 
 def _about_one(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,25 +31,28 @@ def _about_one(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _follow_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option("--timeout", default="1h", show_default=True, help="How long to follow it.")(command)
-    return click.option("--wait", is_flag=True, help="Follow it to its end.")(command)
+    command = click.option("--timeout", default="1h", show_default=True, help="Maximum time to wait.")(command)
+    return click.option("--wait", is_flag=True, help="Wait until the rollout has ended.")(command)
 
 
 @rollout_command.command("status")
-@click.option("--follow/--no-follow", default=True, help="Go on until it is over; else tell how it is now.")
-@click.option("--timeout", default="1h", show_default=True, help="How long to follow it.")
+@click.option(
+    "--follow/--no-follow", default=True, help="Wait until the rollout has ended, or show the current state only."
+)
+@click.option("--timeout", default="1h", show_default=True, help="Maximum time to wait.")
 @_about_one
 def status(client: "Client", name: str, namespace: str, follow: bool, timeout: str) -> None:
-    """Follow a roll-out live until it is over.
+    """Show the progress of a rollout until it has ended.
 
-    Exit status 0: all instances are of the new release, and healthy; 1: it has failed, or was taken back.
+    The exit status is 0 if all instances have the new release and are healthy, and 1 if the rollout failed or was
+    rolled back.
     """
     patience = seconds(timeout)
     if follow:
         _follow(client, namespace, name, patience)
         return
     workload = get_one(client, find_kind("workload"), name, namespace)
-    click.echo(f"{name}: {rollout_line(workload) or 'there is no roll-out'}")
+    click.echo(f"{name}: {rollout_line(workload) or 'no rollout'}")
     _check(workload)
 
 
@@ -57,7 +60,7 @@ def status(client: "Client", name: str, namespace: str, follow: bool, timeout: s
 @output_option("table", "json", "yaml")
 @_about_one
 def history(client: "Client", name: str, namespace: str, output: str) -> None:
-    """Show the releases of a workload that are kept."""
+    """Show the stored releases of a workload."""
     report = client.read(f"/v1/workloads/{name}/rollout", {"namespace": namespace})
     if output != "table":
         show_data(report, output)
@@ -78,20 +81,20 @@ def history(client: "Client", name: str, namespace: str, output: str) -> None:
 
 @rollout_command.command("undo")
 @click.option(
-    "--to", type=click.IntRange(1), metavar="N", help="The number of a release; absent: the last healthy one."
+    "--to", type=click.IntRange(1), metavar="N", help="Number of the release.  [default: the last healthy one]"
 )
 @_follow_options
 @_about_one
 def undo(client: "Client", name: str, namespace: str, to: int | None, wait: bool, timeout: str) -> None:
-    """Go back to an earlier release: its template becomes the workload's again."""
+    """Return to an earlier release: its template becomes the workload's template again."""
     where = f"release {to}" if to is not None else "the last healthy release"
-    _order(client, name, namespace, "undo", f"goes back to {where}", to=to, wait=wait, timeout=timeout)
+    _order(client, name, namespace, "undo", f"is returning to {where}", to=to, wait=wait, timeout=timeout)
 
 
 @rollout_command.command("pause")
 @_about_one
 def pause(client: "Client", name: str, namespace: str) -> None:
-    """Update no further instance, now and in later roll-outs, until it is resumed."""
+    """Pause this and later rollouts: no further instance is updated until they are resumed."""
     _order(client, name, namespace, "pause", "is paused")
 
 
@@ -99,26 +102,26 @@ def pause(client: "Client", name: str, namespace: str) -> None:
 @_follow_options
 @_about_one
 def resume(client: "Client", name: str, namespace: str, wait: bool, timeout: str) -> None:
-    """Go on with a roll-out that was paused."""
-    _order(client, name, namespace, "resume", "goes on", wait=wait, timeout=timeout)
+    """Resume a paused rollout."""
+    _order(client, name, namespace, "resume", "is resumed", wait=wait, timeout=timeout)
 
 
 @rollout_command.command("promote")
 @_follow_options
 @_about_one
 def promote(client: "Client", name: str, namespace: str, wait: bool, timeout: str) -> None:
-    """Find the canaries, or the second set, good: the others follow."""
+    """Promote the canaries, or the second set: the rollout continues with the other instances."""
     _order(client, name, namespace, "promote", "is promoted", wait=wait, timeout=timeout)
 
 
 @rollout_command.command("abort")
 @_about_one
 def abort(client: "Client", name: str, namespace: str) -> None:
-    """Give a roll-out up: all instances go back to the last healthy release.
+    """Abort a rollout: all instances return to the last healthy release.
 
-    The manifest stays as it was applied; applied again as it is, it changes nothing.
+    The manifest stays as it was applied; applying it again unchanged has no effect.
     """
-    _order(client, name, namespace, "abort", "is given up, and goes back")
+    _order(client, name, namespace, "abort", "is aborted and returns to the last healthy release")
 
 
 def _order(
@@ -142,15 +145,15 @@ def _order(
 
 
 def _follow(client: "Client", namespace: str, name: str, patience: float) -> None:
-    """A line for every step; an error when it has failed."""
-    from mandor.cli.waiting import taken_up
+    """Print every step of a rollout until it has ended; raises an error if it failed."""
+    from mandor.cli.waiting import is_processed
 
     until, last = time.monotonic() + patience, ""
     with Progress(f"following {name}") as progress:
         for workload in _versions(client, namespace, name):
             if time.monotonic() > until:
-                raise Unavailable(f"gave up after {patience:g} s: {last or 'nothing happened'}")
-            if not taken_up(client, workload):
+                raise Unavailable(f"timed out after {patience:g} s: {last or 'no progress'}")
+            if not is_processed(client, workload):
                 continue
             line = rollout_line(workload)
             message = workload["status"].get("rollout", {}).get("message", "")
@@ -162,7 +165,7 @@ def _follow(client: "Client", namespace: str, name: str, patience: float) -> Non
             if _over(workload):
                 break
     _check(workload)
-    click.echo(f"{name}: all instances are of {workload['status']['release']}, and healthy")
+    click.echo(f"{name}: all instances have release {workload['status']['release']} and are healthy")
 
 
 def _over(workload: dict[str, Any]) -> bool:
@@ -174,13 +177,13 @@ def _check(workload: dict[str, Any]) -> None:
     rollout, name = workload["status"].get("rollout") or {}, workload["meta"]["name"]
     if rollout.get("phase") in {"RollingBack", "RolledBack", "Failed"}:
         raise MandorError(
-            f"the roll-out of {name} has failed: {rollout.get('message', '')}",
-            hint=f"`mandor rollout history {name}` shows the releases; apply a better one, or restart to try again",
+            f"the rollout of {name} failed: {rollout.get('message', '')}",
+            hint=f"fix the manifest and apply it; `mandor rollout history {name}` lists the releases",
         )
 
 
 def _versions(client: "Client", namespace: str, name: str) -> Iterator[dict[str, Any]]:
-    """The workload as it is, and after every change; now and then again, if there is none."""
+    """Yield the workload now and after every change, and periodically without changes."""
     since: int | None = None
     while True:
         try:

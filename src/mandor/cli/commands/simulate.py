@@ -1,4 +1,4 @@
-"""`mandor simulate`: what would happen, before anything is deployed."""
+"""`mandor simulate`: simulates a scenario before anything is deployed."""
 
 import shlex
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mandor.cli.importing import tell
+from mandor.cli.importing import show_report
 from mandor.cli.options import output_option
 from mandor.cli.output import show_json, show_table
 from mandor.cli.progress import BAR, Bar
@@ -20,23 +20,29 @@ TEXTS_MOST = 12
 LINES_MOST = 40
 NODES_MOST = 40
 SEEDS = 20
-"""With faults, if nobody says otherwise."""
+"""Default number of seeds with --faults."""
 
 
 @click.command("simulate")
 @click.argument("file", metavar="[SCENARIO]", required=False, type=click.Path(path_type=Path))
-@click.option("--replay", metavar="FILE", type=click.Path(path_type=Path), help="A recording, instead of a scenario.")
+@click.option(
+    "--replay", metavar="FILE", type=click.Path(path_type=Path), help="Recording to replay, instead of a scenario."
+)
 @click.option("--plugins", metavar="DIR", type=click.Path(path_type=Path), help="With --replay: scheduler plugins.")
-@click.option("--seeds", type=click.IntRange(1, 10_000), help="So many runs of each strategy; absent: as it says.")
-@click.option("--seed", type=click.IntRange(0), help="Only this one, as when a failure is looked into.")
-@click.option("--strategy", "wanted", multiple=True, help="Only this one; may be repeated.")
-@click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one page.")
-@click.option("--workers", type=click.IntRange(1, 256), help="Processes; absent: one for each processor.")
-@click.option("--faults", is_flag=True, help="Break things, from the seed, and see that all that must hold does.")
-@click.option("--from", "first", type=click.IntRange(0), default=0, help="With --faults: the first seed.")
-@click.option("--profile", metavar="FILE", default="", help="With --replay: another policy; with --faults: its own.")
-@click.option("--history", is_flag=True, help="With --faults: show everything that happened.")
-@click.option("--strict", is_flag=True, help="Fail if a key of another tool's file is lost.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 10_000), help="Number of runs of each strategy.  [default: that of the scenario]"
+)
+@click.option("--seed", type=click.IntRange(0), help="Run only this seed, for example to reproduce a failure.")
+@click.option("--strategy", "wanted", multiple=True, help="Run only this strategy; repeatable.")
+@click.option(
+    "--html", "page", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as an HTML page."
+)
+@click.option("--workers", type=click.IntRange(1, 256), help="Number of processes.  [default: one per CPU]")
+@click.option("--faults", is_flag=True, help="Inject faults derived from the seed, and check the invariants.")
+@click.option("--from", "first", type=click.IntRange(0), default=0, help="With --faults: first seed.")
+@click.option("--profile", metavar="FILE", default="", help="Scheduler configuration, with --replay or --faults.")
+@click.option("--history", is_flag=True, help="With --faults: show the full history.")
+@click.option("--strict", is_flag=True, help="Fail if a key of another tool's file cannot be imported.")
 @output_option("table", "json")
 def simulate_command(
     file: Path | None,
@@ -54,47 +60,47 @@ def simulate_command(
     strict: bool,
     output: str,
 ) -> int:
-    """Rehearse a scenario on a virtual clock: the real scheduler, controllers and agents, simulated machines.
+    """Simulate a scenario on a virtual clock, with the real scheduler, controllers and agents on simulated machines.
 
-    SCENARIO names nodes, work, what happens when, strategies to compare, and what is expected of them. Every seed has
-    the work arrive in another order; the same seed always gives the same history.
+    SCENARIO defines nodes, workloads, a timeline, strategies to compare, and expectations. Each seed submits the
+    workloads in another order; the same seed always gives the same history.
 
     With --replay, a recording of a live cluster (`mandor server --record FILE`) is the scenario: the same machines and
-    the same work under the policy that was recorded and, with --profile, under another one. How far the replay agrees
-    with what really happened is told.
+    workloads, with the recorded scheduler configuration and, with --profile, with another one. The report shows how far
+    the replay agrees with the recording.
 
-    With --faults machines and agents crash, messages are lost, delayed and repeated, the control plane fails over,
-    clocks jump; expectations give way to what must hold whatever happens, and the cluster must come to rest when it
-    is over. Without SCENARIO, each seed makes up a cluster of its own.
+    With --faults, machines and agents crash, messages are lost, delayed and repeated, the control plane fails over and
+    clocks jump. Instead of expectations, invariants are checked, and the cluster must settle once the faults stop.
+    Without SCENARIO, each seed generates a cluster of its own.
 
-    The exit status is 1 if an expectation does not hold, or something that must.
+    The exit status is 1 if an expectation or an invariant is violated.
     """
     if seed is not None and seeds is not None:
-        raise click.UsageError("--seed names one seed, --seeds counts them: give one of both")
+        raise click.UsageError("--seed and --seeds cannot be combined")
     if faults:
         if replay is not None:
-            raise click.UsageError("--replay shows what happened, without other faults")
+            raise click.UsageError("--replay cannot be combined with --faults")
         return _with_faults(file, seeds, seed, wanted, page, workers, first, profile, history, output)
     if first or history:
-        raise click.UsageError("--from and --history need --faults")
+        raise click.UsageError("--from and --history require --faults")
     from mandor.lib.logs import silence
     from mandor.sim.compare import narrowed, run_all
     from mandor.sim.report import make_report
 
     if page is not None and not page.parent.is_dir():
-        raise Invalid(f"cannot write {page}: there is no folder {page.parent}")
+        raise Invalid(f"cannot write {page}: the directory {page.parent} does not exist")
     loaded = _piece(file, replay, profile, plugins)
     loaded = narrowed(loaded, wanted) if wanted else loaded
-    tell(loaded.imported, strict=strict)
+    show_report(loaded.imported, strict=strict)
     chosen = [seed] if seed is not None else list(range(seeds or loaded.scenario.seeds))
-    with Bar() as bar, silence():  # What goes wrong in there is what it is about.
+    with Bar() as bar, silence():  # Errors in the simulation are part of the report.
         results = run_all(loaded, chosen, workers=workers, progress=bar.show)
     report = make_report(loaded, results, chosen)
     if output == "json":
         show_json(report)
     else:
         _show(report)
-    _tell_failures(report, loaded.path)
+    _print_failures(report, loaded.path)
     if page is not None:
         _write_page(report, page)
     return 0 if report["passed"] else 1
@@ -107,15 +113,15 @@ def _write_page(report: dict[str, Any], page: Path) -> None:
         page.write_text(make_page(report), encoding="utf-8")
     except OSError as error:
         raise Invalid(f"cannot write {page}: {(error.strerror or str(error)).lower()}") from error
-    click.echo(f"the report is in {page}", err=True)
+    click.echo(f"wrote the report to {page}", err=True)
 
 
 def _piece(file: Path | None, replay: Path | None, profile: str, plugins: Path | None) -> "LoadedScenario":
     if (file is None) == (replay is None):
-        raise click.UsageError("give a SCENARIO, or a recording with --replay, or --faults")
+        raise click.UsageError("give a SCENARIO, --replay FILE or --faults")
     if file is not None:
         if profile or plugins is not None:
-            raise click.UsageError("--profile and --plugins belong to --replay; a scenario has `strategies`")
+            raise click.UsageError("--profile and --plugins require --replay; a scenario defines `strategies`")
         from mandor.sim.compare import load_scenario
 
         return load_scenario(file)
@@ -141,11 +147,13 @@ def _with_faults(
     from mandor.sim.fault_runs import FaultRunSource
 
     if page is not None:
-        raise click.UsageError("--html shows runs without faults")
+        raise click.UsageError("--html cannot be combined with --faults")
     if file is None and wanted:
-        raise click.UsageError("--strategy names one of a SCENARIO")
+        raise click.UsageError("--strategy requires a SCENARIO")
     if file is not None and profile:
-        raise click.UsageError("--profile is for clusters that are made up: a SCENARIO names its own, under strategies")
+        raise click.UsageError(
+            "--profile is only for generated clusters; a SCENARIO defines its own under `strategies`"
+        )
     source = FaultRunSource(path=file, strategies=wanted, profile=profile)
     chosen = [seed] if seed is not None else list(range(first, first + (seeds or SEEDS)))
     return 0 if try_seeds(source, chosen, workers=workers, history=history, output=output) else 1
@@ -201,9 +209,9 @@ def _show_nodes(strategy: dict[str, Any]) -> None:
             peak = f"{over_all['peak_percent']['most']:.0f} %"
             rows.append((title, name, state, peak, _brief(node["instances"])))
         if (more := len(phase["nodes"]) - NODES_MOST) > 0:
-            rows.append(("", f"… and {more} more", "-o json has them", "", ""))
+            rows.append(("", f"… and {more} more", "see -o json", "", ""))
     if strategy["runs"] > 1:
-        click.echo(f"In the typical seed, {strategy['typical_seed']}; the peak is that of all seeds:")
+        click.echo(f"Nodes in the typical seed {strategy['typical_seed']}; the peak is over all seeds:")
     show_table(("PHASE", "NODE", "MEMORY REQUESTED", "PEAK USE", "INSTANCES"), rows)
 
 
@@ -231,7 +239,7 @@ def _show_texts(strategy: dict[str, Any]) -> None:
         lines += [f"{phase['name']}: down: {_brief(down)}"] if down else []
     for phase in strategy["typical"]["phases"]:
         lines += [
-            f"{phase['name']}: {each['victim']} made room for {each['by']} on {each['node']} (chain of {each['depth']})"
+            f"{phase['name']}: {each['victim']} preempted by {each['by']} on {each['node']} (chain of {each['depth']})"
             for each in phase["preemptions"][:TEXTS_MOST]
         ]
     if lines:
@@ -239,16 +247,16 @@ def _show_texts(strategy: dict[str, Any]) -> None:
     for line in lines[:LINES_MOST]:
         click.echo(line)
     if len(lines) > LINES_MOST:
-        click.echo(f"… and {len(lines) - LINES_MOST} more lines: -o json and --html have them all")
+        click.echo(f"… and {len(lines) - LINES_MOST} more lines: use -o json or --html for all")
 
 
 def _show_comparison(report: dict[str, Any]) -> None:
     click.echo()
-    click.echo(click.style("Side by side", bold=True))
+    click.echo(click.style("Comparison", bold=True))
     strategies = report["strategies"]
     classes = list(dict.fromkeys(name for each in strategies for name in each["downtime_by_class"]))
-    rows = [("expectations broken in", *(f"{each['failed_runs']} of {each['runs']}" for each in strategies))]
-    for title, key in (("preemptions", "preemptions"), ("evictions", "evictions"), ("rules given up", "relaxed")):
+    rows = [("runs with violated expectations", *(f"{each['failed_runs']} of {each['runs']}" for each in strategies))]
+    for title, key in (("preemptions", "preemptions"), ("evictions", "evictions"), ("relaxed rules", "relaxed")):
         rows.append((title, *(f"{sum(phase[key]['median'] for phase in each['phases']):g}" for each in strategies)))
     for name in classes:
         down = [each["downtime_by_class"].get(name, {"median": 0})["median"] for each in strategies]
@@ -260,7 +268,7 @@ def _show_comparison(report: dict[str, Any]) -> None:
 
 def _show_replay(replay: dict[str, Any]) -> None:
     click.echo()
-    click.echo(click.style("Beside what really happened", bold=True))
+    click.echo(click.style("Comparison with the recording", bold=True))
     rows = [
         (
             name,
@@ -271,7 +279,7 @@ def _show_replay(replay: dict[str, Any]) -> None:
         for name, each in replay["strategies"].items()
     ]
     really = next(iter(replay["strategies"].values()))["recorded_seconds"]
-    rows.append(("really", "", "", _seconds(really)))
+    rows.append(("recorded", "", "", _seconds(really)))
     show_table(("STRATEGY", "SAME NODE", "SAME COUNT ON THE NODE", "INSTANCES RAN"), rows)
     for name, each in replay["strategies"].items():
         for other in each["elsewhere"][:TEXTS_MOST]:
@@ -280,7 +288,7 @@ def _show_replay(replay: dict[str, Any]) -> None:
         click.echo(f"{click.style('note:', fg='yellow', bold=True)} {note}", err=True)
 
 
-def _tell_failures(report: dict[str, Any], file: Path) -> None:
+def _print_failures(report: dict[str, Any], file: Path) -> None:
     grouped: dict[str, list[dict[str, Any]]] = {}
     for each in report["failures"]:
         grouped.setdefault(each["expectation"], []).append(each)
@@ -288,11 +296,11 @@ def _tell_failures(report: dict[str, Any], file: Path) -> None:
         first = failures[0]
         seeds = len({(each["strategy"], each["seed"]) for each in failures})
         where = f"{first['phase']}: " if first["phase"] else ""
-        click.echo(f"{click.style('broken:', fg='red', bold=True)} {title} ({counted(seeds, 'run')})", err=True)
+        click.echo(f"{click.style('violated:', fg='red', bold=True)} {title} ({counted(seeds, 'run')})", err=True)
         click.echo(f"  {where}{first['message']}", err=True)
         words = ("mandor", "simulate", str(file), "--strategy", first["strategy"], "--seed", str(first["seed"]))
         again = shlex.join(words)
-        click.echo(f"  again: {again}", err=True)
+        click.echo(f"  repeat: {again}", err=True)
 
 
 def bar(percent: float, width: int = BAR) -> str:

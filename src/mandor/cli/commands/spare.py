@@ -20,18 +20,18 @@ _OVER = frozenset({"Ready", "Released", "Failed"})
 
 @click.group("spare")
 def spare_command() -> None:
-    """Prepare spare machines for an upgrade, see how far they are, give them back."""
+    """Prepare spare machines for an upgrade, list and release them."""
 
 
 @spare_command.command("prepare")
-@click.option("--count", type=click.IntRange(1, 50), default=1, show_default=True, help="So many machines.")
-@click.option("--cpu", type=click.IntRange(1), required=True, help="Cores of each.")
-@click.option("--memory", type=click.IntRange(1), required=True, metavar="MIB", help="Memory of each, in MiB.")
-@click.option("--pool", default="default", show_default=True, help="On machines of this pool.")
-@click.option("--cluster", required=True, help="Whose nodes they become.")
-@click.option("--release-after", metavar="TIME", help="Take them away so long after they were ready.")
-@click.option("--wait", is_flag=True, help="Return when they are ready.")
-@click.option("--timeout", metavar="TIME", default="1h", show_default=True, help="Wait so long at most.")
+@click.option("--count", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of machines.")
+@click.option("--cpu", type=click.IntRange(1), required=True, help="Cores of each machine.")
+@click.option("--memory", type=click.IntRange(1), required=True, metavar="MIB", help="Memory of each machine, in MiB.")
+@click.option("--pool", default="default", show_default=True, help="Pool of hosts.")
+@click.option("--cluster", required=True, help="Cluster that the machines join as nodes.")
+@click.option("--release-after", metavar="TIME", help="Remove the machines this long after they are ready.")
+@click.option("--wait", is_flag=True, help="Wait until the machines are ready.")
+@click.option("--timeout", metavar="TIME", default="1h", show_default=True, help="Maximum time to wait.")
 @namespace_option
 @output_option("text", "json", "yaml")
 @connected
@@ -48,7 +48,9 @@ def prepare(
     namespace: str,
     output: str,
 ) -> None:
-    """Have spare machines made: places are found and held, and the cluster's pipeline makes them there."""
+    """Prepare spare machines: finds hosts, holds resources there, and lets the cluster's pipeline create the
+    machines.
+    """
     body: dict[str, Any] = {"count": count, "size": {"cpu": cpu, "memory": memory}, "pool": pool, "cluster": cluster}
     if release_after is not None:
         body["release_after_seconds"] = seconds(release_after, "--release-after")
@@ -60,7 +62,7 @@ def prepare(
     else:
         click.echo(made["id"])
     if made["status"] == "Failed":
-        raise Unavailable(f"it failed: {made.get('message', '')}")
+        raise Unavailable(f"preparing spare machines failed: {made.get('message', '')}")
 
 
 @spare_command.command("list")
@@ -75,14 +77,14 @@ def show_all(client: "Client", namespace: str, output: str) -> None:
 
 @spare_command.command("release")
 @click.argument("identity", metavar="ID")
-@click.option("--reason", default="the upgrade is done", show_default=True, help="For the history.")
-@click.option("--gone", is_flag=True, help="They were taken away by hand: only give their room back.")
-@click.option("--wait", is_flag=True, help="Return when they are gone.")
-@click.option("--timeout", metavar="TIME", default="1h", show_default=True, help="Wait so long at most.")
+@click.option("--reason", default="the upgrade is done", show_default=True, help="Reason recorded in the history.")
+@click.option("--gone", is_flag=True, help="The machines were removed by hand; only release their resources.")
+@click.option("--wait", is_flag=True, help="Wait until the machines are removed.")
+@click.option("--timeout", metavar="TIME", default="1h", show_default=True, help="Maximum time to wait.")
 @namespace_option
 @connected
 def release(client: "Client", identity: str, reason: str, gone: bool, wait: bool, timeout: str, namespace: str) -> None:
-    """Have its machines taken away: the upgrade is done, or called off."""
+    """Release spare machines after the upgrade: the cluster's pipeline removes them."""
     client.post(f"/spare/{identity}/release?namespace={namespace}", {"reason": reason, "gone": gone})
     if wait:
         _wait(client, identity, namespace, seconds(timeout, "--timeout"), until=frozenset({"Released", "Failed"}))
@@ -102,5 +104,7 @@ def _wait(
         if found["status"] in until:
             return found
         if time.monotonic() > end:
-            raise Unavailable("gave up waiting", hint=f"it goes on; `mandor spare release {identity}` ends it")
+            raise Unavailable(
+                "timed out", hint=f"preparation continues; cancel it with `mandor spare release {identity}`"
+            )
         time.sleep(PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""`mandor token`: keys to the API."""
+"""`mandor token`: credentials for the API."""
 
 from typing import TYPE_CHECKING
 
@@ -13,30 +13,38 @@ if TYPE_CHECKING:
     from mandor.client.sync import Client
 
 OF_A_NODE = "node."
-"""So begin the names of nodes' own credentials."""
+"""Prefix of the names of nodes' own credentials."""
 RENEWAL_SECONDS = 20.0
-"""So long an agent is waited for."""
+"""Seconds to wait for an agent to renew its credential."""
 ROLES = ("admin", "operator", "viewer", "join", "node", "component")
 
 
 @click.group("token")
 def token_command() -> None:
-    """Make, list and revoke tokens."""
+    """Create, list, rotate and revoke tokens."""
 
 
 @token_command.command("create")
 @click.argument("identity")
-@click.option("--role", required=True, help=f"What its bearer may do: {', '.join(ROLES)}, or a `kind: role`.")
-@click.option("-n", "--namespace", "namespaces", multiple=True, help="Only there; may be given several times.")
+@click.option("--role", required=True, help=f"Role of the token: {', '.join(ROLES)}, or a `kind: role`.")
 @click.option(
-    "--expires", metavar="DURATION", help="How long it is good: 12h, 30d.  [default: join 24h, others no end]"
+    "-n", "--namespace", "namespaces", multiple=True, help="Namespace that the role is limited to; repeatable."
 )
-@click.option("--uses", type=int, metavar="COUNT", help="Nodes that can join with a join token.  [default: any number]")
-@click.option("--pool", metavar="NAME", help="The pool of nodes that join with a join token.")
-@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Their labels, several times.")
 @click.option(
-    "--overlap", default="1h", show_default=True, help="How long the credential that a node has is still good."
+    "--expires", metavar="DURATION", help="Validity: 12h, 30d.  [default: 24h for join, others do not expire]"
 )
+@click.option(
+    "--uses", type=int, metavar="COUNT", help="Number of nodes that can join with a join token.  [default: unlimited]"
+)
+@click.option("--pool", metavar="NAME", help="Pool of nodes that join with a join token.")
+@click.option(
+    "--label",
+    "labels",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Label of nodes that join with a join token; repeatable.",
+)
+@click.option("--overlap", default="1h", show_default=True, help="Time that a node's current credential stays valid.")
 @output_option("text", "json", "yaml")
 @connected
 def create(
@@ -51,7 +59,7 @@ def create(
     overlap: str,
     output: str,
 ) -> None:
-    """Make a token for IDENTITY; it is shown this once and kept nowhere.
+    """Create a token for IDENTITY; it is shown once and not stored.
 
     \b
     mandor token create ani --role operator -n team-a --expires 30d
@@ -72,9 +80,11 @@ def create(
         show_data(made, output)
         return
     click.echo(made["token"])
-    click.echo(f"the token {made['name']} is for {made['identity']} ({role}); it is not shown again", err=True)
+    click.echo(f"created token {made['name']} for {made['identity']} ({role}); it is not shown again", err=True)
     if made.get("former_until"):
-        click.echo(f"its agent has another one, which ends in {overlap} at the latest: give it this one", err=True)
+        click.echo(
+            f"the agent's current credential expires in {overlap} at the latest; give the agent this token", err=True
+        )
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -95,13 +105,13 @@ def list_tokens(client: "Client", output: str) -> None:
 
 @token_command.command("rotate")
 @click.argument("name", shell_complete=complete_names("tokens"))
-@click.option("--overlap", default="1h", show_default=True, help="How long the old one is still good.")
+@click.option("--overlap", default="1h", show_default=True, help="Time that the old token stays valid.")
 @output_option("text", "json", "yaml")
 @connected
 def rotate(client: "Client", name: str, overlap: str, output: str) -> None:
-    """Make another token for whom NAME is for, and let NAME end after a while: until then both are good.
+    """Create a new token for the identity of token NAME; NAME stays valid for the overlap, then it expires.
 
-    A node's own (`node.n1`) is not shown: its agent renews it by itself.
+    A node's own credential (`node.n1`) is not shown: its agent renews it automatically.
 
     \b
     mandor token rotate 3f9a1c20b7de --overlap 24h
@@ -117,12 +127,12 @@ def rotate(client: "Client", name: str, overlap: str, output: str) -> None:
         return
     click.echo(made["token"])
     click.echo(
-        f"the token {made['name']} is for {made['identity']} ({made['role']}); {name} ends in {overlap}", err=True
+        f"created token {made['name']} for {made['identity']} ({made['role']}); {name} expires in {overlap}", err=True
     )
 
 
 def renew(client: "Client", node: str, body: dict[str, float], overlap: str, output: str) -> None:
-    """Only the agent knows what it shows, so it is told to show something else."""
+    """Request that the agent renews its credential: only the agent holds the key."""
     from time import monotonic, sleep
 
     found = client.post(f"/v1/nodes/{node}/renew-credential", body)
@@ -133,16 +143,16 @@ def renew(client: "Client", node: str, body: dict[str, float], overlap: str, out
     if output != "text":
         show_data(found, output)
     elif waits:
-        click.echo(f"{node} has not renewed its credential yet; it does as soon as it is heard", err=True)
+        click.echo(f"node {node} has not renewed its credential yet; it will once its agent is connected", err=True)
     else:
-        click.echo(f"{node} has another credential; the old one ends in {overlap}")
+        click.echo(f"node {node} renewed its credential; the old one expires in {overlap}")
 
 
 @token_command.command("revoke")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names("tokens"))
 @connected
 def revoke(client: "Client", names: tuple[str, ...]) -> None:
-    """Revoke tokens at once."""
+    """Revoke tokens immediately."""
     for name in names:
         get_one(client, find_kind("token"), name, None)
     for name in names:

@@ -1,4 +1,4 @@
-"""`mandor top`: the cluster in the terminal, live."""
+"""`mandor top`: a live view of the cluster in the terminal."""
 
 import asyncio
 import logging
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 @all_namespaces_option
 @connected
 def top_command(client: "Client", kind: str, namespace: str, all_namespaces: bool) -> None:
-    """Show the cluster in the terminal, live.
+    """Show a live view of the cluster in the terminal.
 
     Keys are those of k9s: `:` and a view, `/` and a filter, enter, esc, `d` describe, `l` logs, `e` explain,
-    `s` shell, ctrl-d delete, `?` help, `q` quit. It begins with KIND, the instances if none is given.
+    `s` shell, ctrl-d delete, `?` help, `q` quit. KIND is the first view.  [default: instances]
     """
     first = find_kind(kind)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("top needs a terminal; `mandor get -w` shows changes without one")
-    client.read("/v1")  # a server that is not there, or a token that is none, is told before the screen is taken
+        raise click.UsageError("top requires a terminal; use `mandor get -w` without one")
+    client.read("/v1")  # connection errors are reported before the screen is switched
     asyncio.run(_show(client, first, None if all_namespaces else namespace))
 
 
@@ -36,7 +36,7 @@ async def _show(client: "Client", first: Kind, namespace: str | None) -> None:
     from mandor.cli.top.app import Top
     from mandor.client import aio, sync
 
-    # What goes wrong is told in the foot; anything written would spoil the screen.
+    # Errors are shown in the footer; log lines would corrupt the screen.
     logging.getLogger("mandor").addHandler(logging.NullHandler())
     servers = [str(server) for server in client.servers]
     asker = sync.Client(servers, token=client.token, ca_file=client.ca_file)

@@ -1,4 +1,4 @@
-"""`mandor vm`: machines for virtual machines."""
+"""`mandor vm`: hosts for virtual machines."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,23 +17,27 @@ PAUSE_SECONDS = 0.2
 
 @click.group("vm")
 def vm_command() -> None:
-    """Find machines for virtual machines; confirm, call off.
+    """Place virtual machines on hosts; confirm or cancel them.
 
-    A virtual machine that somebody else makes needs a machine with room for it. `place` finds one and holds the room;
-    `confirm` says that the virtual machine is there; `cancel` gives the room back. `mandor get tasks` shows them all.
+    For a virtual machine that another system creates, `place` finds a host and holds resources there, `confirm` reports
+    that the virtual machine exists, `cancel` releases the resources. `mandor get tasks` lists the requests.
     """
 
 
 @vm_command.command("place")
-@click.option("--cpu", type=int, required=True, metavar="CORES", help="How many cores it needs.")
-@click.option("--memory", type=int, required=True, metavar="MIB", help="How much memory, in MiB.")
-@click.option("--pool", default="default", show_default=True, help="The pool of machines.")
-@click.option("--dedicated", is_flag=True, help="The machine is to be its own alone.")
-@click.option("--where", multiple=True, metavar="RULE", help="Only where this holds: `zone == a`, several times.")
-@click.option("--name", default="", help="What the virtual machine will be called.")
-@click.option("--hold", metavar="TIME", default="1h", show_default=True, help="Hold the room so long unconfirmed.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Return when there is a machine.")
-@click.option("--timeout", metavar="TIME", default="5m", show_default=True, help="Look for one so long at most.")
+@click.option("--cpu", type=int, required=True, metavar="CORES", help="Number of cores.")
+@click.option("--memory", type=int, required=True, metavar="MIB", help="Memory in MiB.")
+@click.option("--pool", default="default", show_default=True, help="Pool of hosts.")
+@click.option("--dedicated", is_flag=True, help="Use a host exclusively.")
+@click.option(
+    "--where", multiple=True, metavar="RULE", help="Node rule that the host must satisfy: `zone == a`; repeatable."
+)
+@click.option("--name", default="", help="Name of the virtual machine.")
+@click.option(
+    "--hold", metavar="TIME", default="1h", show_default=True, help="Time to hold resources without confirmation."
+)
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until a host is found.")
+@click.option("--timeout", metavar="TIME", default="5m", show_default=True, help="Time limit for finding a host.")
 @output_option("table", "json", "yaml")
 @connected
 def place_command(
@@ -49,7 +53,7 @@ def place_command(
     timeout: str,
     output: str,
 ) -> None:
-    """Find a machine for a virtual machine, and hold room there."""
+    """Find a host for a virtual machine, and hold resources there."""
     patience = seconds(timeout)
     body = {
         "requested_cpu": cpu,
@@ -73,7 +77,7 @@ def place_command(
 @output_option("table", "json", "yaml")
 @connected
 def confirm_command(client: "Client", task: str, output: str) -> None:
-    """Say that the virtual machine of TASK is there: its room is kept."""
+    """Confirm that the virtual machine of TASK exists; its resources stay held."""
     _show(client.call("POST", f"/schedule/{task}/confirm"), output)
 
 
@@ -82,30 +86,30 @@ def confirm_command(client: "Client", task: str, output: str) -> None:
 @output_option("table", "json", "yaml")
 @connected
 def cancel_command(client: "Client", task: str, output: str) -> None:
-    """Call TASK off, or give back the room of a virtual machine that is gone."""
+    """Cancel TASK, or release the resources of a virtual machine that no longer exists."""
     _show(client.call("POST", f"/schedule/{task}/cancel"), output)
 
 
 def _wait(client: "Client", task: str, patience: float) -> dict[str, Any]:
     until = time.monotonic() + patience + 10
     while time.monotonic() < until:
-        story: dict[str, Any] = client.read(f"/schedule/{task}")
-        if story["status"] == "failed":
+        request: dict[str, Any] = client.read(f"/schedule/{task}")
+        if request["status"] == "failed":
             raise Invalid(
-                f"task {task}: {story.get('error', 'failed')}",
-                hint=story["history"][-1].get("why", ""),
+                f"task {task}: {request.get('error', 'failed')}",
+                hint=request["hirequest"][-1].get("why", ""),
                 task=task,
             )
-        if story["status"] == "completed":
-            return story
+        if request["status"] == "completed":
+            return request
         time.sleep(PAUSE_SECONDS)
-    raise Unavailable(f"task {task} is still being processed", hint=f"`mandor get task {task}` tells how it goes on")
+    raise Unavailable(f"task {task} is still being processed", hint=f"see `mandor get task {task}`")
 
 
-def _show(story: dict[str, Any], output: str) -> None:
+def _show(request: dict[str, Any], output: str) -> None:
     if output != "table":
-        show_data(story, output)
+        show_data(request, output)
         return
-    machine = story.get("result")
+    machine = request.get("result")
     where = f" on {machine['name']}" + (f" ({machine['ip']})" if machine["ip"] else "") if machine else ""
-    click.echo(f"{story['task_id']} {story['state']}{where}")
+    click.echo(f"{request['task_id']} {request['state']}{where}")

@@ -1,4 +1,4 @@
-"""`mandor webhook`: receivers of events tried out, and what they were sent."""
+"""`mandor webhook`: tests receivers of events, and shows their deliveries."""
 
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from mandor.client.sync import Client
 
 bus_option = click.option("--bus", is_flag=True, help="NAME is an event bus.")
-HEAD = ("WHEN", "OUTCOME", "EVENT", "ABOUT", "TOOK", "SAYS", "ID")
+HEAD = ("WHEN", "OUTCOME", "EVENT", "ABOUT", "DURATION", "RESPONSE", "ID")
 
 
 @click.group("webhook")
 def webhook_command() -> None:
-    """Try receivers of events out, and see what they were sent.
+    """Test receivers of events, and show their deliveries.
 
-    Receivers are applied like everything else (`kind: webhook`, `kind: event-bus`); `mandor get webhooks` shows them.
+    Receivers are created by manifests (`kind: webhook`, `kind: event-bus`); `mandor get webhooks` lists them.
     """
 
 
@@ -32,17 +32,17 @@ def webhook_command() -> None:
 @output_option("text", "json", "yaml")
 @connected
 def test(client: "Client", name: str, bus: bool, output: str) -> None:
-    """Send one message that says it is a test, at once, and show what was answered.
+    """Send a test message and show the response.
 
-    The exit status is 1 if it was not taken.
+    The exit status is 1 if the receiver does not accept it.
     """
     answer = client.post(f"/v1/{_kind(bus).plural}/{name}/test", {})
     if output != "text":
         show_data(answer, output)
     elif answer["delivered"]:
-        click.echo(f"taken after {answer['milliseconds']} ms: {answer['says']}")
+        click.echo(f"accepted after {answer['milliseconds']} ms: {answer['says']}")
     if not answer["delivered"]:
-        raise Unavailable(f"not taken: {answer['says']}", hint=f"`mandor describe {_kind(bus).name} {name}` shows more")
+        raise Unavailable(f"not accepted: {answer['says']}", hint=f"see `mandor describe {_kind(bus).name} {name}`")
 
 
 @webhook_command.command("log")
@@ -51,7 +51,7 @@ def test(client: "Client", name: str, bus: bool, output: str) -> None:
 @output_option()
 @connected
 def show_log(client: "Client", name: str, bus: bool, output: str) -> None:
-    """Show the last messages that were sent, the newest first, and what became of them."""
+    """Show the last deliveries, the newest first."""
     item = get_one(client, _kind(bus), name, None)
     if output in {"json", "yaml"}:
         show_data({"items": list(item.get("status", {}).get("log", ()))}, output)

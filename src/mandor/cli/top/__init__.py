@@ -1,1 +1,1 @@
-"""`mandor top`: the terminal dashboard; what it shows is decided in files that know no terminal."""
+"""`mandor top`: the terminal dashboard; the content of its pages is computed in modules without terminal code."""

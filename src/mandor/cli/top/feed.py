@@ -1,4 +1,4 @@
-"""What the cluster holds, kept by watch: a mirror of each kind that somebody looks at."""
+"""Data of the dashboard: a mirror of each displayed kind, kept by watch."""
 
 import asyncio
 from collections import Counter
@@ -15,17 +15,19 @@ from mandor.store.mirror import Mirror
 from mandor.store.remote import RemoteStore
 
 HEAD = ("node", "workload", "instance")
-"""The kinds that are counted in the head."""
+"""Kinds counted in the header."""
 
 
 class Feed:
-    """The kinds of one namespace (None: of all). Use as `async with`: the mirrors are kept until the block ends."""
+    """Mirrors of the kinds of one namespace (None: all). Use as `async with`: the mirrors are kept until the block
+    ends.
+    """
 
     def __init__(self, client: Client, namespace: str | None) -> None:
         self._store = RemoteStore(client)
         self.namespace = namespace
         self.changed = 0
-        """How many changes have come: who has seen them all need not look again."""
+        """Number of changes received so far; pages compare it to skip unchanged data."""
         self._mirrors: dict[str, Mirror] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -42,10 +44,10 @@ class Feed:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def open(self, kind: Kind) -> None:
-        """Keep this kind, too, from now on."""
+        """Start to mirror a kind."""
         if kind.name in self._mirrors:
             return
-        # Events about nodes are in no namespace, and belong to what is seen here all the same.
+        # Events about nodes have no namespace, but are shown in every namespace.
         everywhere = self.namespace is None or not kind.namespaced or kind.name == "event"
         mirror = Mirror(self._store, kind.name, ALL if everywhere else Filter(namespace=self.namespace))
         mirror.listen(lambda changes: self._count(len(changes)))
@@ -55,7 +57,7 @@ class Feed:
     async def _keep(self, mirror: Mirror) -> None:
         async with mirror:
             await mirror.synced()
-            self._count(1)  # also of a kind that there is none of
+            self._count(1)  # also if there is no object of the kind
             await asyncio.Event().wait()
 
     def _count(self, more: int) -> None:
@@ -74,7 +76,7 @@ class Feed:
         return mirror is not None and mirror.complete
 
     def error(self, name: str) -> MandorError | None:
-        """Why a kind is not shown as it is just now."""
+        """Return the error that keeps a kind from being up to date."""
         mirror = self._mirrors.get(name)
         return mirror.error if mirror is not None else None
 
@@ -82,14 +84,14 @@ class Feed:
         return Counter(value.node for value in self.items("instance") if value.node)
 
     def summary(self) -> str:
-        """`nodes 3/4 ready, workloads 12, instances 40: 38 Running, 2 Pending`."""
+        """Summarize the cluster: `nodes 3/4 ready · workloads 12 · instances 40: 38 Running, 2 Pending`."""
         nodes = Counter(_phase(value) for value in self.items("node"))
         phases = Counter(_phase(value) for value in self.items("instance"))
-        told = ", ".join(f"{count} {phase}" for phase, count in phases.most_common(4))
+        counts = ", ".join(f"{count} {phase}" for phase, count in phases.most_common(4))
         workloads = sum(1 for _ in self.items("workload"))
         return (
             f"nodes {nodes['Ready']}/{nodes.total()} ready · workloads {workloads} · "
-            f"instances {phases.total()}{f': {told}' if told else ''}"
+            f"instances {phases.total()}{f': {counts}' if counts else ''}"
         )
 
 

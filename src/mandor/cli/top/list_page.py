@@ -7,16 +7,16 @@ from textual.widget import Widget
 
 from mandor.cli.kinds import Kind, find_kind
 from mandor.cli.top.page import Page
-from mandor.cli.top.sheet import Order, Scope, Sheet
+from mandor.cli.top.rows import Order, RowCache, Scope
 from mandor.cli.top.table import Table
 from mandor.cli.top.view import SORTS, View, view_of
 from mandor.errors import MandorError
 
 if TYPE_CHECKING:
-    from mandor.cli.top.sheet import Row
+    from mandor.cli.top.rows import Row
 
 TICKS_PER_AGE = 4
-"""Ages are drawn anew every so many ticks, even if nothing has changed."""
+"""Ticks between redraws of ages while nothing changes."""
 
 
 class ListPage(Page):
@@ -40,7 +40,7 @@ class ListPage(Page):
         super().__init__()
         self.kind, self.scope = kind, scope
         self._wide = False
-        self._sheet = Sheet(view_of(kind))
+        self._row_cache = RowCache(view_of(kind))
         self._order: Order | None = None
         self._seen = -1
         self._ticks = 0
@@ -52,7 +52,7 @@ class ListPage(Page):
 
     @property
     def view(self) -> View:
-        return self._sheet.view
+        return self._row_cache.view
 
     @property
     def chosen(self) -> "Row | None":
@@ -83,15 +83,15 @@ class ListPage(Page):
         self.top.feed.open(self.kind)
         self._ticks += 1
         if self._seen != self.top.feed.changed:
-            self.look_again()
+            self.refresh_content()
         elif self._ticks % TICKS_PER_AGE == 0:
             self.table.refresh()
         super().tick()
 
-    def look_again(self) -> None:
+    def refresh_content(self) -> None:
         feed = self.top.feed
         self._seen = feed.changed
-        rows = self._sheet.rows(
+        rows = self._row_cache.rows(
             feed.items(self.kind.name),
             scope=self.scope,
             wanted=self.wanted,
@@ -103,28 +103,28 @@ class ListPage(Page):
 
     def _lay_out(self) -> None:
         namespaces = self.top.feed.namespace is None
-        self._sheet = Sheet(view_of(self.kind, wide=self._wide, namespaces=namespaces))
-        self.look_again()
+        self._row_cache = RowCache(view_of(self.kind, wide=self._wide, namespaces=namespaces))
+        self.refresh_content()
 
     def on_screen_resume(self) -> None:
-        """The namespace may have changed meanwhile."""
+        """Lay out the table again, because the namespace may have changed."""
         if self.is_mounted:
             self._lay_out()
 
     def action_sort(self, key: str) -> None:
         title = self.view.keys.get(key)
         if title is None:
-            self.tell(f"{self.kind.plural} are not sorted by {SORTS[key]}")
+            self.show_message(f"{self.kind.plural} cannot be sorted by {SORTS[key]}")
             return
-        self._order = self.order.pressed(title)
-        self.look_again()
+        self._order = self.order.toggled(title)
+        self.refresh_content()
 
     def action_wide(self) -> None:
         self._wide = not self._wide
         self._lay_out()
 
     def on_table_chosen(self) -> None:
-        """A level down: a node's or a workload's instances, an instance's log; else its description."""
+        """Open the instances of a node or workload, the log of an instance, or the description of any other object."""
         row = self.chosen
         if row is None:
             return
@@ -133,6 +133,6 @@ class ListPage(Page):
         elif self.kind.name == "instance":
             self.top.action_logs()
         elif self.kind.name == "namespace":
-            self.top.obey(self, f"ns {row.place[1]}")
+            self.top.run_command(self, f"ns {row.place[1]}")
         else:
             self.top.action_describe()

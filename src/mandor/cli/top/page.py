@@ -1,4 +1,4 @@
-"""What every page of the dashboard has: a head, a title, a foot that tells keys or news, a line to type in."""
+"""Base of the dashboard's pages: header, title, footer with keys or messages, and an input line."""
 
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -19,7 +19,7 @@ COMMAND, FILTER = ":", "/"
 
 
 class Page(Screen[None]):
-    """One level of the way down; esc leads back up."""
+    """One level of the page stack; esc goes back."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("colon", "type(':')", show=False),
@@ -33,7 +33,7 @@ class Page(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self.wanted = ""
-        """What the lines shown have to hold."""
+        """Filter of the displayed lines."""
         self._news = ""
         self._written: dict[str, str] = {}
 
@@ -63,19 +63,19 @@ class Page(Screen[None]):
         raise NotImplementedError
 
     def trouble(self) -> MandorError | None:
-        """Why what is shown may not be how it is."""
+        """Return the error because of which the page may be outdated; None if there is none."""
         return None
 
-    def look_again(self) -> None:
-        """What is wanted has changed."""
+    def refresh_content(self) -> None:
+        """Called when the filter has changed."""
 
     # Head and foot.
 
     def tick(self) -> None:
-        """Called several times a second."""
+        """Update header, title and footer; called several times a second."""
         wanted = f"  /{self.wanted}" if self.wanted else ""
         trouble = self.trouble()
-        news = self._news or (told(trouble) if trouble is not None else "")
+        news = self._news or (error_text(trouble) if trouble is not None else "")
         self._write("head", self.top.head())
         self._write("title", self.heading() + wanted)
         self._write("foot", news or self.HINTS)
@@ -85,9 +85,9 @@ class Page(Screen[None]):
             self._written[place] = text
             self.query_one(f"#{place}", Static).update(_line(text))
 
-    def tell(self, news: str | MandorError) -> None:
-        """Say it in the foot, until the next key."""
-        self._news = told(news) if isinstance(news, MandorError) else news
+    def show_message(self, news: str | MandorError) -> None:
+        """Show a message in the footer until the next key."""
+        self._news = error_text(news) if isinstance(news, MandorError) else news
         self.tick()
 
     def on_key(self) -> None:
@@ -102,7 +102,7 @@ class Page(Screen[None]):
         line.placeholder = "a view: nodes, wl, inst, ev …" if sign == COMMAND else "text, or !text"
         self.query_one("#foot", Static).display = False
         line.display = True
-        self.set_focus(line)  # not `focus`, which comes after the keys that wait already
+        self.set_focus(line)  # not `focus`, which takes effect only after pending keys
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.display and event.input.border_title == FILTER:
@@ -112,7 +112,7 @@ class Page(Screen[None]):
         sign, text = event.input.border_title, event.value.strip()
         self._typed()
         if sign == COMMAND and text:
-            self.top.obey(self, text)
+            self.top.run_command(self, text)
 
     def _typed(self) -> None:
         self.query_one("#typed", Input).display = False
@@ -122,11 +122,11 @@ class Page(Screen[None]):
 
     def _want(self, text: str) -> None:
         self.wanted = text
-        self.look_again()
+        self.refresh_content()
         self.tick()
 
     def action_back(self) -> None:
-        """Out of the line, out of the filter, up a level."""
+        """Leave the input line, clear the filter, or go back one level."""
         line = self.query_one("#typed", Input)
         if line.display:
             if line.border_title == FILTER:
@@ -139,7 +139,7 @@ class Page(Screen[None]):
 
 
 class Question(ModalScreen[bool]):
-    """Yes only by `y`."""
+    """A confirmation; only `y` confirms."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", show=False),
@@ -157,7 +157,7 @@ class Question(ModalScreen[bool]):
         self.dismiss(yes)
 
 
-def told(error: MandorError) -> str:
+def error_text(error: MandorError) -> str:
     return one_line(f"{error.message}; {error.hint}" if error.hint else error.message)
 
 

@@ -1,4 +1,4 @@
-"""The table of the dashboard: of all its rows only those on the screen are ever drawn."""
+"""The table of the dashboard; only visible rows are drawn."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,18 +14,18 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from mandor.cli.output import colour
-from mandor.cli.top.sheet import Order, Place, Row
+from mandor.cli.top.rows import Order, Place, Row
 from mandor.cli.top.view import Field
 
 GAP = 2
 CELL_MOST = 120
-"""A wider cell is cut; `d` shows it whole."""
+"""Maximum width of a cell; longer ones are cut, and `d` shows them in full."""
 TITLE = Style(bold=True)
 CHOSEN = Style(reverse=True)
 
 
 class Table(ScrollView, can_focus=True):
-    """Rows with a cursor, which stays on its object while rows come, go and change places."""
+    """Rows with a cursor, which stays on its object while rows are added, removed and sorted."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
@@ -40,7 +40,7 @@ class Table(ScrollView, can_focus=True):
     ]
 
     class Chosen(Message):
-        """Enter, or a click on the row under the cursor."""
+        """Sent on enter, or on a click on the row under the cursor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Table(ScrollView, can_focus=True):
     # Drawing.
 
     def _measure(self) -> None:
-        """Columns grow with what has been on the screen, and never shrink: nothing jumps."""
+        """Widen columns to fit visible cells; columns never shrink, so that the table does not jump."""
         top = self.scroll_offset.y
         for row in self._rows[top : top + max(1, self.size.height)]:
             for at, cell in enumerate(row.cells(self._fields)):

@@ -1,4 +1,4 @@
-"""Pages with text: a description, an explanation, the help, a log that goes on."""
+"""Pages with text: a description, an explanation, the help, a log."""
 
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mandor.cli.top.page import Page
-from mandor.cli.top.paper import Paper
+from mandor.cli.top.text_view import TextView
 from mandor.client.aio import Query
 from mandor.errors import MandorError
 
@@ -16,13 +16,13 @@ Load = Callable[[], Awaitable[list[str]]]
 
 TAIL = 500
 LINE_BYTES_MOST = 64 << 10
-"""A longer line is broken."""
+"""Maximum length of a line in bytes; longer lines are broken."""
 
 
 class TextPage(Page):
-    """What `load` gives, and anew with `r`."""
+    """Text returned by `load`; `r` reloads it."""
 
-    HINTS = "/filter w:wrap r:again esc:back ?:help q:quit"
+    HINTS = "/filter w:wrap r:reload esc:back ?:help q:quit"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w", "wrap", show=False),
         Binding("r,ctrl+r", "again", show=False),
@@ -35,26 +35,26 @@ class TextPage(Page):
         self._load = load
 
     @property
-    def paper(self) -> Paper:
-        return self.query_one(Paper)
+    def view(self) -> TextView:
+        return self.query_one(TextView)
 
     def body(self) -> Widget:
-        return Paper(follow=self.FOLLOW)
+        return TextView(follow=self.FOLLOW)
 
     def heading(self) -> str:
         return self._title
 
     def on_mount(self) -> None:
-        self.paper.focus()
+        self.view.focus()
         self.action_again()
 
-    def look_again(self) -> None:
-        self.paper.wanted = self.wanted
-        self.paper.lay_out()
+    def refresh_content(self) -> None:
+        self.view.wanted = self.wanted
+        self.view.lay_out()
 
     def action_wrap(self) -> None:
-        self.paper.wrap = not self.paper.wrap
-        self.paper.lay_out()
+        self.view.wrap = not self.view.wrap
+        self.view.lay_out()
 
     def action_again(self) -> None:
         self.run_worker(self._fill(), exclusive=True)
@@ -63,17 +63,17 @@ class TextPage(Page):
         try:
             await self.fill()
         except MandorError as error:
-            self.tell(error)
+            self.show_message(error)
 
     async def fill(self) -> None:
         if self._load is not None:
-            self.paper.write(await self._load(), anew=True)
+            self.view.write(await self._load(), anew=True)
 
 
 class LogPage(TextPage):
-    """What an instance writes, as it writes it."""
+    """The log of an instance, followed live."""
 
-    HINTS = "/filter w:wrap s:scrolling r:again esc:back ?:help q:quit"
+    HINTS = "/filter w:wrap s:scrolling r:reload esc:back ?:help q:quit"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "follow", show=False)]
     FOLLOW = True
 
@@ -83,19 +83,19 @@ class LogPage(TextPage):
         self._query: Query = {"namespace": namespace, "task": task or None, "follow": True, "tail": TAIL}
 
     def heading(self) -> str:
-        return self._title + ("" if self.paper.follow else ", not scrolling")
+        return self._title + ("" if self.view.follow else ", not scrolling")
 
     def action_follow(self) -> None:
-        self.paper.follow = not self.paper.follow
-        self.paper.lay_out()
+        self.view.follow = not self.view.follow
+        self.view.lay_out()
 
     async def fill(self) -> None:
-        self.paper.write((), anew=True)
+        self.view.write((), anew=True)
         async with self.top.client.stream(
             self._path, query=self._query, accept="text/plain", silent_seconds=None
         ) as content:
             await self._copy(content)
-        self.tell("the log has ended; r reads it again")
+        self.show_message("the log has ended; press r to reload")
 
     async def _copy(self, content: aiohttp.StreamReader) -> None:
         rest = b""
@@ -104,6 +104,6 @@ class LogPage(TextPage):
             if len(rest) > LINE_BYTES_MOST:
                 lines, rest = [*lines, rest], b""
             if lines:
-                self.paper.write(line.decode(errors="replace").rstrip("\r") for line in lines)
+                self.view.write(line.decode(errors="replace").rstrip("\r") for line in lines)
         if rest:
-            self.paper.write([rest.decode(errors="replace")])
+            self.view.write([rest.decode(errors="replace")])

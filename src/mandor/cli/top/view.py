@@ -1,4 +1,4 @@
-"""What each view of the dashboard shows of an object, and by what it is ordered."""
+"""Columns and sort keys of each view of the dashboard."""
 
 import re
 import time
@@ -15,14 +15,14 @@ Item = dict[str, Any]
 
 
 class Field(NamedTuple):
-    """A column."""
+    """A column of a view."""
 
     title: str
     cell: Callable[[Item], Any]
     order: Callable[[Item], Any] | None = None
-    """By what its rows are ordered; None: by the text, numbers in it by their value."""
+    """Sort key of a row; None sorts by the text, with numbers by value."""
     since: Callable[[Item], float] | None = None
-    """The cell is the time since then, so it is never the same; the order is the youngest first."""
+    """For ages: start of the age; sorts the youngest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class View:
     kind: Kind
     fields: tuple[Field, ...]
     keys: Mapping[str, str]
-    """Which key orders by which title."""
+    """Titles of the sort columns, by key."""
     order: str
-    """The title it is ordered by at first."""
+    """Title of the initial sort column."""
 
 
 NARROW: dict[str, tuple[str, ...]] = {
@@ -40,7 +40,7 @@ NARROW: dict[str, tuple[str, ...]] = {
     "workload": ("NAME", "TYPE", "PHASE", "READY", "ROLLOUT", "PENDING", "FAILED", "AGE"),
     "instance": ("NAME", "PHASE", "READY", "RESTARTS", "NODE", "AGE", "REASON"),
 }
-"""What fits in 80 columns; other kinds show what `mandor get` does."""
+"""Columns that fit into 80 characters; other kinds show the columns of `mandor get`."""
 
 SORTS: dict[str, str] = {
     "N": "NAME",
@@ -55,7 +55,7 @@ SORTS: dict[str, str] = {
     "P": "PENDING",
     "F": "FAILED",
 }
-"""Shift and a letter, as in k9s; an event's age is in LAST."""
+"""Sort keys, shift and a letter as in k9s; for events, `A` sorts by LAST."""
 
 
 def view_of(kind: Kind, *, wide: bool = False, namespaces: bool = False) -> View:
@@ -84,7 +84,7 @@ def _field(column: tables.Column) -> Field:
 
 
 def _share(name: str) -> Callable[[Item], float | None]:
-    """How much of a node's capacity is in use, in percent; None: it has not been measured."""
+    """Return the usage of a node's capacity in percent; None if it is not measured."""
 
     def found(item: Item) -> float | None:
         status = item["status"]
@@ -105,7 +105,7 @@ def _percent(title: str, name: str) -> Field:
 
 
 def _most(title: str, cell: Callable[[Item], Any], number: Callable[[Item], float]) -> Field:
-    """The largest first."""
+    """A column sorted by the largest number first."""
     return Field(title, cell, order=lambda item: -number(item))
 
 
@@ -139,18 +139,18 @@ _NUMBERS = re.compile(r"(\d+)")
 
 
 def natural(text: str) -> tuple[Any, ...]:
-    """`web-9` before `web-10`: text and numbers take turns."""
+    """Sort key that compares numbers within text by value: `web-9` before `web-10`."""
     return tuple(int(part) if at % 2 else part for at, part in enumerate(_NUMBERS.split(text.lower())))
 
 
 def shown(field: Field, item: Item) -> str:
-    """The cell of a column now."""
+    """Return the current cell of a column."""
     if field.since is not None:
         return age(field.since(item), time.time())
     return tables.one_line(field.cell(item))
 
 
-# What people type to see a view.
+# Names of views.
 
 _FOREIGN = {
     "po": "instance",
@@ -162,10 +162,10 @@ _FOREIGN = {
     "job": "workload",
     "jobs": "workload",
 }
-"""What others call them: fingers remember."""
+"""Names used by other tools."""
 
 
 def kind_words() -> dict[str, Kind]:
-    """Every word for a kind."""
+    """Return all names of kinds."""
     own = {word: kind for kind in KINDS for word in (kind.name, kind.plural, *kind.short)}
     return {word: find_kind(name) for word, name in _FOREIGN.items()} | own

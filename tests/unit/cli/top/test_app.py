@@ -161,7 +161,7 @@ async def test_rows_are_sorted_by_keys_and_the_cursor_stays_on_its_object(api: L
         await at.press("S")
         await at.sees("who waits, first", lambda: at.names[0] == "web-1")
         await at.press("C")
-        await at.sees("why not", lambda: "not sorted by CPU%" in at.foot)
+        await at.sees("why not", lambda: "cannot be sorted by CPU%" in at.foot)
 
 
 async def test_events_lead_to_what_they_are_about(api: LiveApi) -> None:
@@ -173,7 +173,7 @@ async def test_events_lead_to_what_they_are_about(api: LiveApi) -> None:
         await at.press("d")
         await at.reads("describe instance default/web-0")
         await at.press("escape", "ctrl+d")
-        await at.sees("why not", lambda: "events go by themselves" in at.foot)
+        await at.sees("why not", lambda: "events cannot be deleted" in at.foot)
 
 
 async def test_a_tick_that_comes_after_the_last_screen_is_gone_does_no_harm(api: LiveApi) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a view: filtered, ordered, and worked out only when somebody looks at them."""
+"""Rows of a view: filtered, sorted, and computed only when they are displayed."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,19 +17,19 @@ NAME = Field("NAME", lambda item: item["meta"]["name"])
 
 
 class Order(NamedTuple):
-    """By which column, and whether the other way round."""
+    """Column and direction of a sort order."""
 
     title: str
     reverse: bool = False
 
-    def pressed(self, title: str) -> "Order":
-        """The same column again turns it round."""
+    def toggled(self, title: str) -> "Order":
+        """Return the order after a column key is pressed; the same column again reverses it."""
         return Order(title, not self.reverse if title == self.title else False)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Only what belongs to one object: the instances of a node or of a workload, the events about it."""
+    """Restricts a view to one object: the instances of a node or workload, or the events about an object."""
 
     kind: str
     namespace: str
@@ -47,14 +47,14 @@ class Scope:
 
     @classmethod
     def read(cls, about: str) -> "Scope":
-        """As an event names what it is about: `instance default/web-0`, `node n1`."""
+        """Parse the object of an event: `instance default/web-0`, `node n1`."""
         kind, _, full = about.partition(" ")
         namespace, slash, name = full.partition("/")
         return cls(kind, namespace, name) if slash else cls(kind, "", full)
 
 
 class Row:
-    """One object in a table. An object is never changed, so what was worked out of it stays true."""
+    """One object in a table. Objects are immutable, so computed values are cached."""
 
     __slots__ = ("_orders", "_text", "count", "place", "value")
 
@@ -67,23 +67,23 @@ class Row:
 
     @property
     def subject(self) -> Scope:
-        """What one means by this row: the object, or what the event is about."""
+        """The object that the row stands for: the object itself, or the one that the event is about."""
         value: Any = self.value
         return Scope.read(value.spec.about) if value.kind == "event" else Scope(value.kind, *self.place)
 
     @property
     def item(self) -> Item:
-        """Made anew each time: of thousands of rows a screenful is looked at."""
+        """The object as plain data; not cached, because only a screenful of rows is displayed."""
         item: Item = to_plain(self.value)
         return item | {"instances": self.count} if self.count else item
 
     def cells(self, fields: Iterable[Field]) -> tuple[str, ...]:
-        """As they are now: a column may be an age."""
+        """Return the cells as of now; a column may be an age."""
         item = self.item
         return tuple(shown(field, item) for field in fields)
 
     def text(self, fields: Iterable[Field]) -> str:
-        """What a filter looks through; ages are left out, and labels are in."""
+        """Return the text that filters search: cells without ages, and labels."""
         if self._text is None:
             labels = (f"{key}={value}" for key, value in self.value.labels.items())
             self._text = " ".join((*self.cells(field for field in fields if field.since is None), *labels))
@@ -91,7 +91,7 @@ class Row:
 
     @property
     def rank(self) -> Any:
-        """Where it stands among its equals."""
+        """Key that orders rows with equal cells."""
         return self.place[0], self.order(NAME)
 
     def order(self, field: Field) -> Any:
@@ -107,8 +107,8 @@ class Row:
         return field.order(self.item) if field.order is not None else natural(shown(field, self.item))
 
 
-class Sheet:
-    """The rows of one view, kept as long as their objects are the same ones."""
+class RowCache:
+    """The rows of one view, reused while their objects are unchanged."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -123,7 +123,7 @@ class Sheet:
         order: Order | None = None,
         counts: Mapping[str, int] | None = None,
     ) -> list[Row]:
-        """All that belong to the scope and hold the wanted text, in order; `counts`: the instances of each node."""
+        """Return the rows in the scope that match the filter, sorted; `counts` are the instances of each node."""
         kept: dict[Place, Row] = {}
         for value in values:
             if scope is None or scope.holds(value):
@@ -147,7 +147,9 @@ class Sheet:
 
 
 def matcher(wanted: str) -> Callable[[str], bool]:
-    """A regular expression, whatever the case; `!` turns it round; one that is none is taken as text."""
+    """Return a matcher for a case-insensitive regular expression; `!` inverts it, an invalid expression is plain
+    text.
+    """
     inverse, text = wanted.startswith("!"), wanted.removeprefix("!")
     try:
         pattern = re.compile(text, re.IGNORECASE)

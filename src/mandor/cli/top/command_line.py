@@ -1,4 +1,4 @@
-"""What was typed after `:`."""
+"""Parser of commands typed after `:`."""
 
 from dataclasses import dataclass
 
@@ -23,20 +23,20 @@ EVERYWHERE = frozenset({"all", "*", "-A"})
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """`verb`: quit, help, view, namespace, logs, explain or describe."""
+    """A parsed command; `verb` is quit, help, view, namespace, logs, explain or describe."""
 
     verb: str
     kind: Kind | None = None
     name: str = ""
-    """Of an object, or of a namespace (empty: all of them)."""
+    """Name of an object, or of a namespace (empty for all)."""
     task: str = ""
 
 
 def read(text: str) -> Typed:
-    """Raise `Invalid` for what nobody understands."""
+    """Parse a command; raises `Invalid`."""
     word, *rest = text.split() or [""]
     if len(rest) > 2:
-        raise Invalid(f"{text!r} has too many words", hint="? shows what can be typed")
+        raise Invalid(f"{text!r} has too many words", hint="press ? for the list of commands")
     name, task = [*rest, "", ""][:2]
     if word in QUIT:
         return Typed("quit")
@@ -50,4 +50,4 @@ def read(text: str) -> Typed:
     if word in kinds:
         return Typed("view", kinds[word], name=name)
     known = {*QUIT, *HELP, *ABOUT, *kinds}
-    raise Invalid(f"there is no view {word!r}", hint=did_you_mean(word, known))
+    raise Invalid(f"unknown view {word!r}", hint=did_you_mean(word, known))

@@ -1,4 +1,4 @@
-"""Text of the dashboard: a description, an explanation, a log; drawn as far as it is on the screen."""
+"""Scrollable text of the dashboard (description, explanation, log); only visible lines are drawn."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from mandor.cli.tables import printable
-from mandor.cli.top.sheet import matcher
+from mandor.cli.top.rows import matcher
 
 LINES_MOST = 5000
-"""Of a log that goes on, the last so many lines are kept."""
+"""Number of lines of a log that are kept."""
 
 
-class Paper(ScrollView, can_focus=True):
+class TextView(ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("k", "scroll_up", show=False),
         Binding("j", "scroll_down", show=False),
@@ -35,13 +35,13 @@ class Paper(ScrollView, can_focus=True):
         self._lines: deque[str] = deque(maxlen=LINES_MOST)
         self._drawn: list[str] = []
         self.follow = follow
-        """Stay at the end of what is written."""
+        """Whether the view stays at the end of the text."""
         self.wrap = False
         self.wanted = ""
 
     @property
     def text(self) -> str:
-        """All that is shown, whether on the screen or not."""
+        """The whole text, visible or not."""
         return "\n".join(self._drawn)
 
     def write(self, lines: Iterable[str], *, anew: bool = False) -> None:

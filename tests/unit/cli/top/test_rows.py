@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mandor.cli.kinds import KINDS, Kind, find_kind
-from mandor.cli.top import sheet as sheet_module
-from mandor.cli.top.order import Typed, read
-from mandor.cli.top.paper import wrapped
-from mandor.cli.top.sheet import Order, Row, Scope, Sheet, matcher
+from mandor.cli.top import rows as rows_module
+from mandor.cli.top.command_line import Typed, read
+from mandor.cli.top.rows import Order, Row, RowCache, Scope, matcher
+from mandor.cli.top.text_view import wrapped
 from mandor.cli.top.view import NARROW, SORTS, natural, view_of
 from mandor.errors import Invalid
 from mandor.model.codec import to_plain
@@ -47,24 +47,24 @@ INSTANCES = [instance("web-10"), instance("web-9", Phase.PENDING, on=""), instan
 
 
 def test_names_are_ordered_as_people_count() -> None:
-    sheet = Sheet(view_of(find_kind("instance")))
-    assert names(sheet.rows(INSTANCES)) == ["db-0", "web-9", "web-10"]
-    assert names(sheet.rows(INSTANCES, order=Order("NAME", reverse=True))) == ["web-10", "web-9", "db-0"]
-    assert names(sheet.rows(INSTANCES, order=Order("RESTARTS"))) == ["db-0", "web-9", "web-10"]
+    cache = RowCache(view_of(find_kind("instance")))
+    assert names(cache.rows(INSTANCES)) == ["db-0", "web-9", "web-10"]
+    assert names(cache.rows(INSTANCES, order=Order("NAME", reverse=True))) == ["web-10", "web-9", "db-0"]
+    assert names(cache.rows(INSTANCES, order=Order("RESTARTS"))) == ["db-0", "web-9", "web-10"]
 
 
 def test_the_same_key_again_turns_the_order_round() -> None:
-    assert Order("NAME").pressed("NAME") == Order("NAME", reverse=True)
-    assert Order("NAME", reverse=True).pressed("AGE") == Order("AGE")
+    assert Order("NAME").toggled("NAME") == Order("NAME", reverse=True)
+    assert Order("NAME", reverse=True).toggled("AGE") == Order("AGE")
 
 
 def test_a_filter_is_an_expression_looks_at_labels_and_can_be_turned_round() -> None:
-    sheet = Sheet(view_of(find_kind("instance")))
-    assert names(sheet.rows(INSTANCES, wanted="WEB-1")) == ["web-10"]
-    assert names(sheet.rows(INSTANCES, wanted="^db|pend")) == ["db-0", "web-9"]
-    assert names(sheet.rows(INSTANCES, wanted="!web")) == ["db-0"]
-    assert len(sheet.rows(INSTANCES, wanted="tier=front")) == 3
-    assert sheet.rows(INSTANCES, wanted="5m") == [], "an age is gone before it is read"
+    cache = RowCache(view_of(find_kind("instance")))
+    assert names(cache.rows(INSTANCES, wanted="WEB-1")) == ["web-10"]
+    assert names(cache.rows(INSTANCES, wanted="^db|pend")) == ["db-0", "web-9"]
+    assert names(cache.rows(INSTANCES, wanted="!web")) == ["db-0"]
+    assert len(cache.rows(INSTANCES, wanted="tier=front")) == 3
+    assert cache.rows(INSTANCES, wanted="5m") == [], "an age is gone before it is read"
 
 
 @given(st.text(max_size=20), st.text(max_size=40))
@@ -73,12 +73,12 @@ def test_no_filter_breaks_it(wanted: str, line: str) -> None:
 
 
 def test_a_row_is_kept_as_long_as_its_object_is_the_same() -> None:
-    sheet = Sheet(view_of(find_kind("instance")))
-    before = sheet.rows(INSTANCES)
+    cache = RowCache(view_of(find_kind("instance")))
+    before = cache.rows(INSTANCES)
     changed = [*INSTANCES[:2], instance("db-0", Phase.FAILED)]
-    after = sheet.rows(changed)
+    after = cache.rows(changed)
     assert [old is new for old, new in zip(before, after, strict=True)] == [False, True, True]
-    assert "Failed" in after[0].cells(sheet.view.fields)
+    assert "Failed" in after[0].cells(cache.view.fields)
 
 
 def test_of_ten_thousand_rows_only_those_looked_at_are_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,22 +88,22 @@ def test_of_ten_thousand_rows_only_those_looked_at_are_worked_out(monkeypatch: p
         worked_out.append(value)
         return to_plain(value)
 
-    monkeypatch.setattr(sheet_module, "to_plain", counted)
-    sheet = Sheet(view_of(find_kind("instance")))
+    monkeypatch.setattr(rows_module, "to_plain", counted)
+    cache = RowCache(view_of(find_kind("instance")))
     values = [instance(f"web-{number}") for number in range(10_000)]
-    rows = sheet.rows(values, scope=Scope("workload", "default", "web"))
+    rows = cache.rows(values, scope=Scope("workload", "default", "web"))
     assert len(rows) == 10_000
     assert worked_out == []
     for row in rows[:24]:
-        row.cells(sheet.view.fields)
+        row.cells(cache.view.fields)
     assert len(worked_out) == 24
 
 
 def test_a_level_down_shows_what_belongs_to_the_object() -> None:
-    sheet = Sheet(view_of(find_kind("instance")))
-    assert names(sheet.rows(INSTANCES, scope=Scope("node", "", "n2"))) == ["db-0"]
-    assert names(sheet.rows(INSTANCES, scope=Scope("workload", "default", "web"))) == ["web-9", "web-10"]
-    assert sheet.rows(INSTANCES, scope=Scope("workload", "other", "web")) == []
+    cache = RowCache(view_of(find_kind("instance")))
+    assert names(cache.rows(INSTANCES, scope=Scope("node", "", "n2"))) == ["db-0"]
+    assert names(cache.rows(INSTANCES, scope=Scope("workload", "default", "web"))) == ["web-9", "web-10"]
+    assert cache.rows(INSTANCES, scope=Scope("workload", "other", "web")) == []
 
 
 def test_an_event_stands_for_what_it_is_about() -> None:
@@ -115,20 +115,20 @@ def test_an_event_stands_for_what_it_is_about() -> None:
     )
     assert Row(told).subject == Scope("instance", "default", "web-9")
     assert Scope.read("node n1") == Scope("node", "", "n1")
-    sheet = Sheet(view_of(find_kind("event")))
-    assert len(sheet.rows([told], scope=Scope("instance", "default", "web-9"))) == 1
-    assert sheet.rows([told], scope=Scope("node", "", "n1")) == []
-    assert "on n1" in Row(told).cells(sheet.view.fields)
+    cache = RowCache(view_of(find_kind("event")))
+    assert len(cache.rows([told], scope=Scope("instance", "default", "web-9"))) == 1
+    assert cache.rows([told], scope=Scope("node", "", "n1")) == []
+    assert "on n1" in Row(told).cells(cache.view.fields)
 
 
 def test_nodes_show_their_use_and_their_instances_the_fullest_first() -> None:
-    sheet = Sheet(view_of(find_kind("node")))
+    cache = RowCache(view_of(find_kind("node")))
     nodes = [node("n1", 400), node("n2", 3000)]
-    rows = sheet.rows(nodes, order=Order("CPU%"), counts={"n2": 7})
+    rows = cache.rows(nodes, order=Order("CPU%"), counts={"n2": 7})
     assert names(rows) == ["n2", "n1"]
-    cells = dict(zip([field.title for field in sheet.view.fields], rows[0].cells(sheet.view.fields), strict=True))
+    cells = dict(zip([field.title for field in cache.view.fields], rows[0].cells(cache.view.fields), strict=True))
     assert (cells["INST"], cells["CPU%"], cells["PHASE"]) == ("7", "75%", "Ready")
-    assert names(sheet.rows(nodes, order=Order("INST"), counts={"n1": 8, "n2": 7})) == ["n1", "n2"]
+    assert names(cache.rows(nodes, order=Order("INST"), counts={"n1": 8, "n2": 7})) == ["n1", "n2"]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
