@@ -21,7 +21,8 @@ from mandor.model.receiver import LOG_MOST, Delivery, Outcome, Receiver
 from mandor.model.record import Event
 from mandor.notify.message import Message, made_up, message_of, wanted
 from mandor.notify.sink import Sink
-from mandor.store.base import Change, Put, Store
+from mandor.store.base import Change, Listing, Put, Store
+from mandor.store.list_watch import ListWatch
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -75,18 +76,24 @@ class Outbox:
     # Reading.
 
     async def _follow(self) -> None:
-        failures = 0
-        while True:
-            try:
-                async for batch in self._store.watch(Event.kind, since=self._status.revision):
-                    failures = 0
-                    await self._take(batch)
-            except Expired:
-                await self._catch_up()
-            except MandorError as error:
-                failures += 1
-                log.warning("%s waits for the store: %s", self._receiver.key, error)
-                await self._clock.sleep(STORE_BACKOFF.pause(failures))
+        events = ListWatch(
+            self._store,
+            Event.kind,
+            backoff=STORE_BACKOFF,
+            sleep=self._clock.sleep,
+            resume=True,
+            since=self._status.revision,
+        )
+
+        async def starting() -> None:
+            if events.revision is not None:
+                events.revision = self._status.revision  # an interrupted batch was sent in part
+
+        await events.run(self._catch_up, self._take, self._interrupted, starting)
+
+    def _interrupted(self, error: MandorError, failures: int) -> None:
+        if failures > 1 or not isinstance(error, Expired):
+            log.warning("%s waits for the store: %s", self._receiver.key, error)
 
     async def _take(self, batch: Iterable[Change]) -> None:
         last = self._status.revision
@@ -98,10 +105,9 @@ class Outbox:
                 await self._offer(change.after)
         self._reach(last)
 
-    async def _catch_up(self) -> None:
-        """Read the events that are still stored; a repeated event is sent once, with its count."""
+    async def _catch_up(self, listing: Listing) -> None:
+        """Send the events that are still stored; a repeated event is sent once, with its count."""
         since, at = self._status.revision, self._status.at
-        listing = await self._store.list(Event.kind)
         after = chosen(
             listing.items,
             lambda piece: [each for each in piece if isinstance(each, Event) and each.meta.version > since],

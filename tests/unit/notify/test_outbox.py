@@ -19,7 +19,7 @@ from mandor.model.record import Event, EventSpec
 from mandor.notify.event_sender import EventSender
 from mandor.notify.message import Message, message_of, wanted
 from mandor.notify.sink import Sink
-from mandor.store.base import Delete, Put
+from mandor.store.base import ALL, Delete, Filter, Listing, Put
 from mandor.store.memory import MemoryStore
 from mandor.store.recorder import Recorder
 
@@ -215,6 +215,29 @@ async def test_what_came_while_the_watch_was_too_far_behind_is_told_from_the_lis
         await anext(aiter(world.store.watch("event", since=(await world.found()).status.revision)))
     async with world.leading():
         await settle()
+    assert sink.texts == [str(number) for number in range(1, 30)]
+
+
+async def test_a_listing_that_fails_after_an_expired_watch_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(history_most=5)
+    sink = await world.receiver()
+    async with world.leading():
+        await world.happens("1")
+        await world.clock.advance(2)
+    for number in range(2, 30):
+        await world.happens(str(number))
+    lists, failures = world.store.list, [Unavailable("the store is away")]
+
+    async def failing(kind: str | None, where: Filter = ALL) -> Listing:
+        if kind == Event.kind and failures:
+            raise failures.pop()
+        return await lists(kind, where)
+
+    monkeypatch.setattr(world.store, "list", failing)
+    async with world.leading():
+        for _ in range(10):
+            await world.clock.advance(1)
+    assert not failures
     assert sink.texts == [str(number) for number in range(1, 30)]
 
 
