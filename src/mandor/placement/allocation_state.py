@@ -110,6 +110,10 @@ class AllocationState(Writable, AllocationReader):
         self._settled = {}
         self._allowed = {}
 
+    @property
+    def in_trial(self) -> bool:
+        return self._table._undo is not None
+
     def trial(self) -> "AbstractContextManager[Trial]":
         return self._table.trial()
 

@@ -305,7 +305,7 @@ def test_a_constructor_is_given_what_it_names() -> None:
     assert isinstance(usual, Fancy)
     assert usual.args.depth == 3
     assert isinstance(make_plugin(Registered(Plain), DETACHED), Plain)
-    with pytest.raises(Invalid, match="the plugin Broken cannot be made: TypeError"):
+    with pytest.raises(Invalid, match="the plugin Broken cannot be created: TypeError"):
         make_plugin(Registered(Broken), DETACHED)
 
 

@@ -14,8 +14,9 @@ from mandor.model.node import Node
 from mandor.placement.cycle import decide
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.identity import Identity, Selector
-from mandor.placement.framework.points import FilterPlugin
+from mandor.placement.framework.points import FilterPlugin, PostFilterPlugin
 from mandor.placement.framework.ports import HostPort
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.framework.quotas import Quota
@@ -23,6 +24,7 @@ from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.reservations import ActiveReservation
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.plugins.default_binder import DefaultBinder
+from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.placement.table import Table
 from tests.scenarios.make import make_node, make_template
@@ -183,3 +185,24 @@ def test_a_snapshot_shows_later_changes_of_the_table() -> None:
     assert nodes.quotas.used("default").get("cpu", 0) == 0
     assert not nodes.ports.users(HostPort(8080, "tcp"))
     assert isinstance(nodes.nodes[0], Node)
+
+
+def test_a_dry_run_that_is_kept_after_its_trial_changes_nothing() -> None:
+    made = table()
+    kept: list[DryRun] = []
+
+    class Keeps(PostFilterPlugin):
+        name = "Keeps"
+
+        def make_room(self, state: CycleState, dry_run: DryRun) -> None:
+            kept.append(dry_run)
+            dry_run.drop(PLACED)
+
+    huge = PlacementRequest(Key("instance", "default", "huge"), Shape.of(make_template(cpu=64)), identity=WEB)
+    plugins = [PrioritySort(), NodeResourcesFit(), Keeps(), DefaultBinder()]
+    decision = decide(Profile("default", [Enabled(each) for each in plugins]), huge, made.snapshot())
+    assert (decision.node, decision.fault) == ("", "")
+    assert made.allocation(PLACED) is not None, "changes are undone after each step"
+    with pytest.raises(RuntimeError, match="within"):
+        kept[0].drop(PLACED)
+    assert made.allocation(PLACED) is not None

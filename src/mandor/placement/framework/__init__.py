@@ -1,1 +1,1 @@
-"""What a plugin author sees: the points, the ask, the nodes as columns, the state of a cycle."""
+"""Scheduling framework: points, placement requests, nodes as columns, and the state of a cycle."""

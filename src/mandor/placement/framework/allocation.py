@@ -1,4 +1,4 @@
-"""How much of each resource would be taken on each node: what scores of room are made of, in Kubernetes' numbers."""
+"""Amounts of each resource that would be allocated on each node, as Kubernetes' scoring functions count them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,14 +15,14 @@ _ALWAYS = frozenset({CPU, MEMORY, DISK})
 
 
 class Weighed(Struct, frozen=True, forbid_unknown_fields=True):
-    """A resource and how much it counts in a score."""
+    """A resource and its weight in a score."""
 
     name: str
     weight: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 100:
-            raise ValueError(f"the weight of {self.name} is {self.weight}; it is 1..100 (0 means 1)")
+            raise ValueError(f"the weight of {self.name} is {self.weight}; a weight is 1..100 (0 means 1)")
 
 
 CPU_AND_MEMORY = (Weighed(CPU), Weighed(MEMORY))
@@ -36,9 +36,9 @@ def requested(
     counted: bool = True,
     at: At = EVERYWHERE,
 ) -> list[tuple[Amounts, Amounts, int]]:
-    """(taken with it, capacity, weight) by resource; a device the ask does not want is left out.
+    """Return (allocated including the request, capacity, weight) by resource, without devices that are not requested.
 
-    `counted`: a program that asks for no CPU or memory counts as if it asked for a little.
+    `counted`: tasks without a CPU or memory request count with Kubernetes' default for scores.
     """
     found = []
     for each in resources:
@@ -60,7 +60,7 @@ def requested(
 
 
 def weighed_mean(scores: Sequence[tuple[Scores, Amounts, int]]) -> Scores:
-    """The mean over the resources that a node has, in whole numbers, rounded down; at least one is given."""
+    """Return the weighted mean over the resources that a node has, rounded down; at least one score is given."""
     total = weights = np.zeros(1, dtype=np.int64)
     for score, capacity, weight in scores:
         has = capacity > 0

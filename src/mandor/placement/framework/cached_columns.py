@@ -1,4 +1,4 @@
-"""Answers that for each node depend on that node alone: kept, and made anew only for nodes that changed since."""
+"""Cache of answers about each node that depend on that node alone; only changed nodes are computed again."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from mandor.placement.framework.column import Mask, Scores
 
 At = slice | NDArray[np.intp]
-"""Which nodes: an index for the columns of a snapshot."""
+"""An index of nodes in the columns of a snapshot."""
 EVERYWHERE = slice(None)
 T = TypeVar("T", bound=np.generic)
 
 FEW = 5
-"""Of so few nodes, each is asked about sooner than a column of them is computed, or what is known of it looked up."""
+"""Up to this number of nodes, calls for single nodes are faster than a column or the cache."""
 _ANSWERS_MOST = 192
 _CHANGES_MOST = 16_384
 LAST_MOST = 1024
@@ -23,34 +23,34 @@ _ROWS_BYTES = 256 * 1024 * 1024
 
 
 class Row(Protocol):
-    """Of a class, one number for each node; whoever keeps it knows what it is."""
+    """Scores of one class of requests, one number for each node; the cache does not interpret them."""
 
     again: bool
-    """Somebody asked for it again."""
+    """Whether the row was used since it was cached or last spared."""
 
     @property
     def nbytes(self) -> int: ...
 
 
 class CachedColumns:
-    """`compute(at)` answers for the nodes of an index; one answer is a byte a node."""
+    """Cached masks, scores and rows. `compute(at)` returns the answers for the nodes of an index."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, tuple[int, NDArray[Any]]] = {}
         self.rows: dict[Hashable, Any] = {}
         self._rows_bytes = 0
         self.stills: dict[Hashable, tuple[int, NDArray[Any] | None]] = {}
-        """What goes by attributes alone, with their number, and is shared by rows."""
+        """Sums that depend on node attributes alone, shared by rows, with the value of `attributes` at that time."""
         self.settled: dict[Hashable, tuple[int, Any]] = {}
-        """How far those look who say what of an ask they go by."""
+        """Plugins by reach, for each cache key, with the value of `attributes` at that time."""
         self.attributes = 0
-        """Grows whenever a node comes, goes or changes."""
+        """Number of times that a node came, went or changed its attributes."""
         self.numbering = 0
-        """Grows whenever slots come, go or move."""
+        """Number of times that slots came, went or moved."""
         self._changed = np.zeros(_CHANGES_MOST, dtype=np.intp)
         self._length = LAST_MOST
         self._first = -LAST_MOST
-        """The number of the first change that is still listed."""
+        """Number of the oldest change in the list."""
 
     def mask(self, question: Hashable, compute: Callable[[At], Mask]) -> Mask:
         found: Mask = self._answer((question, "mask"), compute, np.bool_)
@@ -59,28 +59,29 @@ class CachedColumns:
         return shown
 
     def scores(self, question: Hashable, compute: Callable[[At], Scores]) -> Scores:
-        """Of scores from 0 to 100, and nothing else."""
+        """Return cached scores; they must be 0..100."""
         return self._answer((question, "scores"), compute, np.uint8).astype(np.int64)
 
     @property
     def now(self) -> int:
-        """The number of the next change."""
+        """Number of the next change."""
         return self._first + self._length
 
     def changes_since(self, number: int) -> NDArray[np.intp] | None:
-        """The nodes on which something was placed or ended since; None: too many to tell."""
+        """Return the slots on which an instance was placed or ended since; None: the list does not reach back that
+        far."""
         return None if number < self._first else self._changed[number - self._first : self._length]
 
     def last(self, count: int) -> NDArray[np.intp]:
-        """Where the last so many changes were, at most `LAST_MOST`; before the first, some node."""
+        """Return the slots of the last `count` changes, at most `LAST_MOST`; before the first change, any slot."""
         return self._changed[self._length - count : self._length]
 
     def keep_row(self, key: Hashable, row: Row) -> None:
-        """Instead of the one that was asked for least, when there are too many."""
+        """Cache a row; if there are too many, the least used one is dropped."""
         self._drop_row(key)
         while self.rows and (len(self.rows) >= _ROWS_MOST or self._rows_bytes + row.nbytes > _ROWS_BYTES):
             oldest = next(iter(self.rows))
-            if self.rows[oldest].again:  # it goes to the end of the line, once
+            if self.rows[oldest].again:  # spared once: it moves to the end
                 kept = self.rows.pop(oldest)
                 kept.again = False
                 self.rows[oldest] = kept
@@ -94,7 +95,7 @@ class CachedColumns:
         if before is not None:
             self._rows_bytes -= before.nbytes
 
-    # What only the table calls.
+    # Called by the table.
 
     def changed(self, slot: int) -> None:
         length = self._length
@@ -107,7 +108,7 @@ class CachedColumns:
         self._length = length + 1
 
     def changed_all(self, slots: Sequence[int]) -> None:
-        """One after another."""
+        """Record changes of several slots, in order."""
         length, end = self._length, self._length + len(slots)
         if end < _CHANGES_MOST:
             self._changed[length:end] = slots
@@ -117,7 +118,7 @@ class CachedColumns:
                 self.changed(slot)
 
     def renumbered(self) -> None:
-        """Slots have come, gone or moved."""
+        """Drop everything that depends on the numbers of slots, after they changed."""
         self._answers.clear()
         self.rows.clear()
         self._rows_bytes = 0

@@ -1,4 +1,4 @@
-"""What the usual scores of room are made of, side by side, so that a few steps compute them for many nodes."""
+"""Columns from which the standard resource scores of many nodes are computed in a few NumPy operations."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,21 +10,20 @@ Ints = NDArray[np.int32]
 
 _ROWS = 8
 VALUES = slice(0, 4)
-"""Rows: a hundred times what is not counted as taken of memory and of CPU, what is requested of CPU and of memory."""
+"""Rows: a hundred times the free memory and CPU as scores count them, then the requested CPU and memory."""
 _MEMORY, _CPU = [4, 7], [5, 6]
-"""Rows: what there is, once for each of the values."""
+"""Rows with the capacity, one for each of the values."""
 EXACT_BELOW = 2**53 // 101
-"""Up to this capacity, in floating point too, the whole part of `100 * left / capacity` is what whole numbers give:
-dividend and divisor together are less than 2**53, so that no quotient is rounded up to the next whole number."""
+"""Below this capacity, the integer part of `100 * left / capacity` is exact in floating point: dividend and divisor add
+up to less than 2**53, so that no quotient is rounded up to the next integer."""
 _NOTHING = 0.5
-"""Stands for a capacity of 0: one thousandth of a CPU, or one byte, is already more than all of it."""
+"""Value for a capacity of 0: one millicore, or one byte, is more than that."""
 _SCRATCHES_MOST = 16
 _SHORT = 1024
 
 
 class ScoreBuffers:
-    """Arrays for the steps between, for so many nodes at a time; made once, because making them costs as much as
-    a step does."""
+    """Intermediate arrays for a number of nodes; reused, because allocating them takes as long as an operation."""
 
     def __init__(self, count: int, bits: int) -> None:
         self.count = count
@@ -36,10 +35,10 @@ class ScoreBuffers:
         self.shares = flat[2 * count : 4 * count]
         self.share_cpu, self.share_memory = flat[2 * count : 3 * count], flat[3 * count : 4 * count]
         self.scores = flat[: 3 * count]
-        """What is left of memory and of CPU, and after it, in the end, how even they are used."""
+        """Free shares of memory and of CPU, then the balance between them."""
         self.worst = np.empty(count)
         self.refused = np.empty(count, dtype=np.bool_)
-        # NumPy takes longer to look at a number than to add a short array of that number.
+        # For short arrays, NumPy converts a Python number more slowly than it reads an array of that number.
         short = count <= _SHORT
         self.zeros: Floats | float = np.zeros(2 * count) if short else 0.0
         self.ones: Floats | float = np.ones(2 * count) if short else 1.0
@@ -52,7 +51,7 @@ class ScoreBuffers:
 
 
 class CapacityColumns:
-    """Kept by the table, beside its own columns, in floating point: NumPy divides these several times faster."""
+    """A floating-point copy of some columns of the table: NumPy divides floats several times faster than integers."""
 
     def __init__(self, capacity: int) -> None:
         self._columns: Floats = np.zeros((_ROWS, capacity))
@@ -63,12 +62,12 @@ class CapacityColumns:
 
     @property
     def complete(self) -> bool:
-        """Every node has both CPU and memory."""
+        """Whether every node has both CPU and memory."""
         return not self._bare
 
     @property
     def exact(self) -> bool:
-        """No node is so large that floating point loses something."""
+        """Whether all capacities are small enough for exact floating-point results."""
         return not self._vast
 
     def scratch(self, count: int) -> ScoreBuffers:
@@ -80,10 +79,10 @@ class CapacityColumns:
         return found
 
     def take(self, at: NDArray[np.intp], scratch: ScoreBuffers) -> None:
-        """The columns of these nodes. (Of a part of an array NumPy would make a copy first.)"""
+        """Copy the columns of these nodes to the buffers. (`take` of a slice would copy the slice first.)"""
         self._columns.take(at, axis=1, out=scratch.columns, mode="clip")
 
-    # What only the table calls.
+    # Called by the table.
 
     @property
     def columns(self) -> Floats:

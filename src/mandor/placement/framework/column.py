@@ -1,4 +1,4 @@
-"""A column of node attributes in which each distinct value is kept once."""
+"""A dictionary-encoded column of node attributes."""
 
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from mandor.placement.framework.read_only import ReadOnly, Writable
 
 Mask = NDArray[np.bool_]
-"""One answer for each node."""
+"""One boolean for each node."""
 Scores = NDArray[np.int64]
 """One score for each node."""
 
@@ -19,9 +19,9 @@ _ANSWERS_MOST = 512
 
 
 class Column(ReadOnly, Generic[V]):
-    """`codes[slot]` stands for `values[code]`: a question is put once to each distinct value, not to each node.
+    """An attribute of all nodes. Tests and scores run once for each distinct value, not for each node.
 
-    Answers are kept until the column changes, so that asking again costs a look-up.
+    Results are cached until the column changes.
     """
 
     version: int
@@ -39,7 +39,7 @@ class Column(ReadOnly, Generic[V]):
 
     @property
     def codes(self) -> NDArray[np.intp]:
-        """One for each node; nodes with the same value have the same, smaller than `codes_most`."""
+        """One code for each node; nodes with equal values have equal codes, which are less than `codes_most`."""
         return self._shown
 
     @property
@@ -48,7 +48,7 @@ class Column(ReadOnly, Generic[V]):
 
     @property
     def present(self) -> Mask:
-        """By code: does some node have it?"""
+        """For each code, whether a node has it."""
         if self._present is None:
             present = np.array(self._counts, dtype=np.int64) > 0
             present.flags.writeable = False
@@ -57,11 +57,11 @@ class Column(ReadOnly, Generic[V]):
         return self._present
 
     def code(self, value: V) -> int | None:
-        """None: no node has this value."""
+        """Return the code of a value; None: no node has this value."""
         return self._code_of.get(value)
 
     def tally(self) -> list[tuple[V, int]]:
-        """Each value there is, and how many nodes have it."""
+        """Return each value with the number of nodes that have it."""
         return [(value, self._counts[code]) for value, code in self._code_of.items()]
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class Column(ReadOnly, Generic[V]):
         return value
 
     def where(self, question: Hashable, test: Callable[[V], bool]) -> Mask:
-        """The nodes whose value passes the test; `question` names the test, and the answer is read-only."""
+        """Return a read-only mask of the nodes whose value passes the test. The result is cached under `question`."""
         found = self._masks.get(question)
         if found is None:
             answers = np.array([value is not None and test(value) for value in self._values], dtype=np.bool_)
@@ -83,7 +83,7 @@ class Column(ReadOnly, Generic[V]):
         return found
 
     def scores(self, question: Hashable, score: Callable[[V], int]) -> Scores:
-        """A number for each node, by its value; read-only, like a mask."""
+        """Return a read-only score for each node, computed from its value. The result is cached under `question`."""
         found = self._scores.get(question)
         if found is None:
             answers = np.array([0 if value is None else score(value) for value in self._values], dtype=np.int64)
@@ -124,7 +124,7 @@ class MutableColumn(Writable, Column[V]):
         self._forget_answers()
 
     def remove(self, slot: int) -> None:
-        """The last slot moves into the gap."""
+        """Remove a slot; the last slot takes its number."""
         self._drop(int(self._codes[slot]))
         self._length -= 1
         self._codes[slot] = self._codes[self._length]

@@ -1,4 +1,4 @@
-"""The rest of a scheduling context: what happens between the choice of a node and the bind, and how it is undone."""
+"""Runs the points after a node was chosen: Reserve, Unreserve, Permit and PostBind."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ P = TypeVar("P", bound=Plugin)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One placement on its way: the plugins that decided it are those that see it end."""
+    """One placement between decision and bind, with the profile that decided it."""
 
     profile: Profile
     request: PlacementRequest
@@ -26,16 +26,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What the Permit plugins said together."""
+    """Combined answer of the Permit plugins."""
 
     denied_by: Plugin | None = None
     why: str = ""
     waits: tuple[tuple[str, float], ...] = ()
-    """Who tells it to wait, and for how many seconds at most."""
+    """Names of the plugins that want to wait, with their timeouts in seconds."""
 
 
 def run_reserve(context: Context, watch: Watch | None = None) -> None:
-    """Each is told; if one refuses, all are told to undo it, and the refusal is raised."""
+    """Call all Reserve plugins. A plugin that refuses raises; the caller then runs `run_unreserve`."""
     watch = watch or Unwatched()
     try:
         for plugin in context.profile.reserves:
@@ -47,15 +47,15 @@ def run_reserve(context: Context, watch: Watch | None = None) -> None:
 
 
 def run_unreserve(context: Context, watch: Watch | None = None) -> list[PluginFault]:
-    """In reverse order, each of them, whatever the others do; the faults are for the log."""
+    """Call `unreserve` of all Reserve plugins in reverse order; return the faults of those that raised."""
     plugins = reversed(context.profile.reserves)
-    return _tell_each(
+    return _call_each(
         plugins, lambda each: each.unreserve(context.state, context.request, context.node), "Reserve", watch
     )
 
 
 def run_permits(context: Context, watch: Watch | None = None) -> Permission:
-    """In order; the first that denies ends it."""
+    """Call the Permit plugins in order, until one denies."""
     watch = watch or Unwatched()
     waits: list[tuple[str, float]] = []
     try:
@@ -67,31 +67,31 @@ def run_permits(context: Context, watch: Watch | None = None) -> Permission:
                     return Permission(plugin, answer)
                 if isinstance(answer, Wait):
                     if not 0 <= answer.seconds < float("inf"):
-                        raise PluginFault(plugin.name, f"tells it to wait for {answer.seconds} seconds")
+                        raise PluginFault(plugin.name, f"returned a wait of {answer.seconds} seconds")
                     waits.append((plugin.name, float(answer.seconds)))
                 elif answer is not None:
-                    raise PluginFault(plugin.name, f"answered {answer!r}; a Permit answers None, a text or Wait(…)")
+                    raise PluginFault(plugin.name, f"returned {answer!r}; a Permit returns None, a string or Wait(…)")
     finally:
         watch.end()
     return Permission(waits=tuple(waits))
 
 
 def run_post_binds(context: Context, watch: Watch | None = None) -> list[PluginFault]:
-    """Each is told; it is bound whatever they make of it."""
+    """Call all PostBind plugins; return the faults of those that raised."""
     plugins = context.profile.post_binds
-    return _tell_each(
+    return _call_each(
         plugins, lambda each: each.post_bind(context.state, context.request, context.node), "PostBind", watch
     )
 
 
-def _tell_each(plugins: Iterable[P], tell: Callable[[P], None], point: str, watch: Watch | None) -> list[PluginFault]:
+def _call_each(plugins: Iterable[P], call: Callable[[P], None], point: str, watch: Watch | None) -> list[PluginFault]:
     watch = watch or Unwatched()
     faults: list[PluginFault] = []
     for plugin in plugins:
         watch.begin(plugin.name, point)
         try:
             with blamed(plugin):
-                tell(plugin)
+                call(plugin)
         except PluginFault as fault:
             faults.append(fault)
     watch.end()

@@ -1,4 +1,4 @@
-"""What plugins tell each other, and themselves, during one cycle."""
+"""Values that plugins pass from one point to the next during one cycle."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -7,8 +7,10 @@ T = TypeVar("T")
 
 
 class CycleState:
-    """Lives from the decision to its end, bound or given up. A plugin writes under its own name and reads what it
-    needs."""
+    """Key-value store that lives from a decision until its instance is bound or given back.
+
+    A plugin writes under its own name and may read the values of others.
+    """
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
         self._values: dict[str, object] = dict(values) if values else {}
@@ -20,24 +22,24 @@ class CycleState:
         return key in self._values
 
     def read(self, key: str, kind: type[T]) -> T:
-        """A `KeyError` if nobody wrote it, a `TypeError` if it is something else."""
+        """Return a value; raise `KeyError` if it was not written, `TypeError` if it has another type."""
         value = self._values[key]
         if not isinstance(value, kind):
             raise TypeError(f"{key} is {type(value).__name__}, not {kind.__name__}")
         return value
 
     def find(self, key: str, kind: type[T]) -> T | None:
-        """None: nobody wrote it."""
+        """Return a value; None: it was not written."""
         return self.read(key, kind) if key in self else None
 
 
 def key_of_form(name: str, variant: int) -> str:
-    """Under which what was asked elsewhere for a plugin stands among the answers for all forms of an instance."""
+    """Return the key of a plugin's consultation result for one form of an instance."""
     return f"{name}/{variant}" if variant else name
 
 
 def of_form(answers: Mapping[str, object] | None, variant: int) -> Mapping[str, object] | None:
-    """The answers about that form, by plugin."""
+    """Return the consultation results for one form, by plugin."""
     if not variant or not answers:
         return answers
     end = key_of_form("", variant)

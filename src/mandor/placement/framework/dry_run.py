@@ -1,4 +1,4 @@
-"""What if: the filters of a profile, asked about a table in which some have left and others have come."""
+"""Dry run of a preemption: runs the filters of a profile on the table with some instances removed or added."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,13 +32,14 @@ T = TypeVar("T")
 OWN = "mandor.placement.plugins."
 Quick = Callable[[Profile, CycleState, PlacementRequest, Snapshot, Watch], int]
 OVERDUE_SECONDS = 60.0
-"""Who should have been gone so long ago is waited for no longer."""
+"""Seconds after its expected end at which a stopping instance is no longer waited for."""
 
 
 class DryRun:
-    """One ask that nothing fits, and the table to try things out in. Outside of `trial` nothing may change.
+    """A request that fits no node, and changes to the table that are undone at the end of a `trial`.
 
-    It holds for tables in which some are gone who are there now; for others there is `of`.
+    Only PostFilter plugins receive one. `possible` is computed once: it is valid while instances are only removed.
+    After other changes, use `of`.
     """
 
     def __init__(
@@ -54,40 +55,40 @@ class DryRun:
         patience: float = 0.0,
         quick: Quick | None = None,
     ) -> None:
-        """`quick`: says, for a profile that is local, which is the first of the best; negative: nothing fits."""
+        """`quick`: returns the slot of the best node for profiles with a declared reach; negative: no node fits."""
         self.request = request
         self.nodes = nodes
         self.nominated = nominated
-        """Where room was made for it before."""
+        """Node where room was made for the request before; empty: none."""
         self.now = now
-        """Wall time."""
+        """Current wall time in seconds."""
         self.soon = now + patience
-        """Who is gone by then is waited for."""
+        """Time until which stopping instances are waited for instead of preempting others."""
         self._profile = profile
         self._trials = nodes._trials
         self._watch = watch
         self._consulted = consulted
         self._quick = quick
         self.needs: dict[str, int] = {}
-        """Amounts that must be free on its node."""
+        """Amounts by resource that must be free on a node."""
         self._asked: list[tuple[FilterPlugin, bool]] = []
-        """Who else has a say about the room on a node, and whether by looking at more than that node."""
+        """Filters that depend on placed instances, and whether they depend on more than the node itself."""
         self._possible: Mask | None = None
 
     @property
     def possible(self) -> Mask:
-        """The nodes that are not out of the question whoever leaves."""
+        """Nodes that could fit if instances were removed."""
         if self._possible is None:
             self._possible = self._first_pass()
         return self._possible
 
     @property
     def occupancy(self) -> Occupancy:
-        """The placed instances as they stand in the trial."""
+        """The placed instances, including the changes of the trial."""
         return self.nodes.occupancy
 
     def of(self, request: PlacementRequest) -> "DryRun":
-        """The same for somebody else, with the table as it stands now."""
+        """Return a dry run of another request on the table as it is in this trial."""
         patience = self.soon - self.now
         return DryRun(
             self._profile,
@@ -102,29 +103,38 @@ class DryRun:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
+        """Undo all changes at the end of the block."""
         with self._trials.trial():
             yield
 
     def leave(self, placed_instances: Iterable[PlacedInstance]) -> None:
+        """Remove instances until the end of the trial."""
         for each in placed_instances:
-            self._trials.drop_allocation(each.key)
+            self.drop(each.key)
 
     def drop(self, key: Key) -> None:
         """Remove an instance, or the room that is held for it, until the end of the trial."""
+        self._check_trial()
         self._trials.drop_allocation(key)
 
     def come(self, node: str, placed_instance: PlacedInstance) -> None:
+        """Place an instance on a node until the end of the trial."""
+        self._check_trial()
         self._trials.set_allocation(
             placed_instance.key, node, placed_instance.shape, placed_instance.identity, placed_instance.terms
         )
 
+    def _check_trial(self) -> None:
+        if not self._trials.in_trial:
+            raise RuntimeError("changes of a dry run are made within `with dry_run.trial():`")
+
     @property
     def by_amounts(self) -> bool:
-        """Nothing but amounts decides between the possible nodes."""
+        """Whether free amounts alone decide between the possible nodes."""
         return bool(len(self.possible)) and not self._asked
 
     def fits(self, slot: int) -> bool:
-        """Would this node take it now?"""
+        """Return whether the node takes the request, with the changes of the trial."""
         free, rows = self.nodes.free, self.nodes.rows
         if not self.possible[slot] or any(free[rows[name], slot] < need for name, need in self.needs.items()):
             return False
@@ -135,13 +145,13 @@ class DryRun:
                     fits = self._wide(plugin, slot)
                 else:
                     fits = plugin.filter_slot(self.request, self.nodes, slot)
-            self._watch.end()  # Nobody is broken off in the middle of a change to the table.
+            self._watch.end()  # A plugin is not interrupted in the middle of a change to the table.
             if not fits:
                 return False
         return True
 
     def still_waits(self) -> bool:
-        """Where room was made for it, those who have to go are still there, and it fits once they are gone."""
+        """Return whether the nominated node still has stopping instances, and fits once they have ended."""
         slot = self.nodes.slots.get(self.nominated)
         if slot is None or not self.possible[slot]:
             return False
@@ -158,7 +168,7 @@ class DryRun:
             return self.fits(slot)
 
     def place(self) -> str:
-        """The best node as things stand now; empty: there is none."""
+        """Return the best node, with the changes of the trial; empty: no node fits."""
         state, profile = CycleState(self._consulted), self._profile
         if self._quick is not None and profile.local:
             found = self._quick(profile, state, self.request, self.nodes, self._watch)
@@ -174,7 +184,7 @@ class DryRun:
         return self.nodes.nodes[int(among[totals.argmax()])].meta.name
 
     def _first_pass(self) -> Mask:
-        """Those who go by what nodes are have their say once; the others are asked again and again."""
+        """Run the filters that depend on node attributes once; collect the others, which run for each change."""
         request, nodes, state = self.request, self.nodes, CycleState(self._consulted)
         possible: Mask = np.ones(len(nodes), dtype=np.bool_)
         silent: set[Plugin] = set()
@@ -192,7 +202,7 @@ class DryRun:
                 possible &= only
         for each in self._profile.filters:
             if each in silent:
-                continue  # Who has nothing to say now has nothing to say when some are gone.
+                continue  # A plugin that skips now also skips when instances are removed.
             reach = reach_of(each, request, nodes)
             needs = each.needs(request) if isinstance(each, IncrementalFilter) else None
             if reach is attributes:
@@ -224,7 +234,7 @@ class DryRun:
 
 
 def run_post_filters(profile: Profile, state: CycleState, dry_run: DryRun, watch: Watch) -> Steps[Nomination | None]:
-    """What the first of them nominates; whatever they tried out is undone, after each step."""
+    """Run the PostFilter plugins until one nominates a node; undo their changes after each step."""
     slots = dry_run.nodes.slots
     for plugin in profile.post_filters:
         answer = yield from _asked(plugin, _steps(plugin, state, dry_run), dry_run, watch)
@@ -233,7 +243,7 @@ def run_post_filters(profile: Profile, state: CycleState, dry_run: DryRun, watch
         if isinstance(answer, Nomination) and answer.node in slots:
             return answer
         if answer is not None:
-            raise PluginFault(plugin.name, f"nominated {answer!r}, which is no node")
+            raise PluginFault(plugin.name, f"nominated {answer!r}, which is not a node")
     return None
 
 
@@ -251,7 +261,7 @@ def _in_one_step(plugin: PostFilterPlugin, state: CycleState, dry_run: DryRun) -
 def _asked(plugin: Plugin, steps: Steps[T], dry_run: DryRun, watch: Watch) -> Steps[T]:
     while True:
         if type(plugin).__module__.startswith(OWN):
-            watch.end()  # It changes the table, and is not broken off in the middle of that.
+            watch.end()  # A built-in plugin changes the table and is not interrupted in the middle of that.
         else:
             watch.begin(plugin.name, "PostFilter")
         with blamed(plugin), dry_run.trial():

@@ -1,4 +1,4 @@
-"""What a plugin can see and do besides its points: the snapshot, and the instances that wait for a permit."""
+"""The handle of a plugin: the snapshot, waiting instances, and writes of the binding cycle."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from mandor.placement.framework.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An instance that has its node reserved and waits for somebody's permit."""
+    """An instance whose node is reserved and that waits for the approval of Permit plugins."""
 
     request: PlacementRequest
     node: str
     plugins: tuple[str, ...]
-    """Who has told it to wait and not approved since."""
+    """Names of the plugins that have not approved yet."""
 
     @property
     def key(self) -> Key:
@@ -26,54 +26,55 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class GangMembers:
-    """How much of a gang there is."""
+    """Number of members of a gang by state."""
 
     needed: int
-    """So many have to have a node for the gang to be whole."""
+    """Number of members that need a node before any is bound."""
     bound: int
     coming: int
-    """Decided, and on their way to be bound."""
+    """Number of members that are decided and not bound yet."""
 
 
 class Handle(Protocol):
-    """Given to a plugin when it is made; it holds for as long as the plugin lives."""
+    """Passed to the constructor of a plugin; valid as long as the plugin exists."""
 
     def snapshot(self) -> Snapshot:
-        """The nodes as they are now."""
+        """Return the current snapshot."""
 
     def waiting(self) -> Sequence[Waiting]:
-        """Who waits for a permit, the longest waiting first."""
+        """Return the instances that wait for a permit, the longest waiting first."""
 
     def approve(self, key: Key, plugin: str) -> bool:
-        """In the name of the plugin that told it to wait; when all have approved, it goes on.
+        """Approve a waiting instance in the name of a plugin; it is bound when all plugins have approved.
 
-        False: it does not wait for this plugin."""
+        Return False if it does not wait for this plugin.
+        """
 
     def reject(self, key: Key, plugin: str, why: str = "") -> bool:
-        """It gives its node back and is decided anew. False: it does not wait."""
+        """Release the node of a waiting instance and queue it again. Return False if it does not wait."""
 
     def gang_members(self, request: PlacementRequest) -> GangMembers | None:
-        """Of the gang that an instance is in; None: it is in none."""
+        """Return the members of the gang of an instance; None: the instance is in no gang."""
 
     async def bind(self, request: PlacementRequest, node: str) -> None:
-        """Write the placement down, together with others; raises when it could not be."""
+        """Write the placement to the store, in one batch with others; raise if that fails."""
 
     async def inquire(self, question: HttpCall) -> HttpReply:
-        """Ask somebody elsewhere, over HTTP; whatever goes wrong is told in the reply."""
+        """Send an HTTP call; a failure is reported in `HttpReply.problem`."""
 
     async def place_volumes(self, request: PlacementRequest, node: str) -> None:
-        """Write down that the instance's volumes are on that node; raises when one has come to be elsewhere."""
+        """Write to the store that the volumes of the instance are on that node; raise if one is on another node."""
 
 
 class Detached:
-    """For plugins that decide without a cluster around them: a plan, an explanation, a test."""
+    """Handle of plugins that decide without a cluster: for plans, explanations and tests."""
 
     def __init__(self, snapshot: Callable[[], Snapshot] | None = None) -> None:
         self._snapshot = snapshot
 
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:
-            raise RuntimeError("there is no cluster to look at")
+            raise RuntimeError("this plugin runs without a cluster: there is no snapshot")
         return self._snapshot()
 
     def waiting(self) -> Sequence[Waiting]:
@@ -89,13 +90,13 @@ class Detached:
         return None
 
     async def bind(self, request: PlacementRequest, node: str) -> None:
-        raise RuntimeError("nothing is bound without a cluster")
+        raise RuntimeError("this plugin runs without a cluster: it cannot bind")
 
     async def inquire(self, question: HttpCall) -> HttpReply:
-        return HttpReply(problem=f"there is no way to {question.url} without a cluster")
+        return HttpReply(problem=f"this plugin runs without a cluster: it cannot call {question.url}")
 
     async def place_volumes(self, request: PlacementRequest, node: str) -> None:
-        raise RuntimeError("no volume is placed without a cluster")
+        raise RuntimeError("this plugin runs without a cluster: it cannot place volumes")
 
 
 DETACHED = Detached()

@@ -1,4 +1,4 @@
-"""Who an instance is to others: what rules about other instances can speak of."""
+"""Identity of an instance: namespace, workload, group and labels, which the rules of other instances select."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Literal, NamedTuple
@@ -9,7 +9,7 @@ from mandor.model.placement import EVERYWHERE, SELF, Apart, Near, Spread, Streng
 
 
 class Identity:
-    """Namespace, workload, group and labels; one object for all instances that have these in common."""
+    """Namespace, workload, group and labels; equal instances share one object."""
 
     __slots__ = ("_hash", "group", "handles", "labels", "namespace", "priority_class", "workload")
 
@@ -26,9 +26,9 @@ class Identity:
         self.group = group
         self.labels = frozenset((labels or {}).items())
         self.priority_class = priority_class
-        """The one its workload names; empty: none."""
+        """Priority class of the workload; empty: none."""
         self.handles: tuple[Hashable, ...] = (workload, *self.labels)
-        """Where selectors that may match it are found."""
+        """Index keys under which selectors that may match are stored."""
         self._hash = hash((namespace, workload, group, self.labels, priority_class))
 
     def __hash__(self) -> int:
@@ -51,14 +51,14 @@ class Identity:
 
 
 NO_IDENTITY = Identity("", "", "")
-"""Counts for its size alone: no rule speaks of it."""
+"""Identity that no rule selects; such an instance only takes room."""
 
 
 class Selector(NamedTuple):
-    """Which instances a rule speaks of."""
+    """The instances that a rule selects."""
 
     namespaces: frozenset[str] | None
-    """None: all."""
+    """None: all namespaces."""
     workload: str = ""
     group: str = ""
     labels: frozenset[tuple[str, str]] = frozenset()
@@ -74,12 +74,12 @@ class Selector(NamedTuple):
 
     @property
     def handle(self) -> Hashable:
-        """One thing that all whom it matches have in common."""
+        """Index key that all matching identities have: the workload or one label."""
         return self.workload or min(self.labels, default="")
 
 
 class AffinityTerm(NamedTuple):
-    """A `near` or `apart` rule of one identity."""
+    """A `near` or `apart` rule with its selector resolved."""
 
     kind: Literal["near", "apart"]
     strength: Strength
@@ -89,7 +89,7 @@ class AffinityTerm(NamedTuple):
 
 
 def selector_of(rule: Near | Apart | Spread, identity: Identity) -> Selector:
-    """Whom the rule of this identity speaks of."""
+    """Return the selector of a rule that belongs to this identity."""
     own = frozenset({identity.namespace})
     if isinstance(rule, Spread):
         if rule.match:
@@ -107,7 +107,7 @@ def affinity_term(rule: Near | Apart, identity: Identity) -> AffinityTerm:
 
 
 def names_shown(keys: Iterable[Key], namespace: str) -> str:
-    """Instances as a message in this namespace may list them: by name if they belong to it, else only as a number.
+    """Return the instances as a message in this namespace may list them: names of its own, the number of others.
 
     Messages of decisions and events are stored in the namespace of the instance that they are about, and are read by
     users who see only that namespace.

@@ -1,16 +1,16 @@
-"""How many virtual machines each node may hold, as it says itself."""
+"""Maximum number of virtual machines of each node, read from a fact or label."""
 
 from mandor.placement.framework.column import Scores
 from mandor.placement.framework.snapshot import Snapshot
 
 FACT = "vm.quota"
-"""The fact or label that says so, where nothing else is configured."""
+"""Default name of the fact or label."""
 UNBOUNDED = 2**31
-"""As many as fit."""
+"""Value for nodes without a limit."""
 
 
 def machine_quotas(nodes: Snapshot, fact: str = FACT, otherwise: int = UNBOUNDED) -> Scores:
-    """`otherwise`: of nodes that do not say."""
+    """Return the limit of each node; `otherwise` for nodes without the fact."""
     return nodes.fact(fact).scores((FACT, otherwise), lambda value: _number(value[0], otherwise))
 
 

@@ -1,4 +1,4 @@
-"""Which nodes keep a `where` rule: a question that is put once to each distinct value of a fact."""
+"""Evaluates `where` rules on nodes, once for each distinct value of a fact."""
 
 from collections.abc import Sequence
 
@@ -12,18 +12,18 @@ from mandor.placement.framework.snapshot import Engines, Snapshot
 NEGATIVE = frozenset({"!=", "not in", "not exists"})
 
 
-def keeping(rules: Sequence[Where], nodes: Snapshot) -> Mask:
-    """The nodes that keep all of them."""
+def matching_all(rules: Sequence[Where], nodes: Snapshot) -> Mask:
+    """Return the nodes that match all rules."""
     if len(rules) == 1:
-        return kept(rules[0], nodes)
+        return matching(rules[0], nodes)
     fits = np.ones(len(nodes), dtype=np.bool_)
     for where in rules:
-        fits &= kept(where, nodes)
+        fits &= matching(where, nodes)
     return fits
 
 
-def kept(where: Where, nodes: Snapshot) -> Mask:
-    """The nodes that keep any of its rules."""
+def matching(where: Where, nodes: Snapshot) -> Mask:
+    """Return the nodes that match any alternative of the rule."""
     rules = where.rules
     found = _passes(rules[0], nodes)
     for rule in rules[1:]:
@@ -38,7 +38,7 @@ def _passes(rule: Rule, nodes: Snapshot) -> Mask:
 
 
 def engine_rule(rule: Rule, engines: Engines) -> bool:
-    """A node has several engines: one that fits is enough, and for a negation none may be what it excludes."""
+    """Return whether the engines of a node pass the rule: one must, and for a negation none may be excluded."""
     names = engines.names
     if not names:
         return rule.test(None)

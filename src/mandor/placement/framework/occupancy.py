@@ -1,4 +1,4 @@
-"""Who lodges on which node: how much they matter, since when, until when; and what can be tried out with them."""
+"""Placed instances of the nodes: their priority, age and end, and changes to them in a trial."""
 
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,13 +16,13 @@ from mandor.placement.framework.request import Shape
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What an instance is worth beside others; one object for all of a group."""
+    """Priority and preemption settings; the instances of a group share one object."""
 
     priority: int = 0
     preempts: bool = True
-    """It may take the place of lower ones."""
+    """Whether it may preempt instances of lower priority."""
     spared: bool = False
-    """Nobody takes its place."""
+    """Whether it is never preempted."""
     profile: str = "default"
 
 
@@ -30,18 +30,19 @@ ORDINARY = Rank()
 
 
 class AllocationTerms(Struct, frozen=True, gc=False):
-    """How one instance stands on its node."""
+    """Priority, age and end of the allocation of one instance."""
 
     rank: Rank = ORDINARY
     born: float = 0.0
-    """Wall time: the later, the younger."""
+    """Creation, in seconds of wall time."""
     until: float | None = None
-    """It stops, and is gone by then; None: it stays."""
+    """Time at which a stopping instance has ended at the latest; None: it is not stopping."""
     held: bool = False
-    """It is not there yet: room is held for it."""
+    """Whether room is held for an instance that is not placed yet."""
 
     @property
     def settled(self) -> bool:
+        """Whether the instance is placed and not stopping."""
         return self.until is None and not self.held
 
 
@@ -49,6 +50,8 @@ SETTLED = AllocationTerms()
 
 
 class PlacedInstance(NamedTuple):
+    """An instance that is counted on a node, or for which room is held there."""
+
     key: Key
     shape: Shape
     identity: Identity
@@ -60,72 +63,79 @@ class PlacedInstance(NamedTuple):
 
     @property
     def importance(self) -> tuple[int, float, Key]:
-        """The most important comes first: by priority, then by age."""
+        """Sort key: higher priorities first, then older instances."""
         return -self.terms.rank.priority, self.terms.born, self.key
 
 
 class PriorityUsage(NamedTuple):
-    """What the settled lodgers of one priority take, those who are spared left out."""
+    """Allocations of the settled instances of one priority that may be preempted."""
 
     priority: int
     taken: NDArray[np.int64]
-    """`[resource, node]`; in the last row how many they are."""
+    """`[resource, node]`; the last row is the number of instances."""
 
 
 class StoppingUsage(NamedTuple):
-    """What those take who are about to go."""
+    """Allocations of the stopping instances."""
 
     taken: NDArray[np.int64]
-    """As of a level; not to be changed."""
+    """`[resource, node]`, as in `PriorityUsage`."""
     latest: NDArray[np.float64]
-    """By node: when the last of them is gone."""
+    """Time by node at which the last of them has ended."""
 
 
 class GroupAllocations(NamedTuple):
-    """Lodgers of one group, of one shape and priority."""
+    """Settled instances of one group with equal shape and priority."""
 
     shape: Shape
     priority: int
     counts: Mapping[str, int]
-    """By node; not to be changed."""
+    """Number of instances by node."""
 
 
 class Occupancy(Protocol):
     """The placed instances of all nodes, for reading."""
 
     def placed_instances(self, node: str) -> list[PlacedInstance]:
-        """The most important first."""
+        """Return the instances of a node, the highest priority first."""
 
     def stopping(
         self, *, by: float = ..., among: Container[str] | None = ..., most: int | None = ...
     ) -> Sequence[tuple[str, PlacedInstance]]:
-        """Those who are about to go, with their nodes, the soonest first. `by`: who is gone then; `among`: on these
-        nodes; `most`: so many of them."""
+        """Return the stopping instances with their nodes, the earliest end first.
+
+        `by`: those that have ended by this time; `among`: those on these nodes; `most`: the maximum number.
+        """
 
     def going(self) -> StoppingUsage:
-        """The same in amounts."""
+        """Return the allocations of all stopping instances as columns."""
 
     def held(self) -> Sequence[tuple[str, PlacedInstance]]:
-        """Those for whom room is held, by node."""
+        """Return the instances for which room is held, with their nodes."""
 
     def lowest_held(self) -> int | None:
-        """The lowest priority of all for whom room is held; None: for nobody."""
+        """Return the lowest priority for which room is held; None: no room is held."""
 
     def lowest(self) -> int | None:
-        """The lowest priority of all who are settled; None: nobody is."""
+        """Return the lowest priority of the settled instances; None: there are none."""
 
     def levels(self, below: int) -> Sequence[PriorityUsage]:
-        """Of the priorities below, the lowest first."""
+        """Return the allocations by priority, for priorities below this one, the lowest first."""
 
     def allowed(self, identity: Identity) -> int | None:
-        """How many more of its group may be disrupted; None: nobody counts."""
+        """Return the number of further instances of a group that may be disrupted; None: there is no budget."""
 
     def tight(self) -> Sequence[GroupAllocations]:
-        """The settled lodgers of groups of whom nobody more may be disrupted, those who are spared left out."""
+        """Return the settled instances of groups whose disruption budget is used up, without those that are never
+        preempted."""
 
 
 class TrialOccupancy(Occupancy, Protocol):
     """The placed instances of all nodes, where changes can be tried: they are undone at the end of the trial."""
+
+    @property
+    def in_trial(self) -> bool:
+        """Whether a trial is open."""
 
     def trial(self) -> AbstractContextManager[object]: ...
 

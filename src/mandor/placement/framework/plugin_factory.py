@@ -1,4 +1,4 @@
-"""Makes plugins: from a class, its arguments and the handle."""
+"""Creates plugins from a class, its arguments and the handle."""
 
 import inspect
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from mandor.placement.framework.points import Plugin
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A plugin that can be enabled, and where it comes from."""
+    """A plugin class that can be enabled, with its origin."""
 
     cls: type[Plugin]
     version: str = ""
-    """Empty: it comes with the package."""
+    """Version of the file or package; empty: built in."""
     origin: str = ""
 
     @property
@@ -32,7 +32,7 @@ def _parameters(cls: type[Plugin]) -> frozenset[str]:
 
 
 def make_plugin(registered: Registered, handle: Handle, args: Struct | None = None) -> Plugin:
-    """The constructor gets `args` and `handle` if it names them; without arguments it gets its defaults."""
+    """Create a plugin. The constructor receives `args` and `handle` if it names them; absent arguments are defaults."""
     cls = registered.cls
     try:
         given: dict[str, Any] = {}
@@ -42,8 +42,8 @@ def make_plugin(registered: Registered, handle: Handle, args: Struct | None = No
         if "handle" in wanted:
             given["handle"] = handle
         return cls(**given)
-    except Exception as error:  # anybody's code
+    except Exception as error:  # third-party code can raise anything
         raise Invalid(
-            f"the plugin {cls.name} cannot be made: {type(error).__name__}: {error}",
+            f"the plugin {cls.name} cannot be created: {type(error).__name__}: {error}",
             hint=f"it comes from {registered.origin}" if registered.origin else None,
         ) from error

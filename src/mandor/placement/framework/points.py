@@ -1,23 +1,23 @@
-"""The points a plugin can serve: Kubernetes' names and meanings, on columns.
+"""The extension points of the scheduling framework, with the names and semantics of Kubernetes' points.
 
-A plugin subclasses one class for each point it serves and is one object for all of them.
-Filter and Score have two forms: the vector form answers for all nodes at once, the one-node
-form for a single one; a plugin writes either, and the base class makes the first of the second.
+A plugin subclasses the class of each point that it serves; one object serves all of them. Filter and Score have two
+forms: `filter` and `score` answer for all nodes at once, `filter_node` and `score_node` for one node. A plugin defines
+one form, and the base class derives the first from the second.
 
 Points in the order of a decision:
 
-    PreEnqueue  may this instance enter the queue?
-    QueueSort   which instance is next? (one for all profiles)
-    PreFilter   once a cycle: prepare, narrow the nodes, or say that Filter has nothing to ask
-    Filter      which nodes can take it?
-    PostFilter  nothing fits: make room
-    PreScore    once a cycle: prepare, or say that Score has nothing to say
-    Score       how good is each node, 0..100? Normalize brings raw numbers into that range
-    Reserve     the node is chosen; Unreserve undoes it when something later fails
-    Permit      approve, deny, or wait
-    PreBind     work before the bind (a volume)
-    Bind        write it down; the first that takes it ends the chain
-    PostBind    it is done
+    PreEnqueue  decides whether an instance may enter the queue
+    QueueSort   orders the queue (one plugin for all profiles)
+    PreFilter   once a cycle: prepares, restricts the nodes, or skips the Filter
+    Filter      selects the nodes that can take the instance
+    PostFilter  makes room when no node fits
+    PreScore    once a cycle: prepares, or skips the Score
+    Score       rates the nodes, 0..100; `normalize` scales raw numbers to that range
+    Reserve     reserves resources on the chosen node; Unreserve releases them if a later point fails
+    Permit      approves, denies, or waits
+    PreBind     does work before the bind, such as placing a volume
+    Bind        writes the placement; the first plugin that binds ends the point
+    PostBind    runs after the bind
 """
 
 from abc import ABC, abstractmethod
@@ -45,7 +45,7 @@ SCORE_MOST = 100
 
 
 class ClusterEvent(Enum):
-    """What happens in a cluster that can make a refused instance fit."""
+    """A kind of change in the cluster that can make a refused instance fit."""
 
     NODE_ADDED = "node added"
     NODE_CHANGED = "node changed"
@@ -53,84 +53,88 @@ class ClusterEvent(Enum):
     PLACED = "instance placed"
     VOLUME = "volume changed"
     LOAD_CHANGED = "load changed"
-    """What a node really uses; requests do not ask for it."""
+    """The measured usage of a node changed; allocations did not."""
     QUOTA_CHANGED = "quota changed"
-    """What a namespace may take; `ClusterChange.instance` is the quota."""
+    """The quota of a namespace changed; `ClusterChange.instance` is the key of the quota."""
 
 
 ALL_EVENTS = frozenset(ClusterEvent)
 CAPACITY_EVENTS = ALL_EVENTS - {ClusterEvent.PLACED, ClusterEvent.LOAD_CHANGED, ClusterEvent.QUOTA_CHANGED}
-"""What can make room; that somebody else was placed, how busy a node is, and quotas matter to few."""
+"""Events that can free capacity; few plugins depend on the others."""
 NODE_EVENTS = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED})
+"""Events that change the attributes of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
-    """One thing that happened, for a plugin that wants to know more than its kind."""
+    """One cluster event with the objects that it concerns."""
 
     event: ClusterEvent
     node: Node | None = None
-    """The node that came or changed, or where room was freed or taken; None: it is gone, or not known any more."""
+    """The node that was added or changed, or where room was freed or taken; None: it is gone or unknown."""
     instance: Key | None = None
-    """Whose room was freed, or who was placed."""
+    """The instance whose room was freed, or that was placed."""
     before: Node | None = None
-    """How the node was that changed."""
+    """The changed node before the change."""
 
 
 class Hint(Enum):
+    """Whether a cluster change is worth a retry."""
+
     QUEUE = "queue"
     SKIP = "skip"
 
 
 class Plugin(ABC):
-    """Made once a profile, and then one object for all its points and cycles: it may keep what it learns.
+    """Base of all plugins. Each profile creates one object, which serves all points and cycles.
 
-    A constructor names what it wants: `args` (an `Args` made from the configuration), `handle`, both or neither.
+    The constructor receives the parameters that it names: `args` (an `Args` read from the configuration) and `handle`.
     """
 
     name: ClassVar[str]
     Args: ClassVar[type[Struct] | None] = None
-    """Its arguments, typed; None: it takes none."""
+    """Type of the arguments; None: the plugin takes none."""
     retry_on: ClassVar[frozenset[ClusterEvent]] = ALL_EVENTS
-    """After its refusal, another try is worthwhile when one of these happens."""
+    """Events after which an instance that this plugin refused is retried."""
 
     def hint(self, request: PlacementRequest, change: ClusterChange) -> Hint:
-        """Is this very thing worth another try of what this plugin refused?"""
+        """Return whether a change is worth a retry of an instance that this plugin refused."""
         return Hint.QUEUE
 
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """A PreFilter's answer: no other nodes than these."""
+    """Result of a PreFilter: only these nodes are considered."""
 
     nodes: frozenset[str]
 
 
 class Skip(Enum):
-    """A PreFilter's or PreScore's answer; see `SKIP`."""
+    """Type of `SKIP`."""
 
     SKIP = "skip"
 
 
 SKIP = Skip.SKIP
-"""A PreFilter's or PreScore's answer: this plugin's Filter or Score need not run in this cycle."""
+"""Result of a PreFilter or PreScore: the Filter or Score of this plugin is skipped in this cycle."""
 
 
 class PreEnqueuePlugin(Plugin):
     @abstractmethod
     def pre_enqueue(self, request: PlacementRequest) -> str | None:
-        """None: it may be queued; else the reason why not yet."""
+        """Return None if the instance may be queued, else the reason why not."""
 
 
 class QueueSortPlugin(Plugin):
     @abstractmethod
     def sort_key(self, request: PlacementRequest, queued_at: float) -> Hashable:
-        """The smallest key is next; keys of one plugin compare with each other."""
+        """Return the sort key of a queued instance; the smallest key is next."""
 
 
 class PreFilterPlugin(Plugin):
     @abstractmethod
-    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None: ...
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None:
+        """Prepare the cycle; return `Only` to restrict the nodes or `SKIP` to skip the Filter."""
 
 
 class FilterPlugin(Plugin):
@@ -170,30 +174,29 @@ def filter_each(
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """A PostFilter's answer: there will be room on this node."""
+    """Result of a PostFilter: this node will have room."""
 
     node: str
     victims: tuple[Key, ...] = ()
-    """Those who must go for it: they are told to stop. Their room is held for the instance meanwhile, against all
-    but higher priorities."""
+    """Instances to stop. Their room is held for the nominated instance against all but higher priorities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A node, and who would have to leave it for an ask."""
+    """A node and the instances that would be preempted there for a request."""
 
     node: str
     victims: tuple[PlacedInstance, ...]
     violations: int
-    """So many of them are more than their budgets allow."""
+    """Number of victims beyond what their disruption budgets allow."""
     others: tuple[PlacedInstance, ...] = ()
-    """Who else there may have to go."""
+    """Further instances of the node that could be preempted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """Found in the state under the name of a PostFilter plugin, where somebody elsewhere has a say in who has to go:
-    what he agrees to. Nobody else has to go for it."""
+    """The offers that extenders agreed to, in the cycle state under the name of a PostFilter plugin. No other instances
+    are preempted."""
 
     offers: tuple[Offer, ...] = ()
 
@@ -219,9 +222,8 @@ class PostFilterPlugin(Plugin):
 
 class PreScorePlugin(Plugin):
     @abstractmethod
-    def pre_score(
-        self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask
-    ) -> Skip | None: ...
+    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        """Prepare the scores; return `SKIP` to skip the Score."""
 
 
 class ScorePlugin(Plugin):
@@ -254,16 +256,17 @@ class ScorePlugin(Plugin):
 class ReservePlugin(Plugin):
     @abstractmethod
     def reserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
-        """Raise to refuse: `unreserve` of every Reserve plugin follows, in reverse order."""
+        """Reserve what the instance needs. If it raises, `unreserve` of all Reserve plugins is called in reverse
+        order."""
 
     @abstractmethod
     def unreserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
-        """Undo it; may be called without a `reserve`, and twice."""
+        """Undo `reserve`; may be called without it, and more than once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A Permit's answer: hold it until someone approves; denied after so long."""
+    """Result of a Permit: wait for an approval; a timeout is a denial."""
 
     seconds: float
 
@@ -271,7 +274,7 @@ class Wait:
 class PermitPlugin(Plugin):
     @abstractmethod
     def permit(self, state: CycleState, request: PlacementRequest, node: str) -> Wait | str | None:
-        """None approves, a text denies and says why."""
+        """Return None to approve, a reason to deny, or `Wait`."""
 
 
 class PreBindPlugin(Plugin):
@@ -280,35 +283,37 @@ class PreBindPlugin(Plugin):
         """Raise to reject the placement."""
 
     def concerns(self, request: PlacementRequest) -> bool:
-        """False: it has nothing to do for this one, which is then bound together with many others."""
+        """Return False if the plugin does nothing for this instance, which is then bound in one batch with others."""
         return True
 
 
 class BindPlugin(Plugin):
     @abstractmethod
     async def bind(self, state: CycleState, request: PlacementRequest, node: str) -> bool:
-        """False declines, and the next one is asked."""
+        """Bind the instance; return False to leave it to the next plugin."""
 
 
 class PostBindPlugin(Plugin):
     @abstractmethod
-    def post_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None: ...
+    def post_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
+        """Called after the instance was bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to trust an HTTPS server, and how to be trusted by it: files; empty: as the system does, or not at all."""
+    """Files for an HTTPS connection: authority, client certificate and key; empty: the system's authorities, no client
+    certificate."""
 
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
     server_name: str = ""
-    """The name on its certificate, if that is not the URL's."""
+    """Name in the server's certificate, if it differs from the host in the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """Something to be asked elsewhere, over HTTP: JSON in, JSON out."""
+    """A POST request with a JSON body; `seconds` is its timeout."""
 
     url: str
     body: Mapping[str, Any]
@@ -318,54 +323,57 @@ class HttpCall:
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
+    """Reply of an HTTP call."""
+
     body: Any = None
     problem: str = ""
-    """There is no answer, and why."""
+    """Reason why there is no reply; empty: there is one."""
 
 
 class ConsultPlugin(Plugin):
-    """Not a point of Kubernetes' framework: what must be asked elsewhere is asked before the cycle, so that no
-    cycle waits. The answer is found in the cycle's state under the plugin's name."""
+    """Calls other services before the cycle, so that the cycle does not wait. The result is in the cycle state under
+    the name of the plugin. Kubernetes' framework has no such point."""
 
     @abstractmethod
     def consult(
         self, request: PlacementRequest, nodes: Snapshot, feasible: Mask
     ) -> Generator[HttpCall, HttpReply, object]:
-        """Yield questions, one after another; what is returned is kept for the cycle. Raise to fail the try."""
+        """Yield HTTP calls, one after another, and return the result for the cycle state. Raise to fail the attempt."""
 
     @property
     def agrees_to_victims(self) -> bool:
-        """It has a say in who has to go: `consult_victims` is asked."""
+        """Whether `consult_victims` must agree to preemptions."""
         return False
 
     def leaves_none(self, answer: object) -> bool:
-        """Its own answer refuses every node that it was asked about."""
+        """Return whether the result of this plugin refuses all nodes."""
         return False
 
     def agreeing(self, answer: object, offers: tuple[Offer, ...]) -> object:
-        """Its own answer, now that all agree to this: it does not stand in the way of that."""
+        """Return the result of this plugin, changed so that it does not refuse the nodes of the agreed offers."""
         return answer
 
     def consult_victims(
         self, request: PlacementRequest, offers: tuple[Offer, ...]
     ) -> Generator[HttpCall, HttpReply, tuple[Offer, ...]]:
-        """As `consult`, when nothing fits; the answer is what it agrees to of that, perhaps with others to go."""
+        """Yield HTTP calls about preemptions; return the offers that this plugin agrees to, possibly with other
+        victims."""
         yield from ()
         return offers
 
 
 @dataclass(slots=True)
 class GangBinding:
-    """Found in the state of a member, under the name of its GangPlugin, one for all of them: they are written together
-    or not at all."""
+    """Shared by the members of a gang that are bound together or not at all; in the cycle state of each under the name
+    of the GangPlugin."""
 
     left: int
-    """So many are not bound yet."""
+    """Number of members that are not bound yet."""
 
 
 class GangPlugin(Plugin):
-    """Not a point of Kubernetes' framework: where one is enabled, the members of a gang go through one cycle together
-    and are placed all or not at all; see `GangBinding`. Without one, each is placed by itself."""
+    """Enables gangs: members go through one cycle together and are all placed or none; see `GangBinding`. Without such
+    a plugin, each member is placed by itself. Kubernetes' framework has no such point."""
 
 
 POINTS: Mapping[str, type[Plugin]] = {
@@ -382,11 +390,11 @@ POINTS: Mapping[str, type[Plugin]] = {
     "bind": BindPlugin,
     "postBind": PostBindPlugin,
 }
-"""By their names in the configuration."""
+"""Classes of the points by their names in the configuration."""
 
 
 def scaled(scores: Scores, *, reverse: bool = False) -> Scores:
-    """Kubernetes' default normalisation: the highest becomes 100, or 0 with `reverse`; whole numbers, rounded down."""
+    """Scale scores as Kubernetes does by default: the highest becomes 100, or 0 with `reverse`; rounded down."""
     most = int(scores.max()) if len(scores) else 0
     if most == 0:
         return np.full_like(scores, SCORE_MOST) if reverse else scores
@@ -395,15 +403,15 @@ def scaled(scores: Scores, *, reverse: bool = False) -> Scores:
 
 
 def whole_part(dividends: Scores, divisor: int) -> Scores:
-    """`dividends // divisor`; neither is negative. Floating point is several times faster, and as exact while both
-    together are less than 2**53: then no quotient is rounded up to the next whole number."""
+    """Return `dividends // divisor` for non-negative numbers. Floating point is several times faster, and exact while
+    both add up to less than 2**53: then no quotient is rounded up to the next integer."""
     if not len(dividends) or int(dividends.max()) + divisor >= 2**53:
         return dividends // divisor
     return (dividends / divisor).astype(np.int64)
 
 
 def tally(reasons: Iterable[str]) -> str:
-    """`2 cordoned, 1 Down`: the most frequent first."""
+    """Return the reasons with their counts, the most frequent first: `2 cordoned, 1 Down`."""
     counts: dict[str, int] = {}
     for reason in reasons:
         counts[reason] = counts.get(reason, 0) + 1
@@ -412,4 +420,4 @@ def tally(reasons: Iterable[str]) -> str:
 
 def _has_one_of(cls: type, base: type, *methods: str) -> None:
     if all(getattr(cls, method) is getattr(base, method) for method in methods):
-        raise TypeError(f"{cls.__name__} serves {base.__name__} and so defines {' or '.join(methods)}")
+        raise TypeError(f"{cls.__name__} serves {base.__name__} and must define {' or '.join(methods)}")

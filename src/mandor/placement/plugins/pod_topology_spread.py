@@ -12,7 +12,7 @@ from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import NO_IDENTITY, selector_of
 from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
-from mandor.placement.framework.node_rule import keeping
+from mandor.placement.framework.node_rule import matching_all
 from mandor.placement.framework.points import (
     CAPACITY_EVENTS,
     SCORE_MOST,
@@ -155,7 +155,7 @@ def _spread(constraint: DefaultConstraint) -> Spread:
 
 def _eligible(request: PlacementRequest, rules: Sequence[SpreadOver], nodes: Snapshot) -> Mask | None:
     """The nodes whose domains count; None: all."""
-    found: Mask | None = keeping(request.rules.where, nodes) if request.rules.where else None
+    found: Mask | None = matching_all(request.rules.where, nodes) if request.rules.where else None
     for each in rules:
         known = nodes.topology.known(each.rule.over)
         found = known if found is None else found & known

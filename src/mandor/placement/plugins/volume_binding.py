@@ -10,7 +10,7 @@ from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Handle
 from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
-from mandor.placement.framework.node_rule import keeping
+from mandor.placement.framework.node_rule import matching_all
 from mandor.placement.framework.points import (
     CAPACITY_EVENTS,
     SCORE_MOST,
@@ -133,7 +133,7 @@ def _keeps_rules(wanted: WantedVolume, nodes: Snapshot) -> Mask:
     known = nodes.volumes.get(wanted.key)
     if known is None or not (known.only_node or known.pool or known.where):
         return np.ones(len(nodes), dtype=np.bool_)
-    fits = keeping(known.where, nodes).copy()
+    fits = matching_all(known.where, nodes).copy()
     if known.only_node is not None:
         fits &= nodes.fact("node").where(("is", known.only_node), lambda value: value[0] == known.only_node)
     if known.pool is not None:
