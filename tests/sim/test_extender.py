@@ -149,8 +149,8 @@ def _with_gpu(spec: Any) -> Any:
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ("tlsConfig: {insecure: true}", "anybody can pose as"),
-        ("tlsConfig: {certFile: a.pem}", "come together"),
+        ("tlsConfig: {insecure: true}", "insecure is not supported"),
+        ("tlsConfig: {certFile: a.pem}", "must be set together"),
         ("enableHTTPS: true, urlPrefix: 'http://x'", "https://"),
         ("tlsConfig: {}, urlPrefix: 'http://x'", "belongs to"),
     ],
@@ -284,9 +284,9 @@ async def test_an_extender_that_refuses_every_node_with_room_is_asked_about_the_
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ({"n9": {"Pods": [{"UID": "default/low-0"}]}}, "names the node n9, about which it was not asked"),
-        ({"n1": {"Pods": [{"UID": "default/who"}]}}, "names default/who on n1, who is not there"),
-        ({"n1": {"Pods": []}}, "names nobody who has to go on n1"),
+        ({"n9": {"Pods": [{"UID": "default/low-0"}]}}, "returned the node n9, which was not in the request"),
+        ({"n1": {"Pods": [{"UID": "default/who"}]}}, "returned default/who on n1, which is not there"),
+        ({"n1": {"Pods": []}}, "returned no victims for n1"),
     ],
 )
 async def test_what_an_extender_cannot_mean_fails_the_try_with_its_name(

@@ -170,7 +170,7 @@ def _scores_too_high(extender: ExtenderServer) -> None:
     [
         (_fails, "answered 500"),
         (_lies, "not an object"),
-        (_says_no, "the filter says: cannot tell"),
+        (_says_no, "the filter returned an error: cannot tell"),
         (_hangs, "did not answer within"),
         (_scores_too_high, "scores are 0..10"),
     ],

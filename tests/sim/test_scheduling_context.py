@@ -452,7 +452,7 @@ async def test_a_loop_that_never_ends_is_broken_off_and_costs_only_its_instance(
     await world.until(lambda: world.serving_count("web") == 1)
     await world.run(1)
     bad = world.instance("bad-0")
-    assert bad.status.message == "the plugin Loops took too long and was broken off"
+    assert bad.status.message == "the plugin Loops exceeded its time limit and was interrupted"
     assert bad.phase is Phase.PENDING
     assert world.scheduler is not None
     assert world.scheduler.watchdog.spent["Filter", "Loops"].seconds > 0.1

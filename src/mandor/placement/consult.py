@@ -77,7 +77,7 @@ def _begin(
         if not any(each.agrees_to_victims for each in profile.consults):
             return begun, []
         dry_run = DryRun(profile, relaxed_request, nodes, guard, nominated=held, now=now)
-        if held and dry_run.still_waits():
+        if held and dry_run.victims_remain():
             return begun, [(each.name, ()) for each in profile.post_filters]
         return begun, [(each.name, _offers(each, dry_run, guard)) for each in profile.post_filters]
 

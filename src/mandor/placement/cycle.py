@@ -131,7 +131,7 @@ def _decide(cycle: "Cycle", request: PlacementRequest) -> Steps[Decision]:
     nodes = cycle.nodes
     steps_down = list(
         relaxation_steps(
-            request, avoided=nodes.topology.avoided(request.identity), pressed=nodes.pressed(request.avoid)
+            request, avoided=nodes.topology.avoided(request.identity), pressed=nodes.under_pressure(request.avoid)
         )
     )
     offers: list[_Offer] = []
@@ -322,7 +322,7 @@ class Cycle:
             return None
         rehearsals = [(self._rehearsal(each.request), each) for each in offers]
         for dry_run, offer in rehearsals if self.nominated else ():
-            if dry_run.still_waits():
+            if dry_run.victims_remain():
                 return self._nominate(tried, offer, Nomination(self.nominated))
         for dry_run, offer in rehearsals:
             made = yield from run_post_filters(self.profile, offer.state, dry_run, self.watch)

@@ -66,4 +66,4 @@ class Decision(Struct, frozen=True, eq=False):
 
 def broken_off(key: Key, plugin: str) -> Decision:
     """Return the decision after a plugin was interrupted for exceeding its time budget."""
-    return Decision(key, message=f"the plugin {plugin} took too long and was broken off", fault=plugin)
+    return Decision(key, message=f"the plugin {plugin} exceeded its time limit and was interrupted", fault=plugin)

@@ -76,7 +76,7 @@ def _steps(
     steps: list[Step] = []
     given_up: tuple[str, ...] = ()
     for relaxed_request, relaxed in relaxation_steps(
-        request, avoided=nodes.topology.avoided(request.identity), pressed=nodes.pressed(request.avoid)
+        request, avoided=nodes.topology.avoided(request.identity), pressed=nodes.under_pressure(request.avoid)
     ):
         verdict = run_filters(
             profile, CycleState(of_form(consulted, request.shape.variant)), relaxed_request, nodes, watch

@@ -16,7 +16,7 @@ from mandor.placement.framework.occupancy import PlacedInstance
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import GangMembership, PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
-from mandor.placement.framework.victim_selection import by_budget, kept_budgets
+from mandor.placement.framework.victim_selection import by_budget, within_budgets
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 from mandor.placement.gang_stage import Stage, StageKind, stages
 from mandor.placement.gang_stage_trial import NO_KEY, GangContext, Guard, StageTrial, T
@@ -216,7 +216,7 @@ class GangTrial:
         if len(budgeted) > _BUDGETED_MOST:
             return
         most = _CHOICES_MOST // self._context.least
-        for stay in islice(kept_budgets(occupancy, sorted(budgeted, key=lambda each: each.importance)), most):
+        for stay in islice(within_budgets(occupancy, sorted(budgeted, key=lambda each: each.importance)), most):
             yield Stage(StageKind.PREEMPT, stage.relaxation, frozenset(each.key for each in stay))
 
 

@@ -76,8 +76,8 @@ def _relaxations(
 ) -> Iterator[tuple[tuple[PlacementRequest, ...], tuple[str, ...]]]:
     relaxed: tuple[str, ...] = ()
     yield requests, relaxed
-    if any(request.avoid - nodes.pressed(request.avoid) for request in requests):
-        requests = tuple(request.without_avoid(nodes.pressed(request.avoid)) for request in requests)
+    if any(request.avoid - nodes.under_pressure(request.avoid) for request in requests):
+        requests = tuple(request.without_avoid(nodes.under_pressure(request.avoid)) for request in requests)
         relaxed += (AVOIDED,)
         yield requests, relaxed
     if any(

@@ -196,7 +196,7 @@ def _sort_pre_filters(
         if answer is SKIP:
             skipped.add(plugin)
         elif answer is not None and not isinstance(answer, Only):
-            raise PluginFault(plugin.name, f"answered {answer!r}; a PreFilter answers None, SKIP or Only(…)")
+            raise PluginFault(plugin.name, f"returned {answer!r}; a PreFilter returns None, SKIP or Only(…)")
         else:
             reach = reach_of(plugin, request, nodes)
             if reach is Reach.CLUSTER or (answer is not None and reach is Reach.ROOM):
@@ -222,7 +222,7 @@ def _ask_pre_scores(
         if answer is SKIP:
             skipped.add(plugin)
         elif answer is not None:
-            raise PluginFault(plugin.name, f"answered {answer!r}; a PreScore answers None or SKIP")
+            raise PluginFault(plugin.name, f"returned {answer!r}; a PreScore returns None or SKIP")
         elif reach_of(plugin, request, nodes) is Reach.CLUSTER:
             wide.add(plugin)
     return skipped, wide

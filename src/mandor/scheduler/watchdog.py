@@ -136,7 +136,7 @@ class Watchdog:
         except PluginFault:
             raise
         except Overrun:
-            raise PluginFault(plugin.name, "took too long and was broken off") from None
+            raise PluginFault(plugin.name, "exceeded its time limit and was interrupted") from None
         except Exception as error:
             raise PluginFault(plugin.name, f"raised {type(error).__name__}: {error}") from error
 
@@ -149,9 +149,9 @@ class Watchdog:
 
     def describe(self, fault: BaseException) -> str:
         """Return the message of a `PluginFault`, or one that names the plugin that overran its budget."""
-        return (
-            str(fault) if isinstance(fault, PluginFault) else f"the plugin {self.last} took too long and was broken off"
-        )
+        if isinstance(fault, PluginFault):
+            return str(fault)
+        return f"the plugin {self.last} exceeded its time limit and was interrupted"
 
     async def follow(self, plugin: Plugin, work: Coroutine[Any, Any, T]) -> T:
         """Run an asynchronous call with each step watched; the waits between steps do not count."""

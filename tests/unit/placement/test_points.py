@@ -164,7 +164,7 @@ def test_normalize_sees_the_scores_of_the_nodes_that_are_left_once_a_cycle() -> 
 
 @pytest.mark.parametrize(
     ("answer", "problem"),
-    [(1.5, "float"), (float("nan"), "float"), ("3", "str"), (None, "NoneType"), (101, "they are 0..100")],
+    [(1.5, "float"), (float("nan"), "float"), ("3", "str"), (None, "NoneType"), (101, "scores are 0..100")],
 )
 def test_a_score_of_one_node_is_a_whole_number(answer: Any, problem: str) -> None:
     class Odd(ScorePlugin):
@@ -237,7 +237,7 @@ class OddAnswer(PreFilterPlugin):
 
 
 def test_a_pre_filter_that_answers_something_else_fails() -> None:
-    assert "a PreFilter answers None, SKIP or Only" in run(OddAnswer()).message
+    assert "a PreFilter returns None, SKIP or Only" in run(OddAnswer()).message
 
 
 class Nominates(PostFilterPlugin):

@@ -39,7 +39,7 @@ READ = {
     },
     "Column": {"code", "codes", "codes_most", "present", "scores", "tally", "version", "where"},
     "Domains": {"among", "at_nodes", "by_node", "codes", "column", "counts", "present", "spread_out"},
-    "Ports": {"choose", "left_beside", "strange", "users"},
+    "Ports": {"choose", "free_after", "strange", "users"},
     "Quotas": {"of", "used"},
     "ReadOnlyList": {"count", "index"},
     "Reservations": {"not_for"},

@@ -150,7 +150,7 @@ class DryRun:
                 return False
         return True
 
-    def still_waits(self) -> bool:
+    def victims_remain(self) -> bool:
         """Return whether the nominated node still has stopping instances, and fits once they have ended."""
         slot = self.nodes.slots.get(self.nominated)
         if slot is None or not self.possible[slot]:

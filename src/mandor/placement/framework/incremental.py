@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Reach(Enum):
-    """What the answer of a Filter or Score about a node depends on. A smaller reach needs fewer calls.
+    """Dependencies of the answer of a Filter or Score about a node. A smaller reach needs fewer calls.
 
     An answer may always depend on the class of the request: its shape, identity, current rules, pin and avoided nodes.
     With `ATTRIBUTES` and `ROOM` it depends on nothing else; in particular not on which other nodes are feasible.

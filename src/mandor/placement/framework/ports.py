@@ -1,4 +1,4 @@
-"""Which ports of which node are taken, and the choice of one that is not."""
+"""Host ports that are in use on each node, and the choice of free ones."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -10,35 +10,35 @@ from mandor.placement.framework.read_only import ReadOnly, Writable
 
 
 class HostPort(NamedTuple):
-    """A port of the node itself: two instances that want the same one cannot share a node."""
+    """A fixed port of the node; two instances with the same port cannot share a node."""
 
     port: int
     protocol: str
 
 
 class AnyPort(NamedTuple):
-    """A port of the node that is still to be chosen, by the name its group gives it."""
+    """A port of the node that is chosen at placement, with its name in the group."""
 
     name: str
     protocol: str
 
 
 def recorded(wanted: tuple[AnyPort, ...], ports: Mapping[str, int] | None) -> tuple[int, ...]:
-    """The choice that an instance carries, in the order of what it wants; empty: there is none, or only part of one."""
+    """Return the ports recorded for an instance, in the order of `wanted`; empty: not all of them are recorded."""
     found = tuple(ports[each.name] for each in wanted if each.name in ports) if ports else ()
     return found if len(found) == len(wanted) else ()
 
 
 class _Taken:
-    """Of one node."""
+    """Ports in use on one node."""
 
     __slots__ = ("counted", "owed", "range", "within")
 
     def __init__(self, ports: PortRange) -> None:
         self.counted: dict[int, int] = {}
-        """How many use a number, whatever their protocols."""
+        """Number of users by port, of any protocol."""
         self.owed = 0
-        """So many ports are wanted there and not chosen: room is held for somebody, or there was none left."""
+        """Number of ports that are wanted and not chosen: for held room, or because none was left."""
         self.within = 0
         self.set_range(ports)
 
@@ -68,35 +68,35 @@ class _Taken:
 
 
 class Ports(ReadOnly):
-    """A number that is chosen is nobody else's on that node, in any protocol.
+    """Ports in use. A chosen port number is not used by other instances of the node, in any protocol.
 
-    Where the search begins goes by the name of the instance: so the same input gives the same choice, one that comes
-    back to its node finds its port again, and a number that was just given back is not the next to be given out.
+    The search for a free port starts at a hash of the instance name: equal input gives equal choices, an instance that
+    returns to its node usually gets the same port, and a released port is not reused at once.
     """
 
     _nodes: dict[str, _Taken]
     _users: dict[HostPort, dict[str, int]]
     _strange: dict[int, set[str]]
-    """The nodes on which programs that are not ours hold a number."""
+    """Nodes by port that a program outside of mandor uses."""
 
     def users(self, port: HostPort) -> Collection[str]:
-        """The nodes on which it is taken, by whomever."""
+        """Return the nodes on which a port is in use."""
         users: Collection[str] = self._users.get(port, {}).keys()
         strange = self._strange.get(port.port)
         return {*users, *strange} if strange else users
 
     def strange(self, number: int) -> Collection[str]:
-        """The nodes on which a program that is not ours holds it."""
+        """Return the nodes on which a program outside of mandor uses the port."""
         return frozenset(self._strange.get(number, ()))
 
-    def left_beside(self, node: str, fixed: Iterable[HostPort]) -> int:
-        """How many are left to choose from when these are taken, too."""
+    def free_after(self, node: str, fixed: Iterable[HostPort]) -> int:
+        """Return the number of free ports of a node after these fixed ones are taken."""
         taken = self._nodes[node]
         more = {each.port for each in fixed if taken.inside(each.port) and taken.free(each.port)}
         return taken.left - len(more)
 
     def choose(self, node: str, key: Key, wanted: tuple[AnyPort, ...], fixed: Iterable[HostPort]) -> tuple[int, ...]:
-        """One for each, or none at all where there are not enough."""
+        """Return one free port for each wanted one; empty: there are not enough."""
         taken = self._nodes.get(node)
         if taken is None or taken.left < len(wanted):
             return ()
@@ -136,7 +136,7 @@ class MutablePorts(Writable, Ports):
         self._left_changed(node, taken.left)
 
     def remove_node(self, node: str) -> None:
-        """Nobody is counted there any more."""
+        """Remove a node on which no instance is counted any more."""
         if node in self._nodes:
             self.set_node(node, PortRange())
             del self._nodes[node]
@@ -156,7 +156,7 @@ class MutablePorts(Writable, Ports):
 
 
 def _from(ports: PortRange, key: Key) -> Iterator[int]:
-    """All of the range, from a place that goes by the name."""
+    """Yield all ports of the range, starting at a hash of the name."""
     digest = hashlib.blake2b(f"{key.namespace}/{key.name}".encode(), digest_size=8).digest()
     start = ports.first + int.from_bytes(digest, "big") % (ports.last - ports.first + 1)
     yield from range(start, ports.last + 1)

@@ -1,4 +1,4 @@
-"""Profile: a named choice of plugins, their order and weights, point by point."""
+"""Profile: a named set of plugins with their order and weights for each point."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,15 +39,17 @@ DEFAULT_BINDER = "DefaultBinder"
 
 @dataclass(frozen=True, slots=True)
 class Enabled:
+    """A plugin of a profile."""
+
     plugin: Plugin
     weight: int = 1
-    """Of its scores."""
+    """Weight of its scores."""
     version: str = ""
-    """Of a plugin from outside: which one it was that decided."""
+    """Version of a plugin that is not built in."""
 
 
 class PluginSubset(NamedTuple):
-    """Some of those who judge nodes."""
+    """Some of the plugins of a profile that filter and score nodes."""
 
     pre_filters: tuple[PreFilterPlugin, ...]
     filters: tuple[FilterPlugin, ...]
@@ -57,9 +59,9 @@ class PluginSubset(NamedTuple):
 
 
 class Profile:
-    """Plugins sorted by the points they serve; a wrong choice is refused here, before it is used.
+    """The plugins of a profile by point; invalid combinations are refused by the constructor.
 
-    `enabled` serves every point each plugin can serve, in this order; `points` says otherwise, point by point.
+    Each plugin of `enabled` serves all of its points in this order, unless `points` lists the plugins of a point.
     """
 
     def __init__(
@@ -90,43 +92,43 @@ class Profile:
         self.post_binds = tuple(each for each in self._at("postBind") if isinstance(each, PostBindPlugin))
         self.consults = tuple(each.plugin for each in self.enabled if isinstance(each.plugin, ConsultPlugin))
         self.gangs = tuple(each.plugin for each in self.enabled if isinstance(each.plugin, GangPlugin))
-        """Empty: gangs mean nothing here."""
+        """Gang plugins; empty: members of gangs are placed by themselves."""
         self.one_by_one = frozenset(id(each) for each in self.filters if type(each).filter is FilterPlugin.filter)
-        """Plugins, by id, whose Filter asks node by node, and so only about the nodes that are left."""
+        """Ids of plugins that define `filter_node`; they are called only for nodes that no other plugin refused."""
         self.outright = tuple(
             each
             for each in self.filters
             if isinstance(each, IncrementalFilter) and type(each).rules_out is not IncrementalFilter.rules_out
         )
-        """Those who can tell by a node alone that it is out of the question."""
+        """Filters that can rule a node out by its attributes alone."""
         self.filter_names = tuple(plugin.name for plugin in self.filters)
         self.versions = tuple(f"{each.plugin.name}@{each.version}" for each in self.enabled if each.version)
-        """Of the plugins that come from outside."""
+        """Names and versions of the plugins that are not built in."""
         choosy = tuple(each for each in self.pre_binds if type(each).concerns is not PreBindPlugin.concerns)
         self.batched = len(choosy) == len(self.pre_binds) and [each.name for each in self.binds] == [DEFAULT_BINDER]
-        """Nothing stands between most decisions and the default bind: many are written in one go."""
+        """Whether most decisions go straight to the default bind and are written in batches."""
         self._choosy = choosy
         followers = {*self.reserves, *self.permits, *self.post_binds} - {*self.gangs}
         self.plain = self.batched and not (followers or self.versions)
-        """Once the node is chosen, nobody else has a say about an instance that is in no gang."""
+        """Whether no plugin runs after the decision about an instance that is in no gang."""
         judges = (*self.filters, *(plugin for plugin, _ in self.scores))
         self.settled, self.open = (
             self._part(lambda each: declares_cache_key(type(each))),
             self._part(lambda each: not declares_cache_key(type(each))),
         )
-        """Its judges in two halves: those who say what of an ask they go by, and the others."""
+        """Plugins that filter and score: those that declare a cache key, and the others."""
         self.settled_plugins = tuple(
             each.plugin
             for each in self.enabled
             if isinstance(each.plugin, IncrementalPlugin) and declares_cache_key(type(each.plugin))
         )
         self.local = any(map(declares_reach, judges))
-        """Somebody here judges each node by itself, and need not be asked about all of them each time."""
+        """Whether a plugin declares its reach, so that not all nodes are computed in every cycle."""
         self.by_class = all(
             isinstance(plugin, IncrementalPlugin) and plugin.by_class
             for plugin in (*self.pre_filters, *self.filters, *self.post_filters, *self.consults)
         )
-        """A refusal holds for all of its like until the table changes."""
+        """Whether a refusal holds for all instances of a class until the table changes."""
 
     def _part(self, wanted: Callable[[Plugin], bool]) -> "PluginSubset":
         return PluginSubset(
@@ -141,14 +143,14 @@ class Profile:
         return [each.plugin for each in self._points.get(point, ())]
 
     def batches(self, request: PlacementRequest) -> bool:
-        """Whether nothing stands between the decision and the default bind for this one."""
+        """Return whether the decision about this instance goes straight to the default bind."""
         for each in self._choosy:
             if each.concerns(request):
                 return False
         return self.batched
 
     def tie_breaks(self, request: PlacementRequest, nodes: Snapshot, at: At = EVERYWHERE) -> TieBreaks:
-        """Of several nodes that are equally good, the one with the highest lot is taken."""
+        """Return the tie breaks; of nodes with equal scores, the one with the highest value is chosen."""
         if self.ties == "first":
             return nodes.listed()[at]
         return tie_breaks(request.identity, nodes.order()[at], len(nodes))
@@ -158,14 +160,16 @@ class Profile:
 
 
 def check_together(profiles: Mapping[str, Profile]) -> None:
-    """One queue serves all profiles, so they sort it alike; and a placement that nobody writes down is none."""
+    """Check that the profiles work together: one default, one QueueSort for all, and a Bind plugin in each."""
     if "default" not in profiles:
-        raise Invalid("there is no profile named default", hint="workloads that name none use it")
+        raise Invalid(
+            "there is no profile named default", hint="workloads without a profile use it; add one named default"
+        )
     sorts = {profile.queue_sort.name for profile in profiles.values()}
     if len(sorts) > 1:
         raise Invalid(
-            f"all profiles share one queue, and so one QueueSort plugin; these use {', '.join(sorted(sorts))}",
-            hint="enable the same one in each",
+            f"all profiles share one queue and need the same QueueSort plugin; these use {', '.join(sorted(sorts))}",
+            hint="enable the same QueueSort plugin in each profile",
         )
     for profile in profiles.values():
         if not profile.binds:
@@ -191,5 +195,5 @@ def _check(name: str, enabled: tuple[Enabled, ...]) -> None:
 def _only(name: str, sorts: Sequence[QueueSortPlugin]) -> QueueSortPlugin:
     if len(sorts) != 1:
         found = ", ".join(plugin.name for plugin in sorts) or "none"
-        raise Invalid(f"profile {name}: exactly one QueueSort plugin is enabled, not {len(sorts)} ({found})")
+        raise Invalid(f"profile {name}: {len(sorts)} QueueSort plugins are enabled ({found}); exactly one is required")
     return sorts[0]

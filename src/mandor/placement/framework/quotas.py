@@ -1,4 +1,4 @@
-"""What namespaces take, and what they may take."""
+"""Quotas of namespaces and the amounts that their instances take."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,20 +9,20 @@ from mandor.placement.framework.read_only import ReadOnly, Writable
 from mandor.placement.framework.request import Shape
 
 INSTANCES = "instances"
-"""How many there are: counted beside resources."""
+"""Name under which a quota limits the number of instances."""
 
 _NOTHING: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most that the instances of a namespace may take together."""
+    """Maximum amounts of the instances of a namespace."""
 
     name: str
     most: Mapping[str, int]
-    """By resource, and of `instances`."""
+    """Limits by resource, and for `instances`."""
     priority_class: str = ""
-    """Only those who name it; empty: all."""
+    """Priority class that the quota is limited to; empty: all instances."""
 
 
 class Quotas(ReadOnly):
@@ -33,13 +33,14 @@ class Quotas(ReadOnly):
     """Amounts by namespace and priority class; without a class, of all instances of the namespace."""
 
     def of(self, identity: Identity, namespace: str) -> list[Quota]:
-        """Those that hold for an instance."""
+        """Return the quotas that apply to an instance."""
         found = self._quotas.get(namespace)
         if not found:
             return []
         return [each for each in found.values() if each.priority_class in {"", identity.priority_class}]
 
     def used(self, namespace: str, priority_class: str = "") -> Mapping[str, int]:
+        """Return the amounts that are in use by resource."""
         return MappingProxyType(self._used.get((namespace, priority_class), _NOTHING))
 
 
@@ -66,7 +67,7 @@ class MutableQuotas(Writable, Quotas):
             self._add((namespace, identity.priority_class), shape, sign)
 
     def recount(self, namespace: str, shape: Shape, before: Identity, after: Identity) -> None:
-        """The same instance, of another class."""
+        """Count an instance under another priority class."""
         if before.priority_class != after.priority_class:
             self.count(namespace, shape, before, -1)
             self.count(namespace, shape, after, 1)

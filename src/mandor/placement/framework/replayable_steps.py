@@ -1,4 +1,4 @@
-"""What is tried out in a table in several goes: undone in between, and done again before the next."""
+"""Changes of a long trial that is run in parts: undone between two parts and repeated before the next."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,6 +6,8 @@ Step = Callable[[], object]
 
 
 class ReplayableSteps:
+    """A list of changes that can be repeated."""
+
     def __init__(self, steps: Sequence[Step] = ()) -> None:
         self._steps = list(steps)
 
@@ -14,10 +16,11 @@ class ReplayableSteps:
         return tuple(self._steps)
 
     def do(self, step: Step) -> None:
+        """Make a change and record it."""
         step()
         self._steps.append(step)
 
     def again(self) -> None:
-        """All so far, in a table as it was before the first."""
+        """Repeat all changes, on a table as it was before the first."""
         for each in self._steps:
             each()

@@ -1,4 +1,4 @@
-"""The instance being placed, as numbers and rules."""
+"""The placement request: an instance that needs a node, as amounts and rules."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,11 +25,11 @@ CPU, MEMORY, DISK = "cpu", "memory", "disk"
 
 CPU_COUNTED_MILLI = 100
 MEMORY_COUNTED_BYTES = 200 * 1024 * 1024
-"""What Kubernetes counts, in scores only, for a program that asks for nothing: else all such would look weightless."""
+"""CPU and memory that Kubernetes counts, in scores only, for a task without a request."""
 
 
 class SpreadOver(NamedTuple):
-    """A `spread` rule of one identity."""
+    """A `spread` rule with its selector resolved."""
 
     rule: Spread
     selector: Selector
@@ -38,9 +38,9 @@ class SpreadOver(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of an ask as things stand, by kind: what is hard now, and what is only wished for.
+    """The rules of a request by kind: those that must hold, and those that are preferred.
 
-    `should` is hard until it is given up, and then the strongest wish.
+    A `should` rule must hold until it is relaxed; then it is preferred with the highest weight.
     """
 
     where: tuple[Where, ...]
@@ -48,71 +48,72 @@ class Rules:
     apart: tuple[AffinityTerm, ...]
     spread: tuple[SpreadOver, ...]
     preferred_where: tuple[tuple[Where, int], ...]
-    """With their weights."""
+    """Preferred rules with their weights."""
     preferred_terms: tuple[tuple[AffinityTerm, int], ...]
-    """With their weights; negative for `apart`."""
+    """Preferred terms with their weights; negative for `apart`."""
     preferred_spread: tuple[SpreadOver, ...]
 
 
 NO_RULES = Rules((), (), (), (), (), (), ())
 RELAXED_WEIGHT = 100
-"""What a `should` rule that was given up still counts."""
+"""Weight of a relaxed `should` rule."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What all instances of one group of one release ask for; computed once."""
+    """Requirements that the instances of one group of one release share; computed once."""
 
     wanted: tuple[tuple[str, int], ...]
-    """Amounts by resource; nothing that is zero."""
+    """Amounts by resource, without zeros."""
     counted: tuple[int, int]
     """CPU and memory as scores count them."""
     host_ports: tuple[HostPort, ...]
     engines: tuple[str, ...]
-    """Any of these, in order of preference; empty: whichever can run it."""
+    """Acceptable engines in order of preference; empty: any engine that can run the tasks."""
     images: frozenset[bool]
-    """What its tasks are: True for an image, False for a command of the node itself."""
+    """Kinds of its tasks: True for an image, False for a command of the node."""
     pool: str | None
     tolerate: tuple[Toleration, ...]
     must: tuple[PlacementRule, ...]
     should: tuple[PlacementRule, ...]
-    """Of all kinds, as declared; they are given up from the end."""
+    """`should` rules of all kinds in the order of the manifest; they are relaxed from the end."""
     prefer: tuple[PlacementRule, ...]
     image_names: tuple[str, ...] = ()
-    """One for each task; empty for a task without an image."""
+    """Image of each task; empty for a task without an image."""
     dedicated: bool = False
-    """Its node is its workload's alone."""
+    """Whether its node runs no instances of other workloads."""
     machine: bool = False
-    """It is a virtual machine, on one engine at least."""
+    """Whether it is a virtual machine on at least one engine."""
     machine_on: frozenset[str] = frozenset()
-    """The engines on which it is one."""
+    """Engines on which it is a virtual machine."""
     heads: int = 1
-    """It counts as so many: what an inventory shows on a node is counted as one."""
+    """Number of instances that it counts as: an entry of an inventory can stand for several."""
     grace: float = 0.0
-    """Seconds it gets to stop."""
+    """Grace period in seconds."""
     patience: float = 0.0
-    """Seconds it waits for room that others are about to free, before it gives a rule up."""
+    """Seconds that it waits for the room of stopping instances before a rule is relaxed."""
     preempt_first: bool = False
-    """It would rather take the place of others than give a rule up."""
+    """Whether preemption is tried before rules are relaxed."""
     volumes: Mapping[str, GroupVolume] = field(default_factory=dict)
-    """Local and host ones, by the names the group gives them."""
+    """Local and host volumes by their names in the group."""
     any_ports: tuple[AnyPort, ...] = ()
-    """Ports of the node that are chosen when it is placed."""
+    """Host ports that are chosen when the instance is placed."""
     needs: frozenset[str] = frozenset()
-    """What an engine has to be able to do for its mounts: `mounts`, `links`, `tmpfs`."""
+    """Capabilities that its mounts need: `mounts`, `links`, `tmpfs`."""
     home: str = "default"
-    """The pool it names, as a must or not: the scheduler of that pool places it."""
+    """Pool whose scheduler places it."""
     known: dict[tuple[int, Identity], Rules] = field(default_factory=dict)
-    """The rules by what is given up and for whom; an answer that is computed once."""
+    """Cache of `rules` by number of relaxed rules and identity."""
     affinity_cache: dict[Identity, tuple[AffinityTerm, ...]] = field(default_factory=dict)
+    """Cache of `affinity_terms`."""
     variant: int = 0
-    """The form of the group: 0 is the main one."""
+    """Number of the form of the group; 0 is the main form."""
     alternatives: tuple["Shape", ...] = ()
-    """Of the main form: the others, in the order in which they are tried."""
+    """Alternative forms of the group in the order in which they are tried; only the main form has them."""
 
     @classmethod
     def of(cls, group: GroupTemplate) -> "Shape":
-        """The main form, with the others."""
+        """Return the main form of a group with its alternatives."""
         main, *others = (cls._of(form, variant) for variant, form in enumerate(group.forms))
         return replace(main, alternatives=tuple(others)) if others else main
 
@@ -151,18 +152,18 @@ class Shape:
         )
 
     def form(self, variant: int) -> "Shape":
-        """Of the main form: that form."""
+        """Return a form by its number; called on the main form."""
         return self.alternatives[variant - 1] if 0 < variant <= len(self.alternatives) else self
 
     @property
     def form_name(self) -> str:
-        """For people."""
+        """Name of the form for messages."""
         if not self.variant:
             return "the main form"
         return f"alternative {self.variant}" + (f" ({' or '.join(self.engines)})" if self.engines else "")
 
     def affinity_terms(self, identity: Identity) -> tuple[AffinityTerm, ...]:
-        """All `near` and `apart` rules, of every strength: what binds others to it."""
+        """Return the `near` and `apart` rules of every strength."""
         if not (self.must or self.should or self.prefer):
             return ()
         found = self.affinity_cache.get(identity)
@@ -173,12 +174,13 @@ class Shape:
         return found
 
     def takes_room_alone(self, identity: Identity) -> bool:
-        """Where one of it goes matters to the next only by the room it takes."""
+        """Return whether a placement affects the next one only by the resources that it takes."""
         return not (
             self.host_ports or self.any_ports or self.volumes or self.dedicated or self.affinity_terms(identity)
         )
 
     def rules(self, dropped: int, identity: Identity) -> Rules:
+        """Return the rules with the last `dropped` of the `should` rules relaxed."""
         found = self.known.get((dropped, identity))
         if found is None:
             if not (self.must or self.should or self.prefer):
@@ -194,7 +196,7 @@ V = TypeVar("V")
 
 
 def _keep(known: dict[K, V], key: K, value: V) -> None:
-    """A shape has one identity at a time; a few more when labels change."""
+    """Cache a value; a shape usually has one identity, and more only while labels change."""
     if len(known) >= 64:
         known.clear()
     known[key] = value
@@ -240,13 +242,13 @@ def _counted(group: GroupTemplate) -> tuple[int, int]:
 
 
 class GangMembership(NamedTuple):
-    """The gang that an instance belongs to: so many of it are placed together, or none is."""
+    """The gang of an instance: at least `least` members are placed together, or none."""
 
     gang: tuple[str, str, str]
     """Namespace, workload, group."""
     least: int
     seconds: float
-    """So long some of it may hold nodes without the others."""
+    """Seconds that some members may hold nodes while others are missing."""
 
 
 class PlacementRequest(Struct, frozen=True, gc=False):
@@ -257,23 +259,23 @@ class PlacementRequest(Struct, frozen=True, gc=False):
     priority: int = 0
     profile: str = "default"
     avoid: frozenset[str] = frozenset()
-    """Nodes where earlier copies failed: elsewhere first."""
+    """Nodes where earlier instances failed; other nodes are tried first."""
     dropped: int = 0
-    """So many of the `should` rules are given up, the last declared first."""
+    """Number of relaxed `should` rules, counted from the last one."""
     identity: Identity = NO_IDENTITY
-    """What the rules of others see of it."""
+    """Identity that the rules of other instances select."""
     pin: str = ""
-    """The only node it may go to."""
+    """Name of the only node that it may be placed on; empty: any."""
     daemon: bool = False
-    """It belongs to that node, and goes there also while it is cordoned."""
+    """Whether it belongs to a daemon workload, and is placed on its node even if that is cordoned."""
     gates: tuple[str, ...] = ()
-    """What its workload waits for before it may be queued."""
+    """Scheduling gates of its workload; it is not queued while there are any."""
     preempts: bool = True
-    """It may take the place of others of lower priority."""
+    """Whether it may preempt instances of lower priority."""
     lenient: bool = False
-    """The `should` rules of others against it are given up, too."""
+    """Whether the `should` rules of other instances about it are relaxed, too."""
     member: GangMembership | None = None
-    """None: it is placed by itself."""
+    """Gang of the instance; None: the instance is placed by itself."""
 
     @property
     def local_volumes(self) -> list[WantedVolume]:
@@ -281,7 +283,7 @@ class PlacementRequest(Struct, frozen=True, gc=False):
 
     @property
     def class_key(self) -> tuple[Shape, Identity, int, frozenset[str], str, bool]:
-        """Asks that have it in common get the same answers."""
+        """Key of the scheduling class: requests with equal keys get equal answers."""
         return self.shape, self.identity, self.dropped, self.avoid, self.pin, self.lenient
 
     @property
@@ -290,7 +292,7 @@ class PlacementRequest(Struct, frozen=True, gc=False):
 
     @property
     def hard(self) -> tuple[PlacementRule, ...]:
-        """The rules a node must keep, as things stand."""
+        """Rules that must hold: `must`, and `should` that are not relaxed."""
         return self.shape.must + self.shape.should[: len(self.shape.should) - self.dropped]
 
     @property
@@ -299,7 +301,7 @@ class PlacementRequest(Struct, frozen=True, gc=False):
 
     @property
     def forms(self) -> tuple["PlacementRequest", ...]:
-        """For each form of its group, in the order in which they are tried."""
+        """One request for each form of its group, in the order in which they are tried."""
         others = self.shape.alternatives
         return (self, *(structs.replace(self, shape=each) for each in others)) if others else (self,)
 

@@ -1,4 +1,4 @@
-"""Room that is held for certain work, on certain nodes."""
+"""Reservations: room on nodes that is held for certain instances."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,28 +10,28 @@ from mandor.placement.framework.read_only import ReadOnly, Writable
 
 @dataclass(frozen=True, slots=True)
 class ActiveReservation:
-    """One reservation, while it holds."""
+    """A reservation that is active now."""
 
     key: str
     whom: str
-    """For people."""
+    """Owner, for messages."""
     until: str
     selector: Selector
     priority_class: str
     each: Mapping[str, int]
-    """What one place holds, by resource."""
+    """Amounts of one place by resource."""
     places: Mapping[str, int]
-    """How many there are on each node."""
+    """Number of places by node."""
 
     def shown_to(self, namespace: str) -> str:
-        """The owner as a message in this namespace may name it."""
+        """Return the owner as a message in this namespace may name it."""
         return self.whom if self.selector.namespaces == frozenset({namespace}) else "work of another namespace"
 
     def is_for(self, identity: Identity) -> bool:
         return self.selector.matches(identity) and self.priority_class in {"", identity.priority_class}
 
     def left(self, node: str, lodged: Iterable[tuple[Identity, Mapping[str, int]]]) -> dict[str, int]:
-        """What is still held there, beside those who are there: whoever it is for has used up his part."""
+        """Return the amounts that are still held on a node, less what its placed owners take."""
         total = {resource: amount * self.places.get(node, 0) for resource, amount in self.each.items()}
         for identity, taken in lodged:
             if self.is_for(identity):
@@ -68,6 +68,6 @@ class MutableReservations(Writable, Reservations):
         self._held[held.key] = replace(held, each=each, places=places)
 
     def drop(self, key: str) -> bool:
-        """True: it held something."""
+        """Remove a reservation; return whether it existed."""
         self._changed()
         return self._held.pop(key, None) is not None

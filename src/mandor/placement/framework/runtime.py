@@ -1,4 +1,4 @@
-"""Asks the plugins of a profile, point by point, and remembers who said no."""
+"""Runs the PreFilter, Filter, PreScore and Score plugins of a profile and records which plugin refused which node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _INT = np.dtype(np.int64)
 
 
 class PluginFault(Exception):
-    """A plugin raised, or answered something that is no answer. It ends the cycle, not the scheduler."""
+    """A plugin raised or returned an invalid result. The attempt fails; the scheduler goes on."""
 
     def __init__(self, plugin: str, problem: str) -> None:
         super().__init__(f"the plugin {plugin} {problem}")
@@ -40,15 +40,15 @@ class PluginFault(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who fits, and for each other node the plugin that said no first."""
+    """The nodes that fit, and for each other node the first plugin that refused it."""
 
     feasible: Mask
     answers: tuple[tuple[Plugin, Mask], ...]
-    """What each plugin said, in the order they were asked; blame is worked out only when somebody asks for it."""
+    """Masks of the plugins in the order of the calls; `refusals` is computed only when it is needed."""
 
     @cached_property
     def refusals(self) -> Sequence[tuple[Plugin, Mask]]:
-        """Each plugin that said no, with the nodes it was the first to refuse; the one with most first."""
+        """Plugins with the nodes that they were the first to refuse; the plugin with most nodes first."""
         left = np.ones(len(self.feasible), dtype=np.bool_)
         found = []
         for plugin, passed in self.answers:
@@ -59,7 +59,8 @@ class Verdict:
         return sorted(found, key=lambda item: -int(item[1].sum()))
 
     def explain(self, request: PlacementRequest, nodes: Snapshot) -> str:
-        """`0/3 nodes fit: 2 NodeResourcesFit (short of 512Mi memory), 1 NodeUnschedulable (1 cordoned)`"""
+        """Return a message: `0/3 nodes fit: 2 NodeResourcesFit (short of 512Mi memory), 1 NodeUnschedulable (1
+        cordoned)`."""
         if not len(nodes):
             return "0/0 nodes fit: there are no nodes"
         parts = []
@@ -70,23 +71,23 @@ class Verdict:
 
 
 def why_of(plugin: Plugin, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
-    """What the nodes lack that it refused, in its own words."""
+    """Return the explanation of a plugin for the nodes that it refused."""
     with blamed(plugin):
         return plugin.why(request, nodes, refused) if isinstance(plugin, FilterPlugin) else ""
 
 
 class Scored(NamedTuple):
-    """What one plugin gave the feasible nodes."""
+    """Scores of one plugin for the feasible nodes."""
 
     plugin: Plugin
     weight: int
     raw: Scores
     scores: Scores
-    """Brought into 0..100."""
+    """Normalized scores, 0..100."""
 
 
 class NodePlugins(Protocol):
-    """Whoever has a say about nodes: a profile, or some of its plugins."""
+    """The plugins that filter and score nodes: of a profile, or some of them."""
 
     @property
     def pre_filters(self) -> Sequence[PreFilterPlugin]: ...
@@ -108,9 +109,9 @@ def run_filters(
     watch: Watch | None = None,
     left: Mask | None = None,
 ) -> Verdict:
-    """PreFilter and Filter in the profile's order, until no node is left.
+    """Run PreFilter and Filter in the order of the profile, until no node is left.
 
-    `left`: the nodes that are in question, if not all are.
+    `left`: the nodes to consider, if not all.
     """
     watch = watch or Unwatched()
     length = len(nodes)
@@ -129,7 +130,7 @@ def run_filters(
                 answers.append((current, named))
                 feasible &= named
             elif answer is not None:
-                raise PluginFault(current.name, f"answered {answer!r}; a PreFilter answers None, SKIP or Only(…)")
+                raise PluginFault(current.name, f"returned {answer!r}; a PreFilter returns None, SKIP or Only(…)")
         for current in judges.filters:
             if id(current) in skipped:
                 continue
@@ -145,7 +146,7 @@ def run_filters(
                 break
     except PluginFault:
         raise
-    except Exception as error:  # a plugin may be anybody's code
+    except Exception as error:  # third-party code can raise anything
         raise PluginFault(current.name if current else "", _raised(error)) from error
     return Verdict(feasible, tuple(answers))
 
@@ -160,15 +161,15 @@ def run_scores(
     watch: Watch | None = None,
     parts: list[Scored] | None = None,
 ) -> Scores:
-    """PreScore, Score and Normalize: the weighted sum for the feasible nodes, in the order of `among`.
+    """Run PreScore, Score and `normalize`; return the weighted sums of the feasible nodes, in the order of `among`.
 
-    `parts`: what each plugin said is added here.
+    `parts`: the scores of each plugin are added to this list.
     """
     watch = watch or Unwatched()
     total = np.zeros(len(among), dtype=np.int64)
     skipped: set[int] = set()
     current: Plugin | None = None
-    feasible.flags.writeable = False  # the next plugin reads it, too
+    feasible.flags.writeable = False  # other plugins read the same array
     try:
         for current in judges.pre_scores:
             watch.begin(current.name, "PreScore")
@@ -176,7 +177,7 @@ def run_scores(
             if answer is SKIP:
                 skipped.add(id(current))
             elif answer is not None:
-                raise PluginFault(current.name, f"answered {answer!r}; a PreScore answers None or SKIP")
+                raise PluginFault(current.name, f"returned {answer!r}; a PreScore returns None or SKIP")
         for current, weight in judges.scores:
             if id(current) in skipped:
                 continue
@@ -195,8 +196,8 @@ def run_scores(
     return total
 
 
-class blamed:  # noqa: N801 - read as `with blamed(plugin)`, and so often that a generator is too slow for it
-    """Whatever goes wrong in here is this plugin's fault."""
+class blamed:  # noqa: N801 - read as `with blamed(plugin)`; a class, because a generator is too slow
+    """Raise exceptions of the block as a `PluginFault` of this plugin."""
 
     __slots__ = ("_plugin",)
 
@@ -210,7 +211,7 @@ class blamed:  # noqa: N801 - read as `with blamed(plugin)`, and so often that a
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Overrun):
-            raise PluginFault(self._plugin.name, "took too long and was broken off") from None
+            raise PluginFault(self._plugin.name, "exceeded its time limit and was interrupted") from None
         if isinstance(error, Exception) and not isinstance(error, PluginFault):
             raise PluginFault(self._plugin.name, _raised(error)) from error
 
@@ -231,14 +232,14 @@ def check_numbers(plugin: Plugin, answer: object, length: int) -> None:
 
 def check_scores(plugin: Plugin, scores: Scores, length: int) -> None:
     check_numbers(plugin, scores, length)
-    if np.count_nonzero(scores.view(np.uint64) > SCORE_MOST):  # a negative one is a huge one here
-        raise PluginFault(plugin.name, f"gave scores from {scores.min()} to {scores.max()}; they are 0..100")
+    if np.count_nonzero(scores.view(np.uint64) > SCORE_MOST):  # as an unsigned number, a negative score is a huge one
+        raise PluginFault(plugin.name, f"returned scores from {scores.min()} to {scores.max()}; scores are 0..100")
 
 
 def _check_answer(plugin: Plugin, answer: object, dtype: np.dtype[np.generic], length: int) -> None:
     if not isinstance(answer, np.ndarray) or answer.dtype is not dtype or answer.shape != (length,):
         shown = f"{answer.dtype}{answer.shape}" if isinstance(answer, np.ndarray) else type(answer).__name__
-        raise PluginFault(plugin.name, f"answered {shown}; expected {dtype}({length},)")
+        raise PluginFault(plugin.name, f"returned {shown}; expected {dtype}({length},)")
 
 
 def _raised(error: Exception) -> str:

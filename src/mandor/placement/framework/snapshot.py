@@ -1,4 +1,4 @@
-"""All nodes as columns, read-only: what a plugin looks at."""
+"""Read-only view of all nodes as columns, for plugins."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ Amounts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What decides whether a node takes anything new."""
+    """State that decides whether a node accepts new instances."""
 
     phase: NodePhase
     cordoned: bool
     pressed: tuple[str, ...] = ()
-    """What it is short of."""
+    """Resources under pressure."""
     drained: bool = False
-    """It is to be empty: closed to daemons, too."""
+    """Whether the node is drained and closed to daemons, too."""
 
     @classmethod
     def of(cls, node: Node) -> "Health":
@@ -44,7 +44,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """The engines of a node, as a value that can be compared."""
+    """The engines of a node as a comparable value."""
 
     items: tuple[tuple[str, Capabilities], ...]
 
@@ -58,7 +58,7 @@ class Engines:
 
 
 Images = tuple[tuple[str, int], ...]
-"""The images a node has, with their sizes in bytes."""
+"""Images of a node with their sizes in bytes."""
 Numbers = NDArray[np.int64]
 Wanted = tuple[tuple[str, int], ...]
 """Amounts by resource."""
@@ -66,7 +66,7 @@ Wanted = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node, for plugins written in the plain form."""
+    """One node and its free amounts, for `filter_node` and `score_node`."""
 
     node: Node
     free: Mapping[str, int]
@@ -85,14 +85,14 @@ def images_of(node: Node) -> Images:
 
 
 def node_facts(node: Node) -> dict[str, str]:
-    """What rules can speak of: what the agent found, what the engines can do, labels over it, and the node's own name
-    and pool over all."""
+    """Return the facts that rules can test: facts of the agent and of the engines, labels, and `node` and `pool`. Later
+    ones override earlier ones."""
     found = {**node.status.facts, **engine_facts(node.status.engines), **node.meta.labels}
     return {**found, "node": node.meta.name, "pool": node.spec.pool}
 
 
 def node_fact(node: Node, name: str) -> str | None:
-    """One of them, without making the others."""
+    """Return one fact of a node, as in `node_facts`."""
     if name == "node":
         return node.meta.name
     if name == "pool":
@@ -114,74 +114,74 @@ def only_usage_differs(before: Node, after: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Columns over the same nodes in the same order; arrays cannot be written to.
+    """All nodes as columns in the same order.
 
-    It is a window on the table: good for one cycle, never kept. Everything with a public name is read-only. The fields
-    with a leading underscore belong to the framework.
+    A snapshot is a window on the table: valid for one cycle, and not to be stored. Everything with a public name is
+    read-only. The fields with a leading underscore belong to the framework.
     """
 
     nodes: Sequence[Node]
     slots: Mapping[str, int]
-    """Where a node stands, by name."""
+    """Slot (column number) of each node by name."""
     rows: Mapping[str, int]
-    """Where a resource stands in `free` and `allocatable`, by name."""
+    """Row of each resource in `free` and `allocatable` by name."""
     free: Amounts
-    """`[resource, node]`: what nobody has reserved."""
+    """`[resource, node]`: amounts that are not allocated."""
     allocatable: Amounts
     counted: Amounts
-    """`[cpu or memory, node]`: what scores count as taken."""
+    """`[cpu or memory, node]`: allocated amounts as scores count them."""
     order: Callable[[], TieBreaks]
-    """The nodes in an order that was drawn, by their names and a seed: breaks ties, see `luck`."""
+    """Position of each node in a seeded random order; see `tie_break`."""
     listed: Callable[[], TieBreaks]
-    """The nodes in the order of their names: the first is the highest."""
+    """Position of each node in the order of names; the first name has the highest value."""
     pools: Column[str]
     health: Column[Health]
     taints: Column[tuple[Taint, ...]]
     engines: Column[Engines]
     fact: Callable[[str], Column[tuple[str | None]]]
-    """The column of a fact (a label, what the agent found, `node`, `pool`), made when first asked for."""
+    """Returns the column of a fact: a label, a fact of the agent, `node` or `pool`. Created at the first call."""
     ports: Ports
-    """Which ports of the nodes are taken."""
+    """Host ports in use."""
     ports_left: Numbers
-    """How many ports each node has left to choose from."""
+    """Number of free ports of each node to choose from."""
     topology: TopologyCounts
-    """Who stands where."""
+    """Numbers of placed instances by node and by domain."""
     images: Column[Images]
     usage: Amounts
-    """`[cpu or memory, node]`: what is really used, as the node last said; -1: it did not."""
+    """`[cpu or memory, node]`: measured usage in the last report; -1: no report."""
     since_usage: Amounts
-    """`[cpu or memory, node]`: what was counted as taken when the node said so."""
+    """`[cpu or memory, node]`: `counted` at the time of that report."""
     instances: Numbers
-    """How many are on each node."""
+    """Number of instances of each node."""
     machines: Numbers
-    """How many of these are virtual machines."""
+    """Number of virtual machines of each node."""
     turns: Numbers
-    """When each node was last given something, as a number that only grows; 0: never."""
+    """Sequence number of the last placement on each node; 0: none yet."""
     dedicated_to: Numbers
-    """The number of the workload that has the node for itself; 0: nobody, -1: several do."""
+    """Number of the workload that the node is dedicated to; 0: none, -1: several."""
     anyone_dedicated: Callable[[], bool]
-    """Does any workload have a node for itself?"""
+    """Returns whether any node is dedicated to a workload."""
     owner: Callable[[tuple[str, str]], int]
-    """The number of a workload in `dedicated_to`."""
+    """Returns the number of a workload in `dedicated_to`."""
     reservations: Reservations
-    """Room that is held for certain work."""
+    """Active reservations."""
     quotas: Quotas
-    """What the instances of a namespace take, and what they may take."""
+    """Quotas of the namespaces and their use."""
     occupancy: Occupancy
     """The placed instances of each node."""
     wanted: Mapping[Wanted, int]
-    """What has been asked for, and how many that is placed asks for the same."""
+    """Requested amounts of the placed instances, with the number of instances of each."""
     volumes: Volumes
-    """Which there are, and where each is."""
+    """Volumes and the nodes that they are on."""
     _cached: CachedColumns
-    """Answers about each node by itself, which need not be computed again for nodes that did not change."""
+    """Cache of answers that depend on one node each."""
     _capacity_columns: CapacityColumns
-    """Columns from which the usual scores of room are computed."""
+    """Columns from which the standard resource scores are computed."""
     _trials: TrialOccupancy
     """Changes to the table that are undone at the end of a trial; plugins get them through `DryRun`."""
 
-    def pressed(self, names: Iterable[str]) -> frozenset[str]:
-        """Of these, the nodes that are short of something."""
+    def under_pressure(self, names: Iterable[str]) -> frozenset[str]:
+        """Return those of the named nodes that have resources under pressure."""
         return frozenset(
             name for name in names if (slot := self.slots.get(name)) is not None and self.health[slot].pressed
         )
@@ -190,7 +190,7 @@ class Snapshot:
         return len(self.nodes)
 
     def views(self, among: Mask | None = None) -> Iterator[NodeView]:
-        """The nodes one by one."""
+        """Yield the nodes one by one."""
         for slot, node in enumerate(self.nodes):
             if among is None or among[slot]:
                 yield NodeView(node, {name: int(self.free[row, slot]) for name, row in self.rows.items()})

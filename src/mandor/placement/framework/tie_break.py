@@ -1,9 +1,10 @@
-"""Which of several equals: by a hash of workload, node and a seed, so that the same input gives the same answer.
+"""Tie breaks: the choice between nodes with equal scores, by a hash of workload, node and a seed. Equal input gives an
+equal choice.
 
-A profile may have the first by name instead (`ties: first`), where everybody is to fill one node before the next.
+A profile with `ties: first` prefers the first node by name instead, to fill one node before the next.
 
-The nodes have a drawn order, in which each has its own place; each workload begins somewhere else in it and has strides
-of its own. So no two nodes have the same lot, and nothing depends on the order in which the nodes became known.
+The nodes have a seeded random order; each workload starts at another position with another step. So no two nodes have
+the same value, and the result does not depend on the order in which nodes were added.
 """
 
 import hashlib
@@ -17,19 +18,19 @@ from numpy.typing import NDArray
 from mandor.placement.framework.identity import Identity
 
 TieBreaks = NDArray[np.uint32]
-"""One for each node: the highest wins."""
+"""One value for each node; the highest is chosen."""
 Ties = Literal["spread", "first"]
-"""Each workload has its own favourites among equals, or the first by name is everybody's."""
+"""`spread`: each workload prefers other nodes among equals; `first`: all prefer the first by name."""
 _SPREAD = 0x9E3779B1
 
 
 def bits_of(count: int) -> int:
-    """So many hold the lots of so many nodes."""
+    """Return the number of bits that hold the tie breaks of `count` nodes."""
     return max(1, (count - 1).bit_length())
 
 
 class TieBreakOrder:
-    """Nodes in the order of a hash of their names, and in that of their names; worked out when it is asked for."""
+    """Positions of the nodes in the order of a seeded hash and in the order of names; computed on demand."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
@@ -45,19 +46,20 @@ class TieBreakOrder:
         self._drawn = self._listed = None
 
     def remove(self, slot: int) -> None:
-        """The last takes its place."""
+        """Remove a slot; the last slot takes its number."""
         name, drawn = self._names.pop(), self._hashes.pop()
         if slot < len(self._names):
             self._names[slot], self._hashes[slot] = name, drawn
         self._drawn = self._listed = None
 
     def drawn(self) -> TieBreaks:
+        """Return the positions in the order of the hash."""
         if self._drawn is None:
             self._drawn = _places(np.array(self._hashes).argsort(kind="stable"))
         return self._drawn
 
     def listed(self) -> TieBreaks:
-        """Counted from the last: the first is the highest."""
+        """Return the positions by name; the first name has the highest."""
         if self._listed is None:
             slots = range(len(self._names))
             self._listed = _places(np.array(sorted(slots, key=self._names.__getitem__, reverse=True), dtype=np.intp))
@@ -65,7 +67,7 @@ class TieBreakOrder:
 
 
 def _places(order: NDArray[np.intp]) -> TieBreaks:
-    """Of each in that order."""
+    """Return the position of each slot in an order of slots."""
     places = np.empty(len(order), dtype=np.uint32)
     places[order] = np.arange(len(order), dtype=np.uint32)
     places.flags.writeable = False
@@ -73,7 +75,10 @@ def _places(order: NDArray[np.intp]) -> TieBreaks:
 
 
 def tie_breaks(identity: Identity, order: TieBreaks, count: int) -> TieBreaks:
-    """Of some nodes among so many. An odd stride goes through a power of two without meeting a number twice."""
+    """Return the tie breaks of an identity for some of `count` nodes.
+
+    An odd factor permutes the numbers below a power of two, so no two nodes get the same value.
+    """
     hashed = crc32(f"{identity.namespace}/{identity.workload}/{identity.group}".encode()) * _SPREAD & 0xFFFFFFFF
     found: TieBreaks = order * np.uint32(hashed | 1)
     found += np.uint32(hashed >> 16)

@@ -1,8 +1,7 @@
-"""Who stands where: how many instances that a rule speaks of are on each node, and in each zone, rack or the like.
+"""Numbers of instances that a rule selects, by node and by topology domain (zone, rack or another fact).
 
-Counts are made when a rule first asks for them, and kept by every placement after that: one node's count and the
-counts of the domains it is in. What is kept for a rule grows with the nodes that hold such instances; arrays over
-all nodes are kept for the rules asked last.
+The counts of a rule are computed at its first use; each later placement updates the count of one node and of its
+domains. Memory grows with the nodes that have such instances; arrays over all nodes exist for the last used rules.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -28,14 +27,14 @@ _SELECTORS_MOST = 4096
 
 @dataclass(frozen=True, slots=True)
 class Domains:
-    """How many there are in each domain of a fact: `counts[codes[slot]]` is the number in a node's domain."""
+    """Number of selected instances in each domain of a fact; `counts[codes[slot]]` is that of a node's domain."""
 
     column: Column[tuple[str | None]] | None
-    """None: each node is a domain of its own."""
+    """Column of the fact; None: each node is its own domain."""
     counts: Counts
-    """By domain; nothing is counted where the fact is missing."""
+    """Number by domain; nodes without the fact are not counted."""
     by_node: Counts
-    """How many stand on each node itself."""
+    """Number by node."""
 
     @property
     def codes(self) -> NDArray[np.intp] | None:
@@ -43,20 +42,20 @@ class Domains:
 
     @property
     def at_nodes(self) -> Counts:
-        """The number in each node's domain; 0 where a node is in none."""
+        """Number in the domain of each node; 0 for nodes without the fact."""
         return self.spread_out(self.counts)
 
     def spread_out(self, by_domain: NDArray[T]) -> NDArray[T]:
-        """What is known of each domain, at each node."""
+        """Return values by domain as values by node."""
         return by_domain if self.column is None else by_domain.take(self.column.codes)
 
     @property
     def present(self) -> Mask | None:
-        """The domains that some node is in, "none" among them; None: all are."""
+        """Mask of the domains that have nodes, including the one without the fact; None: all have."""
         return None if self.column is None else self.column.present
 
     def among(self, nodes: Mask) -> tuple[Counts, Mask]:
-        """The numbers by domain if only these nodes counted, and which domains these nodes are in."""
+        """Return the numbers by domain counting only these nodes, and a mask of the domains of these nodes."""
         if self.column is None:
             return np.where(nodes, self.counts, 0), nodes
         codes, size = self.column.codes[nodes], len(self.counts)
@@ -65,7 +64,7 @@ class Domains:
 
 
 class Counter:
-    """How many of some instances stand on each node."""
+    """Number of some instances by node."""
 
     __slots__ = ("by_node", "dense", "domains", "shown", "total")
 
@@ -74,9 +73,9 @@ class Counter:
         self.total = 0
         self.dense: Counts | None = None
         self.shown: Counts | None = None
-        """The same, for reading only."""
+        """Read-only view of `dense`."""
         self.domains: dict[str, tuple[int, Counts, Counts]] = {}
-        """By fact: the column's version, the numbers by its codes, and the same for reading only."""
+        """By fact: version of the column, numbers by code, and a read-only view of them."""
 
     def add(self, node: str, count: int) -> None:
         now = self.by_node.get(node, 0) + count
@@ -103,11 +102,11 @@ class TopologyCounts(ReadOnly):
     _dense: dict[int, Counter]
 
     def domains(self, selector: Selector, over: str) -> Domains:
-        """Those the selector speaks of, by domain."""
+        """Return the number of selected instances by domain."""
         return self._domains(self._counter(selector), over)
 
     def terms_matching(self, identity: Identity) -> list[AffinityTerm]:
-        """The rules of placed instances that speak of this one."""
+        """Return the affinity terms of placed instances whose selectors match an identity."""
         if not self._terms or identity is NO_IDENTITY:
             return []
         found: list[AffinityTerm] = []
@@ -116,7 +115,7 @@ class TopologyCounts(ReadOnly):
         return found
 
     def avoided(self, identity: Identity) -> bool:
-        """Somebody who is placed would rather be apart from it."""
+        """Return whether a placed instance has a `should` rule to be apart from it."""
         return any(term.kind == "apart" and term.strength == "should" for term in self.terms_matching(identity))
 
     def owners(self, term: AffinityTerm, over: str = "") -> Domains:
@@ -127,7 +126,7 @@ class TopologyCounts(ReadOnly):
         return self._domains(self._terms[term], over or term.over)
 
     def known(self, over: str) -> Mask:
-        """The nodes that are in some domain."""
+        """Return a mask of the nodes that have the fact."""
         return self._fact(over).where("known", _is_known)
 
     def nodes_of(self, identity: Identity) -> Sequence[str]:
@@ -135,7 +134,7 @@ class TopologyCounts(ReadOnly):
         return tuple(found.by_node) if found else ()
 
     def of_group(self, namespace: str, workload: str, group: str) -> list[Identity]:
-        """Of those who are placed; more than one only while labels change."""
+        """Return the placed identities of a group; more than one only while labels change."""
         return [
             each
             for each in self._by_handle.get(workload, ())
@@ -178,7 +177,7 @@ class TopologyCounts(ReadOnly):
         return Domains(column, known[2], dense)
 
     def _array(self, counter: Counter) -> Counts:
-        # An array that is asked for is the last to be given back.
+        # Least recently used order: a used array moves to the end.
         self._dense.pop(id(counter), None)
         if counter.dense is None:
             dense = np.zeros(len(self._slots), dtype=np.int64)
@@ -211,7 +210,7 @@ class MutableTopologyCounts(Writable, TopologyCounts):
         self._dense = {}
 
     def add(self, node: str, shape: Shape, identity: Identity, sign: int) -> None:
-        """One instance more, or less, on a node the table knows."""
+        """Count one instance more (`sign` 1) or less (-1) on a node of the table."""
         if identity is NO_IDENTITY:
             return
         placed = self._counter_of(identity)
@@ -225,7 +224,7 @@ class MutableTopologyCounts(Writable, TopologyCounts):
             self._forget(identity)
 
     def add_all(self, nodes: Sequence[str], identity: Identity) -> None:
-        """One more on each of these nodes, one after another, of those whom nothing ties to others."""
+        """Count one instance more on each of these nodes; its shape has no affinity terms."""
         if identity is NO_IDENTITY:
             return
         for counter in (self._counter_of(identity), *self._selecting(identity)):
@@ -241,7 +240,7 @@ class MutableTopologyCounts(Writable, TopologyCounts):
         return placed
 
     def _selecting(self, identity: Identity) -> list[Counter]:
-        """What is counted of it beside itself."""
+        """Return the counters of the selectors that match an identity."""
         return [
             counter
             for handle in (identity.handles if self._selected else ())
@@ -250,7 +249,7 @@ class MutableTopologyCounts(Writable, TopologyCounts):
         ]
 
     def renumbered(self) -> None:
-        """Slots have come, gone or moved."""
+        """Drop all arrays, after the numbers of slots changed."""
         for counter in self._dense.values():
             counter.dense = counter.shown = None
             counter.domains.clear()

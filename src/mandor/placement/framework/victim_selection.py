@@ -1,4 +1,4 @@
-"""The fewest and cheapest who must leave a node so that an ask fits there."""
+"""Selection of victims: the fewest and least important instances of a node without which a request fits."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from mandor.placement.framework.occupancy import Occupancy, PlacedInstance
 from mandor.placement.framework.points import Offer
 
 NO_VICTIMS = -2_000_000
-"""Lower than any priority."""
+"""Stands for "no victims"; lower than any priority."""
 _OFFSET = 1_000_001
-"""Added to each priority in a sum of them, so that one victim more always costs more."""
+"""Added to each priority in a sum, so that an additional victim always costs more."""
 _CHOICES_MOST = 64
 
 Group = tuple[str, str, str]
@@ -20,23 +20,24 @@ Group = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class PreemptionCandidate:
-    """A node, and who must leave it."""
+    """A node and the victims there."""
 
     slot: int
     node: str
     victims: tuple[PlacedInstance, ...]
     violations: int
-    """Of these, so many are more than their budgets allow."""
+    """Number of victims beyond what their disruption budgets allow."""
     luck: int
 
     @property
     def bound(self) -> tuple[int, int]:
-        """What counts most: budgets, then the highest priority that has to go."""
+        """First part of the cost: violated budgets, then the highest priority of a victim."""
         return self.violations, max([each.terms.rank.priority for each in self.victims], default=NO_VICTIMS)
 
     @property
     def cost(self) -> tuple[int, int, int, int, float, int]:
-        """The least is best: then the sum of priorities, how many they are, and how long the highest have run."""
+        """Sort key, the lowest is best: `bound`, sum of priorities, number of victims, age of those with the
+        highest."""
         all_terms, count = [each.terms for each in self.victims], len(self.victims)
         priorities = [each.rank.priority for each in all_terms]
         highest = max(priorities, default=NO_VICTIMS)
@@ -45,7 +46,7 @@ class PreemptionCandidate:
 
 
 def goes_anyway(placed_instance: PlacedInstance, dry_run: DryRun) -> bool:
-    """It need not be asked to leave: it is about to, or room is only held for it, and it matters less."""
+    """Return whether an instance is no obstacle: it ends in time, or room is held for it at a lower priority."""
     terms, request = placed_instance.terms, dry_run.request
     if terms.held:
         return placed_instance.key == request.key or placed_instance.priority < request.priority
@@ -53,24 +54,25 @@ def goes_anyway(placed_instance: PlacedInstance, dry_run: DryRun) -> bool:
 
 
 def may_go(placed_instance: PlacedInstance, dry_run: DryRun) -> bool:
+    """Return whether an instance may be preempted for the request."""
     terms = placed_instance.terms
     rank = terms.rank
     return terms.until is None and not terms.held and not rank.spared and rank.priority < dry_run.request.priority
 
 
 class Scene(Protocol):
-    """One node, where lodgers leave and come back."""
+    """One node from which instances are removed and to which they are added back."""
 
     def leave(self, placed_instance: PlacedInstance) -> None: ...
 
     def come(self, placed_instance: PlacedInstance) -> None: ...
 
     def fits(self) -> bool:
-        """Would it take the ask now?"""
+        """Return whether the request fits now."""
 
 
 class _InTable:
-    """Really tried: every plugin has its say."""
+    """Changes the table in a trial and runs all filters."""
 
     def __init__(self, dry_run: DryRun, slot: int, node: str) -> None:
         self._rehearsal = dry_run
@@ -88,11 +90,11 @@ class _InTable:
 
 
 class _InNumbers:
-    """The same where nothing but amounts counts."""
+    """Computes with amounts only, where nothing else decides."""
 
     def __init__(self, dry_run: DryRun, slot: int) -> None:
         nodes = dry_run.nodes
-        # What is still missing, by resource: the ask fits when nothing is.
+        # Missing amounts by resource: the request fits when none is positive.
         self._missing = {name: need - int(nodes.free[nodes.rows[name], slot]) for name, need in dry_run.needs.items()}
 
     def leave(self, placed_instance: PlacedInstance) -> None:
@@ -110,7 +112,7 @@ class _InNumbers:
 
 
 def candidate(dry_run: DryRun, slot: int) -> PreemptionCandidate | None:
-    """None: the ask would not fit there if all went who may."""
+    """Return the victims of one node; None: the request does not fit even without all that may be preempted."""
     nodes = dry_run.nodes
     if not dry_run.possible[slot]:
         return None
@@ -125,7 +127,7 @@ def candidate(dry_run: DryRun, slot: int) -> PreemptionCandidate | None:
 
 
 def agreed(dry_run: DryRun, offer: Offer) -> PreemptionCandidate | None:
-    """As somebody else wants it; None: they are not all there any more, or it would not fit."""
+    """Return an offer of an extender as a candidate; None: a victim is gone, or the request would not fit."""
     nodes, keys = dry_run.nodes, {each.key for each in offer.victims}
     slot = nodes.slots.get(offer.node)
     if slot is None or not dry_run.possible[slot]:
@@ -154,7 +156,7 @@ def _victims(dry_run: DryRun, scene: Scene, placed_instances: Sequence[PlacedIns
 
 
 def _fewest(dry_run: DryRun, scene: Scene, gone: Sequence[PlacedInstance]) -> list[PlacedInstance]:
-    """All are gone. Whoever can come back does: first those whom a budget protects, then the most important."""
+    """Add removed instances back while the request fits: first those that a budget protects, then by importance."""
     protected, others = by_budget(dry_run.occupancy, gone)
     victims = _return(scene, [*protected, *others])
     if not protected or not _violations(dry_run, victims):
@@ -162,7 +164,7 @@ def _fewest(dry_run: DryRun, scene: Scene, gone: Sequence[PlacedInstance]) -> li
     back = [each for each in gone if each not in victims]
     for each in back:
         scene.leave(each)
-    for stay in islice(kept_budgets(dry_run.occupancy, gone), _CHOICES_MOST):
+    for stay in islice(within_budgets(dry_run.occupancy, gone), _CHOICES_MOST):
         for each in stay:
             scene.come(each)
         if scene.fits():
@@ -173,7 +175,7 @@ def _fewest(dry_run: DryRun, scene: Scene, gone: Sequence[PlacedInstance]) -> li
 
 
 def _return(scene: Scene, gone: Iterable[PlacedInstance]) -> list[PlacedInstance]:
-    """One after the other, if the ask still fits then; those who cannot."""
+    """Add instances back one by one if the request still fits; return those that stay removed."""
     victims = []
     for each in gone:
         scene.come(each)
@@ -186,7 +188,7 @@ def _return(scene: Scene, gone: Iterable[PlacedInstance]) -> list[PlacedInstance
 def by_budget(
     occupancy: Occupancy, placed_instances: Sequence[PlacedInstance]
 ) -> tuple[list[PlacedInstance], list[PlacedInstance]]:
-    """Those who are one too many for their budget, if all go; and the others."""
+    """Split instances into those beyond their disruption budgets, if all are removed, and the others."""
     left: dict[Group, int] = {}
     protected: list[PlacedInstance] = []
     others: list[PlacedInstance] = []
@@ -205,8 +207,8 @@ def _violations(dry_run: DryRun, victims: Sequence[PlacedInstance]) -> int:
     return len(by_budget(dry_run.occupancy, victims)[0])
 
 
-def kept_budgets(occupancy: Occupancy, placed_instances: Sequence[PlacedInstance]) -> Iterator[list[PlacedInstance]]:
-    """Every choice of those who stay so that all budgets hold; others than them may all go."""
+def within_budgets(occupancy: Occupancy, placed_instances: Sequence[PlacedInstance]) -> Iterator[list[PlacedInstance]]:
+    """Yield every choice of instances to keep so that no budget is violated."""
     groups: dict[Group, list[PlacedInstance]] = {}
     for each in placed_instances:
         if occupancy.allowed(each.identity) is not None:

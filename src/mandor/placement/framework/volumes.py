@@ -1,4 +1,4 @@
-"""Which volumes there are, where each is, and how much of a node's disk they take."""
+"""Volumes, the nodes that they are on, and the disk space that they take there."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ class WantedVolume(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KnownVolume:
-    """A volume object, as far as placement looks at it."""
+    """The fields of a volume object that placement uses."""
 
     size: int
     node: str
-    """Where it is, or was to be; empty: nowhere yet."""
+    """Node of the volume, existing or planned; empty: none yet."""
     made: bool
-    """There may be data in it: it stays where it is."""
+    """Whether the volume exists and cannot move."""
     workload: str
     only_node: str | None = None
     pool: str | None = None
@@ -48,14 +48,15 @@ class KnownVolume:
 
 
 def wanted_volumes(volumes: Mapping[str, GroupVolume], instance: Key, identity: Identity) -> list[WantedVolume]:
-    """The local volumes of an instance: pure names, whether they exist or not."""
+    """Return the local volumes of an instance, computed from names; they need not exist."""
     names = volume_names(volumes, identity.workload, identity.group, instance.name)
     return [WantedVolume(Key(Volume.kind, instance.namespace, key), volumes[name]) for name, key in names.items()]
 
 
 class Volumes(ReadOnly):
-    """Where a volume is, is decided by what is in it, else by who uses it: an instance that is counted on a node has
-    its volumes there, before anybody has written that down. So two that share one see each other in one batch."""
+    """Locations of volumes. A volume that exists stays on its node. Another one is where an instance that uses it
+    is counted, before that is written to the store; so two instances of one batch that share a volume get the same
+    node."""
 
     _known: dict[Key, KnownVolume]
     _users: dict[Key, dict[str, int]]
@@ -69,7 +70,7 @@ class Volumes(ReadOnly):
         return self._known.get(key)
 
     def node_of(self, key: Key) -> str:
-        """Empty: it may still go anywhere."""
+        """Return the node of a volume; empty: it can be on any node."""
         known = self._known.get(key)
         if known is not None and known.made:
             return known.node
@@ -83,7 +84,7 @@ class Volumes(ReadOnly):
         return max(known.size if known is not None else 0, int(wanted.spec.size))
 
     def sizes_on(self, node: str) -> Iterator[int]:
-        """Of those that are there."""
+        """Return the sizes of the volumes on a node."""
         return (self._counted[key][1] for key in self._on.get(node, ()))
 
 
@@ -101,7 +102,7 @@ class MutableVolumes(Writable, Volumes):
         self._on = {}
 
     def set(self, key: Key, known: KnownVolume | None) -> bool:
-        """Whether it is news."""
+        """Set or remove the volume object; return whether it changed."""
         if self._known.get(key) == known:
             return False
         if known is None:

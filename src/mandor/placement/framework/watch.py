@@ -1,4 +1,4 @@
-"""Who is at work: told before each call of a plugin, so that time can be measured and a loop broken off."""
+"""Observers of plugin calls, which measure their time and interrupt calls that take too long."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -8,15 +8,17 @@ T = TypeVar("T")
 
 
 class Overrun(BaseException):
-    """Thrown into a plugin that has used up its budget; no `Exception`, so that none catches it by accident."""
+    """Raised in a plugin that exceeded its time limit. A BaseException, so that plugins do not catch it by accident."""
 
 
 class Watch(Protocol):
+    """Observer of plugin calls."""
+
     def begin(self, plugin: str, point: str) -> None:
-        """This plugin is called now, at this point; the one before has returned."""
+        """Record the start of a call; the previous call has returned."""
 
     def end(self) -> None:
-        """The last one has returned."""
+        """Record the end of the last call."""
 
     @property
     def current(self) -> str:
@@ -24,7 +26,7 @@ class Watch(Protocol):
 
 
 class Unwatched:
-    """Knows who is at work, and measures nothing."""
+    """A watch that records the current plugin and measures nothing."""
 
     __slots__ = ("current",)
 
@@ -39,7 +41,7 @@ class Unwatched:
 
 
 class Guard(Watch, Protocol):
-    """A watch that breaks off what takes too long, while it is entered and in what is run through it."""
+    """A watch that interrupts calls that take too long, within its `with` block and within `run`."""
 
     def __enter__(self) -> Self: ...
 
@@ -48,15 +50,15 @@ class Guard(Watch, Protocol):
     ) -> None: ...
 
     def run(self, work: Callable[[], T]) -> T:
-        """The work, watched; an `Overrun` may come out of it."""
+        """Run some work with a time limit; may raise `Overrun`."""
 
     @property
     def last(self) -> str:
-        """The plugin that was called last, also after its end."""
+        """The plugin that was called last, also after the call ended."""
 
 
 class Unguarded(Unwatched):
-    """Breaks nothing off."""
+    """A guard that interrupts nothing."""
 
     __slots__ = ()
 

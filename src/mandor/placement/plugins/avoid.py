@@ -1,4 +1,4 @@
-"""Avoid: where earlier copies failed comes last."""
+"""Avoid: nodes where earlier instances failed are used last."""
 
 from collections.abc import Hashable
 
@@ -13,7 +13,7 @@ from mandor.placement.framework.snapshot import Snapshot
 
 
 class Avoid(PreFilterPlugin, IncrementalFilter):
-    """A soft filter: when nothing else fits, the cycle asks again without it."""
+    """A soft filter: if no other node fits, the cycle is repeated without it."""
 
     name = "Avoid"
     retry_on = NODE_EVENTS

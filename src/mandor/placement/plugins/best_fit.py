@@ -1,4 +1,4 @@
-"""BestFit: the fullest node that has room is best, by what of its CPU, its memory and its VM quota is taken already."""
+"""BestFit: prefers the fullest node with room, by the allocated shares of CPU, memory and VM quota."""
 
 import numpy as np
 from msgspec import Struct
@@ -12,20 +12,20 @@ from mandor.placement.framework.snapshot import Snapshot
 
 WEIGHT_MOST = 1000
 _PARTS = 10**12
-"""Shares are compared in so many parts: whole percents would make equals of nodes that are not."""
+"""Resolution of shares; whole percents would make different nodes equal."""
 _SHARE_MOST = 10.0
-"""Whatever is taken of a node that has next to nothing: larger numbers would have no room."""
+"""Largest share, for nodes with almost no capacity; larger numbers would overflow."""
 _ENDLESS = 2**62
-"""The quota of a node that has none: no number of machines is a share of it."""
+"""Quota of a node without a limit, large enough that its used share is 0."""
 
 
 class BestFitArgs(Struct, frozen=True, forbid_unknown_fields=True):
     cpu: int = 1
     memory: int = 1
     machines: int = 1
-    """How much the share that is taken of each counts; 0: not at all."""
+    """Weights of the allocated shares; 0: not counted."""
     fact: str = FACT
-    """The fact or label that says how many virtual machines a node may hold."""
+    """Fact or label with the maximum number of virtual machines."""
 
     def __post_init__(self) -> None:
         weights = {"cpu": self.cpu, "memory": self.memory, "machines": self.machines}
@@ -37,8 +37,8 @@ class BestFitArgs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BestFit(ScorePlugin):
-    """As things stand, without what is asked for: so of several nodes that are empty none is better than another. The
-    best gets 100, and nobody else does, however close he comes."""
+    """Rates nodes by what is allocated without the request, so that all empty nodes are equal. Only the best node gets
+    100."""
 
     name = "BestFit"
     Args = BestFitArgs

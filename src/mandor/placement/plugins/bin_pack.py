@@ -1,4 +1,4 @@
-"""BinPack: fills nodes to a wanted share before it begins another one, and does not overfill them gladly."""
+"""BinPack: fills nodes to a target share before it uses empty ones, and avoids filling them further."""
 
 import numpy as np
 from msgspec import Struct
@@ -16,7 +16,7 @@ _HALF = SCORE_MOST // 2
 class BinPackArgs(Struct, frozen=True, forbid_unknown_fields=True):
     low: int = 65
     high: int = 70
-    """Percent of what can be allocated: between these a node is as full as it should be."""
+    """Target range in percent of the allocatable amounts."""
     resource: str = MEMORY
 
     def __post_init__(self) -> None:
@@ -25,8 +25,8 @@ class BinPackArgs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BinPack(ScorePlugin):
-    """A peak, not a cap: 100 for a node that the instance brings between `low` and `high`; from 50 up to that for one
-    that stays below, the fuller the better; under 50 for one that it brings above, the fuller the worse."""
+    """Scores 100 for a node that ends up between `low` and `high`, 50 to 100 for one that stays below (fuller is
+    better), and less than 50 for one that ends up above (fuller is worse)."""
 
     name = "BinPack"
     Args = BinPackArgs

@@ -1,4 +1,4 @@
-"""ControlPlane: machines that carry the control plane take no virtual machines, so that it never digs its own grave."""
+"""ControlPlane: nodes that run the control plane take no virtual machines."""
 
 from collections.abc import Hashable
 
@@ -15,13 +15,13 @@ from mandor.placement.framework.snapshot import Snapshot
 
 class ControlPlaneArgs(Struct, frozen=True, forbid_unknown_fields=True):
     label: str = "control-plane"
-    """The label of such machines; with any value but `false`."""
+    """Label of such nodes; any value but `false` counts."""
     colocated: bool = False
-    """They do take some, when no other machine has room: for a cluster too small to spare them."""
+    """Whether they are used when no other node has room, for small clusters."""
 
 
 class ControlPlane(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
-    """It speaks of virtual machines alone: what else may run there is said with taints."""
+    """Concerns virtual machines only; use taints for other instances."""
 
     name = "ControlPlane"
     Args = ControlPlaneArgs

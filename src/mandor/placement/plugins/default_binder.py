@@ -1,4 +1,4 @@
-"""DefaultBinder: has the placement written to the store, together with others."""
+"""DefaultBinder: writes the placement to the store, in one batch with others."""
 
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Handle
@@ -7,7 +7,7 @@ from mandor.placement.framework.request import PlacementRequest
 
 
 class DefaultBinder(BindPlugin):
-    """Last in the chain: it takes whatever the others declined."""
+    """The last Bind plugin; it binds every instance that the others left."""
 
     name = "DefaultBinder"
 

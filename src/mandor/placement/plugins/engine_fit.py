@@ -1,4 +1,4 @@
-"""EngineFit: does the node have an engine that can run it, and a preferred one?"""
+"""EngineFit: filters nodes by their engines and prefers the engine named first."""
 
 from collections.abc import Hashable
 from functools import partial
@@ -13,7 +13,7 @@ from mandor.placement.framework.snapshot import Engines, Snapshot
 
 
 class EngineFit(IncrementalFilter, PreScorePlugin, IncrementalScore):
-    """The score: 100 for the engine named first, less for each one later in the list."""
+    """Scores 100 for the engine named first, and less for each later one in the list."""
 
     name = "EngineFit"
     retry_on = NODE_EVENTS
@@ -49,12 +49,12 @@ class EngineFit(IncrementalFilter, PreScorePlugin, IncrementalScore):
 
 
 def _question(shape: Shape) -> tuple[Hashable, ...]:
-    """All that the answer goes by."""
+    """Return the part of the shape that the answer depends on."""
     return shape.engines, shape.images, shape.needs, shape.machine_on
 
 
 def usable(shape: Shape, engines: Engines) -> list[str]:
-    """The node's engines that can run it, the preferred first."""
+    """Return the engines of a node that can run the shape, the preferred one first."""
     able = [name for name, engine in engines.items if engine.up and _runs(shape, name, engine)]
     if not shape.engines:
         return able
@@ -67,7 +67,7 @@ def _runs(shape: Shape, name: str, engine: Capabilities) -> bool:
 
 
 def _down(shape: Shape, nodes: Snapshot, refused: Mask) -> str:
-    """Which of them would do, and does not answer."""
+    """Return a note about engines that could run the shape and do not respond."""
     said = []
     for name in sorted({name for engines, _ in nodes.engines.tally() for name in engines.names}):
         if shape.engines and name not in shape.engines:

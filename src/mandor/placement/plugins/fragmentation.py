@@ -1,4 +1,4 @@
-"""Fragmentation: takes room where it costs the fewest places for what is usually asked for."""
+"""Fragmentation: prefers nodes where the placement leaves the most room for frequent requests."""
 
 from heapq import nlargest
 
@@ -18,7 +18,7 @@ _MANY = 2**31
 
 class FragmentationArgs(Struct, frozen=True, forbid_unknown_fields=True):
     shapes: int = 4
-    """So many of the most frequent requests are looked at."""
+    """Number of the most frequent requests that are considered."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.shapes <= 32:
@@ -56,7 +56,7 @@ class Fragmentation(PreScorePlugin, ScorePlugin):
 
 
 def _places(wanted: Wanted, taken: dict[str, int], nodes: Snapshot) -> NDArray[np.int64]:
-    """How many of a request fit on each node, after something has been taken there."""
+    """Return how many times a request fits on each node after amounts are taken."""
     places = np.full(len(nodes), _MANY, dtype=np.int64)
     for resource, amount in wanted:
         row = nodes.rows.get(resource)
@@ -68,7 +68,7 @@ def _places(wanted: Wanted, taken: dict[str, int], nodes: Snapshot) -> NDArray[n
 
 
 def _size(wanted: Wanted, nodes: Snapshot) -> int:
-    """Its largest share of the largest node, in thousandths; at least one."""
+    """Return the largest share of the request in the largest node, in thousandths; at least 1."""
     shares = [0]
     for resource, amount in wanted:
         row = nodes.rows.get(resource)

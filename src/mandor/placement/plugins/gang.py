@@ -1,4 +1,4 @@
-"""Gang: instances that belong together are placed together or not at all."""
+"""Gang: the members of a gang are placed together or not at all."""
 
 from mandor.model.meta import Key
 from mandor.placement.framework.cycle_state import CycleState
@@ -16,8 +16,8 @@ from mandor.placement.framework.request import GangMembership, PlacementRequest
 
 
 class Gang(GangPlugin, ReservePlugin, PermitPlugin, PostBindPlugin):
-    """The members that make a gang whole go through in one cycle and are bound together. A late one, that is decided
-    while these are on their way, waits for them: it follows when they are bound, and is refused when they are not."""
+    """The members of a complete gang go through one cycle and are bound together. A member that is decided while they
+    are being bound waits for them; it is bound after them, and denied if their bind fails."""
 
     name = "Gang"
     retry_on = CAPACITY_EVENTS
@@ -27,7 +27,7 @@ class Gang(GangPlugin, ReservePlugin, PermitPlugin, PostBindPlugin):
         self._late: dict[tuple[str, str, str], set[Key]] = {}
 
     def reserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
-        """Nothing: its room is counted already."""
+        """Do nothing; the table has counted the allocation."""
 
     def unreserve(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         if request.member is None:

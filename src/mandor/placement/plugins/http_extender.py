@@ -1,4 +1,4 @@
-"""HTTPExtender: Kubernetes' scheduler extenders. Somebody elsewhere filters and prioritises nodes, over HTTP."""
+"""HTTPExtender: Kubernetes' scheduler extenders, which filter and prioritize nodes over HTTP."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,11 +29,11 @@ from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
 
 EXTENDER_MOST = 10
-"""Extenders score from 0 to 10; ten times that is ours."""
+"""Highest score of an extender; it is multiplied by ten."""
 
 
 class Extender(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """As in KubeSchedulerConfiguration."""
+    """An extender as in KubeSchedulerConfiguration."""
 
     url_prefix: str
     filter_verb: str = ""
@@ -41,17 +41,17 @@ class Extender(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     weight: Annotated[int, Bounds(ge=0, le=1_000_000)] = 0
     http_timeout: Seconds = Seconds(5)
     node_cache_capable: bool = False
-    """It knows the nodes: their names are enough for it."""
+    """Whether the extender caches nodes and needs only their names."""
     ignorable: bool = False
-    """Without its answer things go on as if it were not there."""
+    """Whether a failed call is ignored."""
     managed_resources: tuple["ManagedResource", ...] = ()
-    """It is asked only about instances that want one of these; none: about all."""
+    """Resources that the extender manages: it is called only for instances that request one. Empty: for all."""
     bind_verb: str = ""
-    """It is asked before the placement is written down, and may refuse."""
+    """Called before the placement is written; the extender may refuse."""
     preempt_verb: str = ""
-    """It is asked who may have to go, before anybody is told, and may refuse nodes or name others."""
+    """Called before instances are preempted; the extender may refuse nodes or name other victims."""
     enable_https: bool = field(default=False, name="enableHTTPS")
-    """As `https://` in the URL."""
+    """The same as `https://` in the URL."""
     tls_config: "ExtenderTls | None" = None
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Extender(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
 class ManagedResource(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     ignored_here: bool = field(default=False, name="ignoredByScheduler")
-    """`NodeResourcesFit` does not count it: only the extender does."""
+    """Whether `NodeResourcesFit` ignores the resource."""
 
 
 class ExtenderTls(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -84,9 +84,9 @@ class ExtenderTls(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         if self.insecure:
-            raise ValueError("insecure: a server that anybody can pose as is not asked; give its CA as caFile")
+            raise ValueError("insecure is not supported: give the server's CA as caFile")
         if bool(self.cert_file) != bool(self.key_file):
-            raise ValueError("certFile and keyFile come together")
+            raise ValueError("certFile and keyFile must be set together")
 
     @property
     def tls(self) -> Tls:
@@ -96,13 +96,13 @@ class ExtenderTls(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tru
 @dataclass(frozen=True, slots=True)
 class _Answer:
     fits: frozenset[str] | None = None
-    """None: all."""
+    """Names of the nodes that pass; None: all."""
     why: Mapping[str, str] = part(default_factory=dict)
     scores: Mapping[str, int] = part(default_factory=dict)
 
 
 class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
-    """One for each extender of the configuration; its name says which."""
+    """One plugin for each extender of the configuration; the name contains the URL."""
 
     name = "HTTPExtender"
     Args = Extender
@@ -112,7 +112,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         self._handle = handle
         self.name = f"HTTPExtender({args.url_prefix})"  # type: ignore[misc]
         self._said: Mapping[str, str] = {}
-        """Why it refused nodes in this cycle."""
+        """Reasons of the refused nodes in this cycle."""
 
     def consult(
         self, request: PlacementRequest, nodes: Snapshot, feasible: Mask
@@ -175,7 +175,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         return scores
 
     async def bind(self, state: CycleState, request: PlacementRequest, node: str) -> bool:
-        """With its consent it is written down; what it does about it besides is its affair."""
+        """Call the extender, which may refuse; Mandor writes the placement itself."""
         if not self._concerned(request):
             return False
         body = {"PodName": request.key.name, "PodNamespace": request.key.namespace, "PodUID": "", "Node": node}
@@ -184,7 +184,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
             return False
         error = _field(reply.body, "error")
         if error:
-            raise RuntimeError(f"will not bind it: {error}")
+            raise RuntimeError(f"refused the bind: {error}")
         await self._handle.bind(request, node)
         return True
 
@@ -192,7 +192,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         managed = {each.name for each in self.extender.managed_resources}
         return not managed or any(resource in managed for resource, _ in request.shape.wanted)
 
-    # The protocol.
+    # Protocol.
 
     def _asked(self, verb: str, body: Mapping[str, Any]) -> HttpCall:
         url = f"{self.extender.url_prefix.rstrip('/')}/{verb.lstrip('/')}"
@@ -208,7 +208,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         return self._asked(verb, {"Pod": _pod(request), **nodes})
 
     def _missing(self, reply: HttpReply) -> bool:
-        """True: there is no answer, and it goes without."""
+        """Return True if the call failed and the extender is ignorable."""
         if not reply.problem:
             return False
         if self.extender.ignorable:
@@ -217,12 +217,12 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
 
     def _filtered(self, body: Any, described: Mapping[str, Any]) -> _Answer:
         if not isinstance(body, dict):
-            raise TypeError(f"the filter answered {type(body).__name__}, not an object")
+            raise TypeError(f"the filter returned {type(body).__name__}, not an object")
         error = _field(body, "error")
         if error:
             if self.extender.ignorable:
                 return _Answer()
-            raise RuntimeError(f"the filter says: {error}")
+            raise RuntimeError(f"the filter returned an error: {error}")
         names = _field(body, "nodenames")
         if names is None:
             items = (_field(body, "nodes") or {}).get("items") or ()
@@ -232,7 +232,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
 
     def _scored(self, body: Any) -> Mapping[str, int]:
         if not isinstance(body, Sequence) or isinstance(body, str):
-            raise TypeError(f"prioritize answered {type(body).__name__}, not a list")
+            raise TypeError(f"prioritize returned {type(body).__name__}, not a list")
         scores: dict[str, int] = {}
         for each in body:
             host, score = _field(each, "host"), _field(each, "score")
@@ -265,16 +265,16 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         for node, victims in (_field(body, "nodeNameToMetaVictims") or {}).items():
             offer, pods = by_node.get(node), _field(victims, "pods") if victims else None
             if offer is None:
-                raise ValueError(f"preempt names the node {node}, about which it was not asked")
+                raise ValueError(f"preempt returned the node {node}, which was not in the request")
             if not pods:
                 if self.extender.ignorable:
                     continue
-                raise ValueError(f"preempt names nobody who has to go on {node}")
+                raise ValueError(f"preempt returned no victims for {node}")
             there = {_uid(each): each for each in (*offer.victims, *offer.others)}
             named = [_field(each, "uid") for each in pods]
             missing = [uid for uid in named if uid not in there]
             if missing:
-                raise ValueError(f"preempt names {missing[0]} on {node}, who is not there, or may not have to go")
+                raise ValueError(f"preempt returned {missing[0]} on {node}, which is not there or may not be preempted")
             goes = tuple(there[uid] for uid in named)
             stays = tuple(each for each in there.values() if each not in goes)
             yield Offer(node, goes, int(_field(victims, "numPDBViolations") or 0), stays)
@@ -310,7 +310,7 @@ def _pod(request: PlacementRequest) -> dict[str, Any]:
 
 
 def _uid(placed_instance: PlacedInstance) -> str:
-    """Of those who are there at one time nobody has the same; extenders give back what they got."""
+    """Return an id that is unique among existing instances; extenders send it back."""
     return f"{placed_instance.key.namespace}/{placed_instance.key.name}"
 
 
@@ -342,7 +342,7 @@ def _quantities(amounts: Mapping[str, int]) -> dict[str, str]:
 
 
 def _field(body: Any, name: str) -> Any:
-    """Go's JSON does not mind the case of a key, and extenders are written with both."""
+    """Return a field by name in any case, as Go's JSON decoder does; extenders use both."""
     if not isinstance(body, dict):
         raise TypeError(f"{name} is asked of {type(body).__name__}, not of an object")
     return next((value for key, value in body.items() if key.lower() == name.lower()), None)

@@ -1,4 +1,4 @@
-"""ImageLocality: where are its images already?"""
+"""ImageLocality: prefers nodes that have the images of the instance."""
 
 from collections.abc import Hashable
 
@@ -13,12 +13,12 @@ from mandor.placement.framework.snapshot import Images, Snapshot
 _MB = 1024 * 1024
 LEAST_BYTES = 23 * _MB
 MOST_BYTES = 1000 * _MB
-"""For each task: images smaller than the one are as good as there, and larger than the other are no better."""
+"""Thresholds in bytes for each task: smaller images count as present, larger ones give no higher score."""
 
 
 class ImageLocality(PreScorePlugin, IncrementalScore):
-    """Kubernetes' formula: the sizes of the images a node has, each times the share of nodes that have it (so that
-    not everything goes to the one node that has it), between two thresholds."""
+    """Kubernetes' formula: the sizes of the images on a node, each times the share of nodes that have it, scaled
+    between two thresholds. The share keeps instances from gathering on the one node that has an image."""
 
     name = "ImageLocality"
 
@@ -29,7 +29,7 @@ class ImageLocality(PreScorePlugin, IncrementalScore):
         return request.shape.image_names
 
     def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        """Without images that anybody has, all nodes are equal."""
+        """Skip the score if no node has images: all nodes are equal."""
         return None if any(request.shape.image_names) and nodes.images.where(self.name, bool).any() else SKIP
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
@@ -48,7 +48,7 @@ class ImageLocality(PreScorePlugin, IncrementalScore):
 
 
 def _holders(wanted: tuple[str, ...], nodes: Snapshot) -> dict[str, int]:
-    """How many nodes have each image."""
+    """Return the number of nodes that have each image."""
     holders = dict.fromkeys(wanted, 0)
     for images, count in nodes.images.tally():
         for name, _ in images:

@@ -1,4 +1,4 @@
-"""InterPodAffinity: the `near` and `apart` rules, of the instance being placed and of those already there."""
+"""InterPodAffinity: evaluates the `near` and `apart` rules of the request and of the placed instances."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from mandor.placement.framework.topology_counts import Domains
 
 class InterPodAffinityArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     hard_pod_affinity_weight: int = 1
-    """What a placed instance's hard wish to be near this one counts."""
+    """Weight of a `must` rule of a placed instance to be near the new one."""
     ignore_preferred_terms_of_existing_pods: bool = False
 
     def __post_init__(self) -> None:
@@ -26,7 +26,7 @@ class InterPodAffinityArgs(Struct, frozen=True, forbid_unknown_fields=True, rena
 
 
 class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
-    """An `apart` rule holds both ways: who comes later keeps away from those that want to be apart from it."""
+    """An `apart` rule holds both ways: a later instance also keeps away from those that want to be apart from it."""
 
     name = "InterPodAffinity"
     Args = InterPodAffinityArgs
@@ -78,7 +78,7 @@ class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incre
         return sums
 
     def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
-        """From the lowest, 0, to the highest, 100."""
+        """Scale the sums: the lowest becomes 0, the highest 100."""
         low, high = (int(scores.min()), int(scores.max())) if len(scores) else (0, 0)
         if low == high:
             return np.zeros_like(scores)
@@ -86,7 +86,7 @@ class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incre
         return shares
 
     def _pulls(self, request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[int, Domains]]:
-        """Who draws it, and who pushes it away, and how much."""
+        """Yield weights and domain counts of all preferred terms; negative weights push away."""
         for term, weight in request.rules.preferred_terms:
             yield weight, nodes.topology.domains(term.selector, term.over)
         for term in nodes.topology.terms_matching(request.identity):
@@ -95,7 +95,7 @@ class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incre
                 yield weight, nodes.topology.owners(term)
 
     def _pull(self, term: AffinityTerm, request: PlacementRequest) -> int:
-        """What a rule of a placed instance counts for the one that comes."""
+        """Return the weight of a rule of placed instances for the request."""
         if term.strength == "prefer":
             signed = term.weight if term.kind == "near" else -term.weight
             return 0 if self._args.ignore_preferred_terms_of_existing_pods else signed
@@ -105,7 +105,7 @@ class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incre
 
 
 def _against(request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[AffinityTerm, Domains]]:
-    """Rules of placed instances that keep it away."""
+    """Yield the `apart` rules of placed instances that match the request, with their domains."""
     for term in nodes.topology.terms_matching(request.identity):
         if term.kind == "apart" and (term.strength == "must" or (term.strength == "should" and not request.lenient)):
             yield term, nodes.topology.owners(term)
@@ -117,7 +117,7 @@ def _nobody(domains: Domains) -> Mask:
 
 
 def _company(term: AffinityTerm, request: PlacementRequest, nodes: Snapshot) -> Mask:
-    """Where those it wants to be near are; anywhere for the first of a set that names itself."""
+    """Return the nodes that satisfy a `near` rule; all nodes for the first instance of a group that selects itself."""
     domains = nodes.topology.domains(term.selector, term.over)
     there: Mask = domains.at_nodes > 0
     if term.selector.matches(request.identity) and not there.any():

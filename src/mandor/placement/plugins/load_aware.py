@@ -1,4 +1,4 @@
-"""LoadAware: where is least really used, whatever was requested?"""
+"""LoadAware: filters and prefers nodes by their measured usage."""
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +15,8 @@ _RESOURCES = ("cpu", "memory")
 
 class LoadAwareArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     usage_thresholds: dict[str, int] = {}
-    """By resource (`cpu`, `memory`), in percent: a node that really uses more takes nothing new. Absent: no limit."""
+    """Limits by resource (`cpu`, `memory`) in percent; a node that uses more takes no new instances. Absent: no
+    limit."""
 
     def __post_init__(self) -> None:
         for resource, percent in self.usage_thresholds.items():
@@ -24,8 +25,8 @@ class LoadAwareArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="cam
 
 
 class LoadAware(PreFilterPlugin, IncrementalFilter, IncrementalScore):
-    """The load is what the node measured last and what was placed there since, at its request; without a measure,
-    what is requested there. The score is the share of CPU and memory that is left, as LeastAllocated computes it."""
+    """The load is the last measured usage plus the requests of instances placed since; without a measurement, the
+    requests. The score is the free share of CPU and memory, as LeastAllocated computes it."""
 
     name = "LoadAware"
     Args = LoadAwareArgs

@@ -1,4 +1,4 @@
-"""NodeAffinity: the `where` rules on nodes, hard, soft and preferred."""
+"""NodeAffinity: evaluates the `where` rules on nodes."""
 
 from collections.abc import Hashable
 
@@ -14,7 +14,7 @@ from mandor.placement.framework.snapshot import Snapshot
 
 
 class NodeAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
-    """A `should` rule counts as hard until it is given up, and then as the strongest preference."""
+    """A `should` rule must hold until it is relaxed; then it is the strongest preference."""
 
     name = "NodeAffinity"
     retry_on = NODE_EVENTS

@@ -1,4 +1,4 @@
-"""NodeName: an instance that is meant for one node goes there or nowhere."""
+"""NodeName: an instance with a pinned node is placed there or nowhere."""
 
 from collections.abc import Hashable
 

@@ -1,4 +1,4 @@
-"""NodePorts: a port of the node itself belongs to one instance; whoever takes any needs one that is left."""
+"""NodePorts: filters nodes whose host ports are in use, or that have too few free ports to choose from."""
 
 from collections.abc import Hashable
 
@@ -34,7 +34,7 @@ class NodePorts(PreFilterPlugin, IncrementalFilter):
             fits[[nodes.slots[name] for name in nodes.ports.users(port)]] = False
         if wanted and fixed:
             for slot in (fits & (nodes.ports_left < wanted + len(fixed))).nonzero()[0].tolist():
-                fits[slot] = nodes.ports.left_beside(nodes.nodes[slot].meta.name, fixed) >= wanted
+                fits[slot] = nodes.ports.free_after(nodes.nodes[slot].meta.name, fixed) >= wanted
         return fits
 
     def filter_slot(self, request: PlacementRequest, nodes: Snapshot, slot: int) -> bool:
@@ -42,7 +42,7 @@ class NodePorts(PreFilterPlugin, IncrementalFilter):
         fixed, wanted = request.shape.host_ports, len(request.shape.any_ports)
         if any(name in nodes.ports.users(port) for port in fixed):
             return False
-        return not wanted or nodes.ports.left_beside(name, fixed) >= wanted
+        return not wanted or nodes.ports.free_after(name, fixed) >= wanted
 
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         reasons = [_taken(port, nodes, refused) for port in request.shape.host_ports]
@@ -54,7 +54,7 @@ class NodePorts(PreFilterPlugin, IncrementalFilter):
 
 
 def _taken(port: HostPort, nodes: Snapshot, refused: Mask) -> str:
-    """Empty: it is free on all of these nodes."""
+    """Return a message about nodes where the port is in use; empty: it is free on all of them."""
     there = [name for name in nodes.ports.users(port) if refused[nodes.slots[name]]]
     strangers = nodes.ports.strange(port.port)
     whose = " by a program that is not Mandor's" if there and all(name in strangers for name in there) else ""

@@ -1,4 +1,4 @@
-"""NodeResourcesBalancedAllocation: which node would use its resources most evenly?"""
+"""NodeResourcesBalancedAllocation: prefers nodes whose resources would be used most evenly."""
 
 from collections.abc import Hashable
 
@@ -24,7 +24,8 @@ class NodeResourcesBalancedAllocationArgs(Struct, frozen=True, forbid_unknown_fi
 
 
 class NodeResourcesBalancedAllocation(PreScorePlugin, IncrementalScore):
-    """100 less the standard deviation of the used shares, in percent; it reads requests as they are written."""
+    """Scores 100 minus the standard deviation of the used shares in percent, computed from requests without
+    defaults."""
 
     name = "NodeResourcesBalancedAllocation"
     Args = NodeResourcesBalancedAllocationArgs
@@ -41,7 +42,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, IncrementalScore):
         return self._moves(request)
 
     def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        """What asks for nothing moves no balance."""
+        """Skip requests without any of the resources: they do not change the balance."""
         return None if self._moves(request) else SKIP
 
     def _moves(self, request: PlacementRequest) -> bool:
@@ -78,7 +79,8 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, IncrementalScore):
 def _deviation(
     shares: np.ndarray[tuple[int, int], np.dtype[np.float64]], has: Mask
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Over the resources that a node has; Kubernetes' way of two and of more differ in the last bit."""
+    """Return the standard deviation over the resources of a node, with Kubernetes' different rounding for two
+    resources."""
     count = has.sum(axis=0)
     total = np.where(has, shares, 0.0).sum(axis=0)
     mean = total / np.maximum(count, 1)

@@ -1,4 +1,4 @@
-"""NodeResourcesFit: is there room, and which node with room is best: the emptiest, the fullest, or by a curve?"""
+"""NodeResourcesFit: filters nodes by free resources; prefers the emptiest, the fullest, or by a curve."""
 
 from collections.abc import Hashable
 from functools import cached_property
@@ -20,11 +20,11 @@ from mandor.placement.framework.snapshot import Snapshot, Wanted
 
 _MIB = 1024**2
 _CURVE_MOST = 10
-"""Kubernetes' curves give 0..10."""
+"""Highest score of a curve; Kubernetes' curves use 0..10."""
 
 
 class CurvePoint(Struct, frozen=True, forbid_unknown_fields=True):
-    """At this utilization (percent), this score (0..10)."""
+    """Score (0..10) at a utilization in percent."""
 
     utilization: int
     score: int
@@ -46,7 +46,7 @@ class Curve(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the utilization of a curve's points only grows")
 
     def table(self) -> Scores:
-        """The score at each percent."""
+        """Return the score at each percent."""
         return np.array([self._at(percent) for percent in range(101)], dtype=np.int64)
 
     def _at(self, percent: int) -> int:
@@ -75,12 +75,11 @@ class ScoringStrategy(Struct, frozen=True, forbid_unknown_fields=True, rename="c
 class NodeResourcesFitArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     scoring_strategy: ScoringStrategy = ScoringStrategy()
     ignored_resources: tuple[str, ...] = ()
-    """Resources that need not be there."""
+    """Resources that are not checked."""
 
 
 class NodeResourcesFit(IncrementalFilter, IncrementalScore):
-    """The score is Kubernetes' LeastAllocated over CPU and memory, in its whole numbers, unless the arguments say
-    otherwise."""
+    """The default score is Kubernetes' LeastAllocated over CPU and memory, with its integer rounding."""
 
     name = "NodeResourcesFit"
     Args = NodeResourcesFitArgs
@@ -174,7 +173,7 @@ class NodeResourcesFit(IncrementalFilter, IncrementalScore):
             percent = np.where(over, 100, taken * 100 // np.maximum(capacity, 1))
             score = self._curve[percent]
             total = total + score * weight
-            weights = weights + (score > 0) * weight  # a resource that scores nothing does not count at all, as there
+            weights = weights + (score > 0) * weight  # as in Kubernetes, a resource with score 0 is not counted
         rounded: Scores = np.floor(total / np.maximum(weights, 1) + 0.5).astype(np.int64)
         return rounded
 
@@ -186,14 +185,14 @@ def _least_of_cpu_and_memory(request: PlacementRequest, nodes: Snapshot, at: At)
     np.maximum(left, 0, out=left)
     left *= SCORE_MOST
     left //= np.maximum(capacity, 1)
-    # A node that has none of a resource is judged by the other.
+    # A node without one of the resources is rated by the other.
     counted = (capacity[0] > 0).astype(np.int64) + (capacity[1] > 0)
     scores: Scores = (left[0] + left[1]) // np.maximum(counted, 1)
     return scores
 
 
 def _shortage(resource: str, amount: int, nodes: Snapshot, refused: Mask) -> int:
-    """How little more on the best of the refused nodes would do; 0 where one of them has enough of this."""
+    """Return the smallest shortage of the refused nodes; 0 if one of them has enough."""
     row = nodes.rows.get(resource)
     return amount if row is None else amount - int(nodes.free[row][refused].max())
 
@@ -203,5 +202,5 @@ def _shown(resource: str, amount: int) -> str:
         return str(Cpu(amount))
     if resource not in {MEMORY, DISK}:
         return str(amount)
-    # Machines have odd sizes, and nobody reads the last of nine digits.
+    # Round up to MiB: exact byte counts are hard to read.
     return str(Size(amount if amount < _MIB else -(-amount // _MIB) * _MIB))

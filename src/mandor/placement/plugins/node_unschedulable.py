@@ -14,7 +14,7 @@ from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Health, Snapshot
 
 UNIMPORTANT = 0
-"""A node that is short of something takes only what has a higher priority than this."""
+"""A node under pressure takes only instances with a higher priority than this."""
 
 
 class NodeUnschedulable(IncrementalFilter):

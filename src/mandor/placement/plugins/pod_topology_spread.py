@@ -1,4 +1,4 @@
-"""PodTopologySpread: the `spread` rules, which fill zones, racks or nodes evenly."""
+"""PodTopologySpread: evaluates `spread` rules, which fill zones, racks or nodes evenly."""
 
 from collections.abc import Hashable, Sequence
 from math import log
@@ -38,7 +38,7 @@ class DefaultConstraint(Struct, frozen=True, forbid_unknown_fields=True, rename=
     topology_key: str
     max_skew: int = 1
     when_unsatisfiable: Literal["ScheduleAnyway"] = "ScheduleAnyway"
-    """Hard ones stand in the manifest."""
+    """Only `ScheduleAnyway`; hard constraints belong in the manifest."""
 
     def __post_init__(self) -> None:
         if self.max_skew < 1:
@@ -47,9 +47,9 @@ class DefaultConstraint(Struct, frozen=True, forbid_unknown_fields=True, rename=
 
 class PodTopologySpreadArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     default_constraints: tuple[DefaultConstraint, ...] = ()
-    """For groups that have no `spread` rules of their own."""
+    """Constraints for groups without `spread` rules."""
     defaulting_type: Literal["List", "System"] = "List"
-    """`System`: Kubernetes' own defaults, softly over nodes (skew 3) and zones (skew 5)."""
+    """`System`: Kubernetes' defaults, preferred spreading over nodes (skew 3) and zones (skew 5)."""
 
     def __post_init__(self) -> None:
         if self.default_constraints and self.defaulting_type == "System":
@@ -60,7 +60,7 @@ _SYSTEM = (Spread(over=NODE, max_skew=3, strength="prefer"), Spread(over="zone",
 
 
 class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
-    """Domains are those of the nodes that keep the group's hard `where` rules and have every fact its rules name."""
+    """Counts the domains of nodes that match the `where` rules that must hold and have all facts of the rules."""
 
     name = "PodTopologySpread"
     Args = PodTopologySpreadArgs
@@ -133,7 +133,7 @@ class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incr
         return np.where(counted, _evenness(np.maximum(scores, low), low, high), 0)
 
     def _wished(self, request: PlacementRequest) -> tuple[Sequence[SpreadOver], bool]:
-        """The rules that are scored, and whether a node needs all their facts to count."""
+        """Return the scored rules, and whether a node needs all their facts to be counted."""
         rules = request.rules
         if rules.spread or rules.preferred_spread or not self._defaults or request.identity is NO_IDENTITY:
             return rules.preferred_spread, True
@@ -142,7 +142,7 @@ class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incr
 
 
 def _evenness(scores: Scores, low: int, high: int) -> Scores:
-    """The fewer, the better."""
+    """Scale the sums: fewer instances give a higher score."""
     if high == 0:
         return np.full_like(scores, SCORE_MOST)
     return whole_part(SCORE_MOST * (high + low) - SCORE_MOST * scores, high)
@@ -154,7 +154,7 @@ def _spread(constraint: DefaultConstraint) -> Spread:
 
 
 def _eligible(request: PlacementRequest, rules: Sequence[SpreadOver], nodes: Snapshot) -> Mask | None:
-    """The nodes whose domains count; None: all."""
+    """Return the nodes whose domains are counted; None: all."""
     found: Mask | None = matching_all(request.rules.where, nodes) if request.rules.where else None
     for each in rules:
         known = nodes.topology.known(each.rule.over)
@@ -184,7 +184,7 @@ def _within_skew(each: SpreadOver, eligible: Mask | None, nodes: Snapshot) -> Ma
 
 
 def _size(domains: Domains, counted: Mask) -> int:
-    """How many domains the counted nodes are in."""
+    """Return the number of domains of the counted nodes."""
     count = int(np.count_nonzero(counted))
     if domains.column is None:
         return count

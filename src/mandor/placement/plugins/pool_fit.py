@@ -1,4 +1,4 @@
-"""PoolFit: a group that names a pool stays in it, and a group that wants its node for itself gets it so."""
+"""PoolFit: filters nodes by pool, and nodes that are dedicated to other workloads."""
 
 from collections.abc import Hashable
 
@@ -55,7 +55,7 @@ def _in_pool(wanted: str, nodes: Snapshot) -> Mask:
 
 
 def _ours(request: PlacementRequest, nodes: Snapshot) -> Mask:
-    """Nodes that nobody has for himself, or only its own workload."""
+    """Return the nodes that are not dedicated to another workload."""
     owner = nodes.dedicated_to
     ours: Mask = (owner == 0) | (owner == nodes.owner(request.identity.owner))
     return ours

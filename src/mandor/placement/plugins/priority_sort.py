@@ -1,4 +1,4 @@
-"""PrioritySort: higher priority first, then whoever has waited longest."""
+"""PrioritySort: higher priorities first, then the longest waiting."""
 
 from collections.abc import Hashable
 

@@ -1,4 +1,4 @@
-"""Proximity: little traffic between nodes: instances that talk to each other stand as close as can be."""
+"""Proximity: places instances that communicate close to each other."""
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +13,7 @@ from mandor.placement.framework.topology_counts import NODE
 
 class ProximityArgs(Struct, frozen=True, forbid_unknown_fields=True):
     over: tuple[str, ...] = (NODE, "zone")
-    """From the closest to the furthest: what two nodes may have in common."""
+    """Facts that define closeness, from the closest to the farthest."""
 
     def __post_init__(self) -> None:
         if not self.over:
@@ -21,8 +21,8 @@ class ProximityArgs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Proximity(PreScorePlugin, ScorePlugin):
-    """Who is named in a `near` rule, of either side and of any strength, is talked to. Whatever the rule's own
-    `over` says, each of them counts more the closer it is: on the same node, in the same zone."""
+    """Instances communicate if a `near` rule of either side selects the other, of any strength. Closer instances count
+    more, whatever the `over` of the rule."""
 
     name = "Proximity"
     Args = ProximityArgs
@@ -34,7 +34,7 @@ class Proximity(PreScorePlugin, ScorePlugin):
         return None if _talks(request, nodes) else SKIP
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
-        """Each domain is one more thing in common: who shares a node shares its zone, too."""
+        """Sum up the instances in each domain; those on the same node also count for its zone."""
         topology = nodes.topology
         sums = np.zeros(len(nodes), dtype=np.int64)
         for over in self._over:

@@ -1,4 +1,4 @@
-"""Quota: a namespace takes so much of the cluster and no more."""
+"""Quota: limits what the instances of a namespace take."""
 
 from collections.abc import Hashable, Iterator
 
@@ -20,8 +20,8 @@ _PARSE = {CPU: Cpu.parse, MEMORY: Size.parse, DISK: Size.parse}
 
 class QuotaArgs(Struct, frozen=True, forbid_unknown_fields=True):
     namespaces: dict[str, dict[str, str | int | float]] = {}
-    """Beside the quotas that are objects, by namespace: the most of `cpu`, `memory`, `disk`, of a device, and of
-    `instances`; `*`: for all others."""
+    """Limits by namespace in addition to quota objects: `cpu`, `memory`, `disk`, devices and `instances`. `*`: all
+    other namespaces."""
 
     def __post_init__(self) -> None:
         for limits in self.namespaces.values():
@@ -30,7 +30,7 @@ class QuotaArgs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Quota(PreFilterPlugin, IncrementalFilter):
-    """Counted is what is placed, from the decision on until it is over."""
+    """Counts instances from the decision until they have ended."""
 
     name = "Quota"
     Args = QuotaArgs
@@ -44,7 +44,7 @@ class Quota(PreFilterPlugin, IncrementalFilter):
         }
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
-        """What anybody of the namespace takes, anywhere; nothing, where it has no quota."""
+        """Return `CLUSTER` if the namespace has quotas: any placement of it changes the answer."""
         return Reach.CLUSTER if self._limits(request, nodes) else Reach.ATTRIBUTES
 
     def cache_key(self, request: PlacementRequest) -> Hashable:
@@ -60,7 +60,7 @@ class Quota(PreFilterPlugin, IncrementalFilter):
         return "; ".join(_told(request.key.namespace, limit, short) for limit, short in self._over(request, nodes))
 
     def hint(self, request: PlacementRequest, change: ClusterChange) -> Hint:
-        """What others take is nothing to a namespace."""
+        """Retry only after changes in the same namespace."""
         about = change.instance
         return Hint.SKIP if about is not None and about.namespace != request.key.namespace else Hint.QUEUE
 
@@ -70,7 +70,7 @@ class Quota(PreFilterPlugin, IncrementalFilter):
         return found if own is None else [*found, own]
 
     def _over(self, request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[Limit, dict[str, int]]]:
-        """The quotas that it would exceed, and by how much of what."""
+        """Yield the quotas that would be exceeded, with the missing amounts by resource."""
         wanted = {**dict(request.shape.wanted), INSTANCES: 1}
         for limit in self._limits(request, nodes):
             used = nodes.quotas.used(request.key.namespace, limit.priority_class)

@@ -1,4 +1,4 @@
-"""Reservation: room that is held for others is not given away; whoever it is held for takes it first."""
+"""Reservation: keeps room that is reserved for other instances; owners use their reserved room first."""
 
 from collections.abc import Hashable, Iterator
 
@@ -14,18 +14,18 @@ from mandor.placement.framework.snapshot import Snapshot
 
 
 class Reservation(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
-    """Asked only while something is reserved."""
+    """Skipped while there are no reservations."""
 
     name = "Reservation"
     retry_on = CAPACITY_EVENTS
     by_class = True
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
-        """Who is on a node takes of what is held there."""
+        """Return `CLUSTER` while there are reservations: placed owners use up the reserved room of a node."""
         return Reach.CLUSTER if nodes.reservations else Reach.ATTRIBUTES
 
     def cache_key(self, request: PlacementRequest) -> Hashable:
-        """Whose it is counts only while something is reserved, and then the plan sees to that."""
+        """The identity matters only while there are reservations; the scoring plan adds it then."""
         return None
 
     def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Skip | None:
@@ -55,7 +55,7 @@ class Reservation(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incrementa
         return None if any(each.is_for(request.identity) for each in nodes.reservations) else SKIP
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
-        """What is held for it is taken before what others could have."""
+        """Prefer nodes with room that is reserved for the request."""
         scores = np.zeros(len(nodes), dtype=np.int64)
         mine = [each for each in nodes.reservations if each.is_for(request.identity)]
         for slot, held in _held_by_node(mine, nodes):
@@ -65,7 +65,7 @@ class Reservation(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incrementa
 
 
 def _held_by_node(reservations: list[ActiveReservation], nodes: Snapshot) -> Iterator[tuple[int, dict[str, int]]]:
-    """What these still hold, by slot."""
+    """Yield the amounts that reservations still hold, by slot."""
     for name in {node for each in reservations for node in each.places}:
         slot = nodes.slots.get(name)
         if slot is None:

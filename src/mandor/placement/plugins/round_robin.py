@@ -1,4 +1,4 @@
-"""RoundRobin: every node in turn."""
+"""RoundRobin: uses the nodes in turn."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from mandor.placement.framework.snapshot import Snapshot
 
 
 class RoundRobin(ScorePlugin):
-    """100 for the node whose last turn lies furthest back, 0 for all others; nodes that never had one come first.
+    """Scores 100 for the node with the oldest placement, 0 for all others; nodes without placements come first.
 
     After a restart of the scheduler the turns begin anew.
     """

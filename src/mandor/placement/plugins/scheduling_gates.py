@@ -1,11 +1,11 @@
-"""SchedulingGates: a workload with gates waits outside the queue until they are taken away."""
+"""SchedulingGates: instances of a workload with gates are not queued until the gates are removed."""
 
 from mandor.placement.framework.points import ClusterEvent, PreEnqueuePlugin
 from mandor.placement.framework.request import PlacementRequest
 
 
 class SchedulingGates(PreEnqueuePlugin):
-    """Nothing that happens in the cluster opens a gate; only its workload does."""
+    """No cluster event removes a gate; only a change of the workload does."""
 
     name = "SchedulingGates"
     retry_on = frozenset[ClusterEvent]()

@@ -1,4 +1,4 @@
-"""TaintToleration: a taint keeps away what does not tolerate it."""
+"""TaintToleration: nodes with taints take only instances that tolerate them."""
 
 from collections.abc import Hashable, Sequence
 
@@ -15,7 +15,7 @@ from mandor.placement.framework.snapshot import Snapshot
 
 
 class TaintToleration(IncrementalFilter, PreScorePlugin, IncrementalScore):
-    """The score: the fewer `PreferNoSchedule` taints it does not tolerate, the better."""
+    """Scores higher with fewer `PreferNoSchedule` taints that are not tolerated."""
 
     name = "TaintToleration"
     retry_on = NODE_EVENTS
@@ -39,7 +39,7 @@ class TaintToleration(IncrementalFilter, PreScorePlugin, IncrementalScore):
         return tally(f"with {taint}" for taint in first)
 
     def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        """Without such taints all nodes are equal."""
+        """Skip the score if no node has such taints: all nodes are equal."""
         return None if np.count_nonzero(self.score(state, request, nodes, feasible)) else SKIP
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:

@@ -1,4 +1,4 @@
-"""VMQuota: a node holds so many virtual machines and no more, and the one with most left is best."""
+"""VMQuota: limits the virtual machines of a node, and prefers the node with the most left."""
 
 import numpy as np
 from msgspec import Struct
@@ -14,9 +14,9 @@ from mandor.placement.framework.snapshot import Snapshot
 
 class VMQuotaArgs(Struct, frozen=True, forbid_unknown_fields=True):
     fact: str = FACT
-    """The fact or label that says how many a node may hold."""
+    """Fact or label with the maximum number of virtual machines."""
     quota: int | None = None
-    """For nodes that do not say; absent: as many as fit."""
+    """Limit of nodes without the fact; absent: no limit."""
 
     def __post_init__(self) -> None:
         if self.quota is not None and self.quota < 0:
@@ -24,7 +24,7 @@ class VMQuotaArgs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VMQuota(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
-    """A virtual machine is an instance whose engine is told `type: virtual-machine`."""
+    """A virtual machine is an instance with the engine option `type: virtual-machine`."""
 
     name = "VMQuota"
     Args = VMQuotaArgs
@@ -48,7 +48,7 @@ class VMQuota(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalSco
         return None if request.shape.machine else SKIP
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
-        """The share of the quota that would be left."""
+        """Score the share of the quota that would be left."""
         quotas = self._quotas(nodes)
         left = np.maximum(quotas - nodes.machines - 1, 0)
         scores: Scores = left * SCORE_MOST // np.maximum(quotas, 1)

@@ -1,4 +1,4 @@
-"""VolumeBinding: an instance goes where its volumes are; those that are nowhere yet go where there is room for them."""
+"""VolumeBinding: places instances on the nodes of their volumes; new volumes need enough disk."""
 
 from collections.abc import Hashable
 
@@ -107,18 +107,18 @@ class VolumeBinding(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incremen
 
 
 def _new(request: PlacementRequest, nodes: Snapshot) -> list[WantedVolume]:
-    """Those that are nowhere yet."""
+    """Return the volumes of the request that have no node yet."""
     return [each for each in request.local_volumes if not nodes.volumes.node_of(each.key)]
 
 
 def _earlier(wanted: WantedVolume, nodes: Snapshot) -> str:
-    """The node that was chosen for it before, when the bind did not follow."""
+    """Return the node that was planned for a volume before, if its instance was not bound."""
     known = nodes.volumes.get(wanted.key)
     return known.node if known is not None else ""
 
 
 def _needed(request: PlacementRequest, nodes: Snapshot) -> int:
-    """Disk for the new volumes and for the instance itself; 0: no volume needs any."""
+    """Return the disk space of the new volumes and the instance in bytes; 0: there are no new volumes."""
     volumes = sum(nodes.volumes.size_of(each) for each in _new(request, nodes))
     return volumes + dict(request.shape.wanted).get(DISK, 0) if volumes else 0
 
@@ -146,7 +146,7 @@ def _allows(path: str, nodes: Snapshot) -> Mask:
 
 
 def _problems(request: PlacementRequest, nodes: Snapshot) -> list[str]:
-    """What no node can help with."""
+    """Return the problems of the volumes that exist on every node."""
     found = []
     for key, spec in request.local_volumes:
         known = nodes.volumes.get(key)
@@ -159,7 +159,7 @@ def _problems(request: PlacementRequest, nodes: Snapshot) -> list[str]:
 
 
 def _elsewhere(request: PlacementRequest, nodes: Snapshot, refused: Mask) -> list[str]:
-    """Its volumes that are somewhere, if that is why these nodes are refused."""
+    """Return the volumes that have a node, if the other nodes are refused for that."""
     placed = [(key.name, node) for key, _ in request.local_volumes if (node := nodes.volumes.node_of(key))]
     there = {node for _, node in placed}
     if len(there) == 1 and any(node in nodes.slots and refused[nodes.slots[node]] for node in there):
