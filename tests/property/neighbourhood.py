@@ -1,4 +1,4 @@
-"""Random clusters of instances with rules about each other, and who speaks of whom there."""
+"""Random clusters of instances with affinity rules about each other."""
 
 from __future__ import annotations
 

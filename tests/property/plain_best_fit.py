@@ -59,7 +59,7 @@ def filter_nodes(machines: Iterable[Machine], size: Size) -> list[Machine]:
 
 
 def score(machine: Machine, weights: Weights) -> Fraction:
-    """What is used of its CPU, its memory and its quota."""
+    """Return the used shares of CPU, memory and quota."""
     quota = Fraction(machine.vms, machine.quota) if machine.quota else Fraction(0)
     return (
         Fraction(machine.used_cpu, machine.cpu) * weights.cpu
@@ -76,7 +76,7 @@ class Fleet:
         self._weights = weights
 
     def place(self, size: Size, pool: str = "default") -> str:
-        """Where it goes; empty: nowhere."""
+        """Return the chosen node; empty: none."""
         best = best_fit(self._machines.values(), size, pool, self._weights)
         if best is None:
             return ""

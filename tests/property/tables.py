@@ -1,4 +1,4 @@
-"""Tables of random clusters, built at once or told step by step, and plugins asked about them."""
+"""Tables of random clusters, built at once or change by change, and calls of plugins on them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def key(index: int) -> Key:
 
 
 def build(found: Iterable[Node], placed: Iterable[tuple[Any, ...]]) -> Table:
-    """`placed`: the node's name, the shape, and who it is if that matters."""
+    """`placed`: node name, shape, and identity if it matters."""
     table = Table()
     for node in found:
         table.set_node(node)
@@ -40,14 +40,14 @@ def build(found: Iterable[Node], placed: Iterable[tuple[Any, ...]]) -> Table:
 
 
 def mask_of(plugin: FilterPlugin, request: PlacementRequest, nodes: Snapshot) -> Mask:
-    """As a cycle asks: every node, if it says beforehand that it has nothing against any."""
+    """Call a Filter as a cycle does: all nodes pass if its PreFilter skips."""
     if isinstance(plugin, PreFilterPlugin) and plugin.pre_filter(STATE, request, nodes) is SKIP:
         return np.ones(len(nodes), dtype=np.bool_)
     return plugin.filter(STATE, request, nodes)
 
 
 def check_scores(plugin: ScorePlugin, request: PlacementRequest, nodes: Snapshot, expected: list[int]) -> None:
-    """It says what is expected, and 0 to 100 of it in the end; or nothing, if that is all the same."""
+    """Check raw scores, and that normalized ones are 0 to 100; a PreScore may skip if all are equal."""
     everyone = np.ones(len(nodes), dtype=np.bool_)
     if isinstance(plugin, PreScorePlugin) and plugin.pre_score(STATE, request, nodes, everyone) is SKIP:
         silent = isinstance(plugin, NodeResourcesBalancedAllocation | VMQuota)
@@ -66,15 +66,15 @@ def by_name(table: Table, answers: Any) -> dict[str, Any]:
     return dict(zip((node.meta.name for node in table.snapshot().nodes), answers.tolist(), strict=True))
 
 
-class Told:
-    """A table that is told of changes, and what it was told."""
+class ChangedTable:
+    """A table and the changes that were applied to it."""
 
     def __init__(self) -> None:
         self.table = Table()
         self.nodes: dict[str, Node] = {}
         self._allocations: dict[int, tuple[Any, ...]] = {}
 
-    def tell(self, what: str, *said: Any) -> None:
+    def apply(self, what: str, *said: Any) -> None:
         if what == "node":
             self.table.set_node(said[0])
             self.nodes[said[0].meta.name] = said[0]
@@ -100,7 +100,7 @@ class Told:
                 self._allocations[index] = (name, shape, after)
 
     def anew(self) -> Table:
-        """One that is told at once what holds now."""
+        """Return a new table with the current content."""
         fresh = build(self.nodes.values(), ())
         for index, allocation in self._allocations.items():
             fresh.set_allocation(key(index), *allocation)

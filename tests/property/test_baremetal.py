@@ -41,7 +41,7 @@ def machines(draw: st.DrawFn, name: str) -> Machine:
 
 
 steps = st.lists(st.tuples(sizes, st.sampled_from(POOLS)) | st.integers(0, 50), min_size=1, max_size=40)
-"""Somebody wants room, or whoever has some gives it back: called off, timed out or released."""
+"""A request for resources, or their return: cancelled, timed out or released."""
 
 
 @lru_cache(maxsize=64)

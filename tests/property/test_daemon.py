@@ -181,7 +181,7 @@ def settled(cluster: DaemonCluster) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), rule=st.sampled_from(["role != db", "role == db", "node exists"]))
-def test_homes_kept_by_changes_are_those_of_all_nodes_asked_anew(seed: int, rule: str) -> None:
+def test_daemon_nodes_updated_by_changes_equal_new_ones(seed: int, rule: str) -> None:
     cluster = DaemonCluster(random.Random(seed))
     cluster.want(daemon("1", {}, rule))
     cluster.reconcile()

@@ -236,13 +236,13 @@ def unusual(name: str) -> list[Node]:
 
 
 def able(node: Node) -> Node:
-    """It runs images, too."""
+    """Return the node with an engine that runs images."""
     engines = {"process": Capabilities(images=False), "docker": Capabilities(images=True)}
     return node.changed(status=structs.replace(node.status, engines=engines))
 
 
 def said(decision: Decision) -> tuple[object, ...]:
-    """All but who is to blame: both ways have plugins of their own."""
+    """Return all fields but the blamed plugins, as both profiles have plugins of their own."""
     told = decision.node, decision.relaxed, decision.message, decision.fault
     return *told, decision.nominated, decision.victims, decision.displaces
 
@@ -286,7 +286,7 @@ class Course:
             self.place(keep=draw(st.integers(0, 9)) > 0)
 
     def burst(self, count: int) -> None:
-        """Others come and go, and leave traces."""
+        """Allocate and free instances of other classes."""
         for index in range(count):
             node = NAMES[index % len(NAMES)]
             self.table.set_allocation(key(-1 - index), node, self.shapes[index % 3], self.people[index % 2])
@@ -377,7 +377,7 @@ def test_floating_point_gives_the_whole_part_that_whole_numbers_give(
 
 @settings(max_examples=200, deadline=None)
 @given(cpu=st.lists(whole, min_size=4, max_size=4), memory=st.lists(whole, min_size=4, max_size=4))
-def test_the_usual_scores_in_one_go_are_those_of_their_plugins(cpu: list[int], memory: list[int]) -> None:
+def test_resource_formulas_equal_the_scores_of_their_plugins(cpu: list[int], memory: list[int]) -> None:
     """Capacity, two that are placed, and one that asks; as large and as odd as they may be."""
     table = Table()
     table.set_node(make_node("n0", cpu=max(cpu) / 1000, memory=max(memory)))

@@ -1,4 +1,4 @@
-"""Preemption for gangs on random clusters, against trying out everybody who could go."""
+"""Preemption for gangs on random clusters, compared with a search over all possible victims."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Gang:
         raise AssertionError("no end")
 
     def room(self, table: Table, gone: set[Key]) -> int:
-        """So many members fit when these are gone."""
+        """Return how many members fit without these instances."""
         count = 0
         for node in table.nodes:
-            left = [each for each in table.lodgings.placed_instances(node.meta.name) if each.key not in gone]
+            left = [each for each in table.allocation_state.placed_instances(node.meta.name) if each.key not in gone]
             used = sum(dict(each.shape.wanted)["cpu"] for each in left)
             here = max(0, node.allocatable.cpu_milli - used) // (1000 * self.cluster.cpu)
             count += min(here, 1) if self.apart else here
@@ -88,7 +88,7 @@ gangs = st.integers(0, 1_000_000).map(lambda seed: _gang(random.Random(seed)))
 
 
 def everywhere(gang: Gang, table: Table) -> tuple[list[PlacedInstance], set[Key]]:
-    """Who may have to go, and who goes anyway."""
+    """Return the possible victims, and the instances that stop anyway."""
     names = [each.meta.name for each in table.nodes]
     may_go = [each for name in names for each in removable(gang.cluster, table, name)]
     return may_go, {key for name in names for key in going(table, name)}

@@ -47,7 +47,7 @@ def make_pool(least: int, most: int, at_once: int) -> NodePool:
 
 @dataclass
 class Luck:
-    """What befalls the machines in one step."""
+    """Faults of the machines in one step."""
 
     joins: bool = True
     fails: bool = False

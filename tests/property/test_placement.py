@@ -29,7 +29,7 @@ from mandor.placement.plugins.node_unschedulable import NodeUnschedulable
 from mandor.placement.plugins.pool_fit import PoolFit
 from mandor.placement.plugins.taint_toleration import TaintToleration
 from mandor.placement.profiles import default_profile
-from tests.property.tables import NAMES, STATE, Told, build, by_name, check_scores, key, mask_of
+from tests.property.tables import NAMES, STATE, ChangedTable, build, by_name, check_scores, key, mask_of
 from tests.scenarios.make import MI, make_node, make_template
 
 BRIEFLY = settings(max_examples=60, deadline=None)
@@ -308,7 +308,7 @@ def test_a_decision_is_a_node_that_passes_every_filter_or_none_does(cluster: Any
 
 @BRIEFLY
 @given(cluster=clusters(), order=st.randoms(use_true_random=False))
-def test_the_same_cluster_gives_the_same_placement_whatever_the_order_it_was_told_in(cluster: Any, order: Any) -> None:
+def test_equal_clusters_give_equal_placements_whatever_the_order_of_changes(cluster: Any, order: Any) -> None:
     found, placed, request = cluster
     first = decide(PROFILE, request, build(found, placed).snapshot())
     shuffled = list(found)
@@ -336,10 +336,10 @@ def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
 
 @BRIEFLY
 @given(steps=histories(), request=clusters())
-def test_a_table_kept_change_by_change_equals_one_built_anew(steps: Any, request: Any) -> None:
-    told, asking = Told(), request[2]
+def test_a_table_updated_by_changes_equals_a_new_one(steps: Any, request: Any) -> None:
+    told, asking = ChangedTable(), request[2]
     for step in steps:
-        told.tell(*step)
+        told.apply(*step)
         told.table.snapshot().fact("zone")  # a column made early is kept up to date, too
     table, fresh = told.table, told.anew()
     assert {name: table.free(name) for name in told.nodes} == {

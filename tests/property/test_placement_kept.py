@@ -41,7 +41,7 @@ from mandor.placement.plugins.vm_quota import VMQuota, VMQuotaArgs
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from tests.property.neighbourhood import clusters, identities, labels, nodes, shapes
-from tests.property.tables import NAMES, STATE, Told, build, by_name, key
+from tests.property.tables import NAMES, STATE, ChangedTable, build, by_name, key
 from tests.scenarios.make import make_template
 
 BRIEFLY = settings(max_examples=80, deadline=None)
@@ -96,18 +96,18 @@ KEPT: tuple[ScorePlugin, ...] = (
     NodeResourcesBalancedAllocation(),
     NodeResourcesFit(NodeResourcesFitArgs(scoring_strategy=RATIO)),
 )
-"""What they count is kept between decisions."""
+"""Profiles whose counts are cached between decisions."""
 
 
 @BRIEFLY
 @given(steps=histories(), cluster=clusters())
 def test_what_is_counted_change_by_change_equals_what_is_counted_anew(steps: Any, cluster: Any) -> None:
-    told, request = Told(), cluster[2]
+    told, request = ChangedTable(), cluster[2]
     for step in steps:
         if step[0] == "look":  # counters that are asked for early are kept, too
             answers(told.table, request, KEPT)
         else:
-            told.tell(*step)
+            told.apply(*step)
     fresh, scorers = told.anew(), (*KEPT, ImageLocality(), Fragmentation(), BinPack())
     assert answers(told.table, request, scorers) == answers(fresh, request, scorers)
     assert decide(PROFILE, request, told.table.snapshot()) == decide(PROFILE, request, fresh.snapshot())
@@ -126,7 +126,7 @@ def answers(
 @pytest.mark.req("S3-20")
 @BRIEFLY
 @given(cluster=clusters(), order=st.randoms(use_true_random=False))
-def test_the_same_cluster_gives_the_same_placement_whatever_the_order_it_was_told_in(cluster: Any, order: Any) -> None:
+def test_equal_clusters_give_equal_placements_whatever_the_order_of_changes(cluster: Any, order: Any) -> None:
     found, placed, request = cluster
     first = decide(PROFILE, request, build(found, placed).snapshot())
     table = Table()

@@ -85,7 +85,7 @@ def workload_of(name: str, fields: dict[str, Any]) -> Workload:
 
 
 def counted(table: Table) -> dict[str, Any]:
-    """What decisions go by."""
+    """Return the state that decisions depend on."""
     rooms: dict[str, Any] = {node.meta.name: table.free(node.meta.name) for node in table.snapshot().nodes}
     return rooms | {str(key): (allocation.node, allocation.identity) for key, allocation in table.allocations.items()}
 
@@ -126,7 +126,7 @@ async def test_what_is_planned_is_what_an_apply_does(
 
         assert world.scheduler is not None
         forecast = forecast_of(world, text)
-        assert counted(forecast.board.table) == counted(world.scheduler.view.table)
+        assert counted(forecast.model.table) == counted(world.scheduler.view.table)
         revision = world.store.index.revision
         forecast.put(workload_of("second", second))
         planned = told(forecast.run())

@@ -86,7 +86,7 @@ class Case:
             key = Key(Instance.kind, "default", f"i{number}")
             table.set_allocation(key, f"n{node}", SHAPES[cpu, port], GROUPS[group], terms)
         for identity, allowed in zip(GROUPS, self.budgets, strict=True):
-            table.lodgings.allow((identity.namespace, identity.workload, identity.group), allowed)
+            table.allocation_state.allow((identity.namespace, identity.workload, identity.group), allowed)
         return table
 
     @property
@@ -117,7 +117,7 @@ cases = st.builds(
 
 
 def fits(case: Case, table: Table, node: str, gone: set[Key]) -> bool:
-    left = [each for each in table.lodgings.placed_instances(node) if each.key not in gone]
+    left = [each for each in table.allocation_state.placed_instances(node) if each.key not in gone]
     room = next(each for each in table.nodes if each.meta.name == node).allocatable.cpu_milli
     used = sum(dict(each.shape.wanted)["cpu"] for each in left)
     taken = case.port and any(each.shape.host_ports for each in left)
@@ -125,13 +125,13 @@ def fits(case: Case, table: Table, node: str, gone: set[Key]) -> bool:
 
 
 def going(table: Table, node: str) -> set[Key]:
-    return {each.key for each in table.lodgings.placed_instances(node) if each.terms.until == SOON}
+    return {each.key for each in table.allocation_state.placed_instances(node) if each.terms.until == SOON}
 
 
 def removable(case: Case, table: Table, node: str) -> list[PlacedInstance]:
     return [
         each
-        for each in table.lodgings.placed_instances(node)
+        for each in table.allocation_state.placed_instances(node)
         if each.terms.settled and not each.terms.rank.spared and each.priority < case.priority
     ]
 
@@ -214,7 +214,7 @@ def test_counting_gives_what_trying_out_gives(case: Case) -> None:
 @settings(max_examples=200, deadline=None)
 @given(case=cases, after=cases)
 def test_in_steps_it_is_what_comes_out_in_one_go(case: Case, after: Case) -> None:
-    """`after`: somebody decides about another one between two steps."""
+    """`after`: the number of steps after which another instance is decided."""
     table = case.table()
     before = stand(table)
     at_once = decide(QUICK, case.request, table.snapshot(), moment=MOMENT)
@@ -268,7 +268,7 @@ def test_when_they_are_gone_it_gets_the_place_that_was_held(case: Case) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(case=cases, more=st.lists(st.tuples(st.booleans(), st.integers(0, 13), placed_instances), max_size=25))
-def test_levels_kept_up_are_levels_made_anew(
+def test_updated_priority_levels_equal_new_ones(
     case: Case, more: list[tuple[bool, int, tuple[int, int, bool, Rank, int, float | None]]]
 ) -> None:
     table = case.table()
@@ -279,16 +279,16 @@ def test_levels_kept_up_are_levels_made_anew(
         else:
             node = f"n{where % len(case.rooms)}"
             table.set_allocation(key, node, SHAPES[cpu, port], GROUPS[group], AllocationTerms(rank, until=until))
-        for level in table.lodgings.levels(below=10):
+        for level in table.allocation_state.levels(below=10):
             expected = np.zeros_like(level.taken)
             for slot, known in enumerate(table.nodes):
-                for each in table.lodgings.placed_instances(known.meta.name):
+                for each in table.allocation_state.placed_instances(known.meta.name):
                     if each.terms.settled and not each.terms.rank.spared and each.priority == level.priority:
                         expected[0, slot] += dict(each.shape.wanted)["cpu"]
                         expected[-1, slot] += 1
             np.testing.assert_array_equal(level.taken, expected)
-        going = table.lodgings.going()
-        stopping = [(table.allocations[each.key].node, each) for _, each in table.lodgings.stopping()]
+        going = table.allocation_state.going()
+        stopping = [(table.allocations[each.key].node, each) for _, each in table.allocation_state.stopping()]
         for slot, known in enumerate(table.nodes):
             here = [each for node, each in stopping if node == known.meta.name]
             taken = sum(dict(each.shape.wanted)["cpu"] for each in here)
@@ -298,7 +298,9 @@ def test_levels_kept_up_are_levels_made_anew(
 
 @settings(max_examples=200, deadline=None)
 @given(cases, st.booleans(), st.booleans())
-def test_with_all_rules_it_goes_where_it_would_without_giving_one_up(case: Case, first: bool, plain: bool) -> None:
+def test_a_decision_with_all_rules_equals_an_ordinary_one_without_relaxation(
+    case: Case, first: bool, plain: bool
+) -> None:
     placement = {
         "apart": [{"workload": "w0", "strength": "should"}],
         **({"relax": "after-preemption"} if first else {}),

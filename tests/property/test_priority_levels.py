@@ -1,4 +1,4 @@
-"""What is kept by everybody who comes and goes is what adding up all who are there gives."""
+"""Priority levels and budgets that are updated by changes equal the sums over all allocations."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def key(number: int) -> Key:
 
 def check(table: Table) -> None:
     rows, count = table.snapshot().rows, len(table)
-    levels = {level.priority: level.taken for level in table.lodgings.levels(below=10_000_000)}
+    levels = {level.priority: level.taken for level in table.allocation_state.levels(below=10_000_000)}
     expected = {each: np.zeros((len(rows) + 1, count), dtype=np.int64) for each in levels}
     going, latest = np.zeros((len(rows) + 1, count), dtype=np.int64), np.full(count, -np.inf)
     for slot, node in enumerate(table.nodes):
-        for placed_instance in table.lodgings.placed_instances(node.meta.name):
+        for placed_instance in table.allocation_state.placed_instances(node.meta.name):
             terms = placed_instance.terms
             if terms.held or (terms.rank.spared and terms.until is None):
                 continue
@@ -58,22 +58,26 @@ def check(table: Table) -> None:
         np.testing.assert_array_equal(taken, expected[priority])
     check_alike(table)
     check_stopping(table)
-    np.testing.assert_array_equal(table.lodgings.going().taken, going)
-    np.testing.assert_array_equal(table.lodgings.going().latest, latest)
+    np.testing.assert_array_equal(table.allocation_state.going().taken, going)
+    np.testing.assert_array_equal(table.allocation_state.going().latest, latest)
 
 
 def check_alike(table: Table) -> None:
     expected: dict[tuple[Shape, int, str], int] = {}
     for node in table.nodes:
-        for each in table.lodgings.placed_instances(node.meta.name):
+        for each in table.allocation_state.placed_instances(node.meta.name):
             if each.terms.settled and not each.terms.rank.spared:
                 kind = (each.shape, each.priority, node.meta.name)
                 expected[kind] = expected.get(kind, 0) + 1
-    assert table.lodgings.tight() == []
+    assert table.allocation_state.tight() == []
     with table.trial():
-        table.lodgings.allow(GROUP, 0)
-        found = {(shape, rank, node): count for shape, rank, by in table.lodgings.tight() for node, count in by.items()}
-        table.lodgings.allow(GROUP, None)
+        table.allocation_state.allow(GROUP, 0)
+        found = {
+            (shape, rank, node): count
+            for shape, rank, by in table.allocation_state.tight()
+            for node, count in by.items()
+        }
+        table.allocation_state.allow(GROUP, None)
     assert found == expected
 
 
@@ -83,11 +87,13 @@ def check_stopping(table: Table) -> None:
         (until, node, key) for until, node, key in going if until is not None and not table.allocations[key].terms.held
     )
     soon = [(node, key) for until, node, key in plain if until <= 5.0]
-    assert [(node, each.key) for node, each in table.lodgings.stopping()] == [(node, key) for _, node, key in plain]
-    assert [(node, each.key) for node, each in table.lodgings.stopping(by=5.0)] == soon
-    assert [(node, each.key) for node, each in table.lodgings.stopping(by=5.0, most=2)] == soon[:2]
+    assert [(node, each.key) for node, each in table.allocation_state.stopping()] == [
+        (node, key) for _, node, key in plain
+    ]
+    assert [(node, each.key) for node, each in table.allocation_state.stopping(by=5.0)] == soon
+    assert [(node, each.key) for node, each in table.allocation_state.stopping(by=5.0, most=2)] == soon[:2]
     some = set(NAMES[:10])
-    found = table.lodgings.stopping(by=5.0, among=some)
+    found = table.allocation_state.stopping(by=5.0, among=some)
     assert [(node, each.key) for node, each in found] == [each for each in soon if each[0] in some]
 
 
@@ -124,7 +130,7 @@ class Course:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_levels_that_are_kept_are_levels_that_are_added_up(data: st.DataObject) -> None:
+def test_priority_levels_equal_the_sum_of_allocations(data: st.DataObject) -> None:
     course = Course(data)
     course.step("node")
     whats = st.sampled_from(["node", "node", "gone", "come", "come", "come", "end", "streak", "trial"])
@@ -135,7 +141,7 @@ def test_levels_that_are_kept_are_levels_that_are_added_up(data: st.DataObject) 
 
 @settings(max_examples=20, deadline=None)
 @given(numbers=st.permutations(range(LEVELS_MOST + 20)), apart=st.sampled_from([1, 1000, 25_000]))
-def test_so_it_is_when_there_are_too_many_priorities_to_tell_apart(numbers: list[int], apart: int) -> None:
+def test_priority_levels_stay_correct_with_more_priorities_than_columns(numbers: list[int], apart: int) -> None:
     table = Table("seed")
     for name in NAMES[:2]:
         table.set_node(make_node(name, cpu=1000))
@@ -143,7 +149,7 @@ def test_so_it_is_when_there_are_too_many_priorities_to_tell_apart(numbers: list
         priority = (number - LEVELS_MOST // 2) * apart
         table.set_allocation(key(number), NAMES[number % 2], PLAIN[0], WHO, AllocationTerms(Rank(priority)))
         check(table)
-    assert len(table.lodgings.levels(below=10_000_000)) < len(numbers)
+    assert len(table.allocation_state.levels(below=10_000_000)) < len(numbers)
     for number in numbers:
         table.drop_allocation(key(number))
         check(table)

@@ -67,7 +67,7 @@ def settled(workload: Workload, release: Release) -> Workload:
 
 
 def cluster(groups: list[tuple[float, dict[str, object], list[int]]]) -> list[Object]:
-    """Instances where somebody put them, as long as there is room."""
+    """Instances on given nodes, as long as resources last."""
     found: list[Object] = [
         make_node(name, cpu=4, labels={"zone": f"z{index // 2}"}) for index, name in enumerate(NODES)
     ]

@@ -1,4 +1,4 @@
-"""What is proposed works, nothing smaller of its kind would, and the board is afterwards as it was."""
+"""Remedies work, are minimal for their kind, and leave the table unchanged."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def counted(table: Table) -> dict[str, Any]:
 
 
 def carried_out(table: Table, request: PlacementRequest, remedy: Remedy) -> PlacementRequest:
-    """What the sentence says, done by somebody who only reads it."""
+    """Apply a remedy by its text alone."""
     words = remedy.text.split()
     if remedy.kind == "uncordon":
         found = table.node(words[1])

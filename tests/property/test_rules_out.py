@@ -54,7 +54,7 @@ def test_who_rules_a_node_out_says_what_its_filter_says(
         assert passed.tolist() == [not plugin.rules_out(request, node) for node in table.nodes], plugin.name
 
 
-def test_those_can_tell_who_go_by_the_node_alone() -> None:
+def test_plugins_that_depend_on_the_node_alone_can_rule_it_out() -> None:
     assert [type(each) for each in default_profile().outright] == [NodeUnschedulable, NodeName, TaintToleration]
 
 

@@ -1,4 +1,4 @@
-"""Whatever plugins do and whatever happens: room is kept, nobody is on two nodes, a reservation ends once."""
+"""Whatever plugins do: capacity is respected, no instance is on two nodes, and each reservation ends once."""
 
 from __future__ import annotations
 

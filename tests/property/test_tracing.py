@@ -25,7 +25,7 @@ PASSED = {"Queue", "Reserve", "Permit", "PreBind", "Bind"}
 
 
 async def play(seed: int, tracer: Tracer | None) -> list[Any]:
-    """What was decided, after each of some random steps."""
+    """Return the decisions after each of some random steps."""
     dice = random.Random(seed)
     world = World(seed=str(seed))
     around: Any = nullcontext()

@@ -73,7 +73,7 @@ def _seen(table: Table) -> object:
 
 @settings(max_examples=60, deadline=None)
 @given(before=steps, tried=steps, within=steps)
-def test_what_is_tried_and_not_kept_was_never_there(
+def test_a_trial_that_is_not_kept_leaves_the_table_unchanged(
     before: list[tuple[int, str, Shape]], tried: list[tuple[int, str, Shape]], within: list[tuple[int, str, Shape]]
 ) -> None:
     table = _table()
@@ -90,7 +90,7 @@ def test_what_is_tried_and_not_kept_was_never_there(
 
 @settings(max_examples=60, deadline=None)
 @given(before=steps, tried=steps, within=steps)
-def test_what_is_kept_is_as_if_it_had_been_done_at_once(
+def test_a_kept_trial_equals_direct_changes(
     before: list[tuple[int, str, Shape]], tried: list[tuple[int, str, Shape]], within: list[tuple[int, str, Shape]]
 ) -> None:
     table, plain = _table(), _table()
@@ -105,7 +105,7 @@ def test_what_is_kept_is_as_if_it_had_been_done_at_once(
     assert _seen(table) == _seen(plain)
 
 
-def test_an_error_in_a_trial_undoes_it_even_when_it_was_to_be_kept() -> None:
+def test_an_error_undoes_a_trial_even_if_it_was_kept() -> None:
     table = _table()
 
     def fail() -> None:

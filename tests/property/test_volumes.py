@@ -45,7 +45,7 @@ class Cluster:
     def __init__(self) -> None:
         self.table = Table()
         self.homes: dict[Key, str] = {}
-        """Where each volume has data."""
+        """Node of each volume with data."""
 
     def place(self, workload: str, index: int) -> None:
         request = PlacementRequest(
@@ -100,7 +100,7 @@ def test_no_volume_is_on_two_nodes_and_no_disk_is_given_away_twice(steps: list[t
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(sorted(SHAPES)), min_size=1, max_size=12), st.randoms())
 def test_a_successor_goes_to_the_volume_of_its_name(workloads: list[str], chance: Any) -> None:
-    """Everybody is placed, everybody ends, and everybody is placed again in another order."""
+    """All instances are placed, end, and are placed again in another order."""
     cluster = Cluster()
     for name in NODES:
         cluster.table.set_node(make_node(name, disk=200 * GI))

@@ -58,8 +58,8 @@ class ClusterModel:
         """Keys of instances by workload, in the order of their addition."""
         self._releases_of: dict[Key, dict[Key, None]] = {}
         self._shapes: dict[Key, Mapping[str, Shape]] = {}
-        self._roster = GroupAttributes(self.workloads.get)
-        self._budgets = Budgets(self.table.lodgings)
+        self._groups = GroupAttributes(self.workloads.get)
+        self._budgets = Budgets(self.table.allocation_state)
         at_once(self.put_all(list(objects)))
 
     def put_all(self, objects: Sequence[Object]) -> Steps[None]:
@@ -79,7 +79,7 @@ class ClusterModel:
         Its parts refer to each other, so it would otherwise stay until the next full garbage collection.
         """
         yield from emptied(self.instances, *self._of_workload.values())
-        for part in (self.table.lodgings, self.table):
+        for part in (self.table.allocation_state, self.table):
             held = vars(part)
             # Indexes are defined after what they index, and are emptied first.
             yield from emptied(*(each for each in reversed(held.values()) if isinstance(each, dict | set)))
@@ -106,13 +106,13 @@ class ClusterModel:
             self.workloads[value.key] = value
             if before_it is not None and before_it.spec is value.spec and before_it.meta.labels == value.meta.labels:
                 return  # only the status has changed
-            for old, new in self._roster.relabel(value.key, value):
+            for old, new in self._groups.relabel(value.key, value):
                 at_once(self.table.relabel(old, new))
             self._update_ranks({value.key})
             new_budgets = self._budgets.set_workload(value.key, value)
             at_once(self._budgets.count(new_budgets, lambda: list(self.of(value.key)), self.instances.get))
         elif isinstance(value, PriorityClass):
-            self._roster.classes[value.meta.name] = value
+            self._groups.classes[value.meta.name] = value
             self._update_ranks(self.workloads.keys())
         elif isinstance(value, Reservation):
             held = held_of(value)
@@ -144,7 +144,7 @@ class ClusterModel:
             self.workloads.pop(key, None)
             self._budgets.set_workload(key, None)
         elif key.kind == PriorityClass.kind:
-            self._roster.classes.pop(key.name, None)
+            self._groups.classes.pop(key.name, None)
         elif key.kind == Reservation.kind:
             self.table.reservations.drop(str(key))
         elif key.kind == Quota.kind:
@@ -179,7 +179,7 @@ class ClusterModel:
         workload, shape = self.workloads.get(workload_key(instance)), self._shape(instance)
         if workload is None or shape is None:
             return None
-        return request_of(instance, workload, shape, self._roster.identity(instance), self._roster.rank(instance))
+        return request_of(instance, workload, shape, self._groups.identity(instance), self._groups.rank(instance))
 
     def _counted(self, instance: Instance) -> Shape:
         """Return the shape that counts; without a release, the one counted before."""
@@ -192,7 +192,7 @@ class ClusterModel:
     def _count(self, instance: Instance) -> None:
         """Count an instance on its node, or hold room where it is nominated."""
         shape, stands = self._counted(instance), placement_state(instance)
-        rank, identity = self._roster.rank(instance), self._roster.identity(instance)
+        rank, identity = self._groups.rank(instance), self._groups.identity(instance)
         if stands is PlacementState.PLACED:
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
             terms = terms_of(instance, shape, rank)
@@ -204,10 +204,10 @@ class ClusterModel:
 
     def hold(self, instance: Instance, node: str, shape: Shape | None = None) -> None:
         """Hold room for a pending instance. `shape`: the form; None: the main form."""
-        shape, rank = shape or self._shape(instance), self._roster.rank(instance)
+        shape, rank = shape or self._shape(instance), self._groups.rank(instance)
         if shape is not None:
             terms = AllocationTerms(rank, instance.meta.created_at, held=True)
-            self.table.set_allocation(instance.key, node, shape, self._roster.identity(instance), terms)
+            self.table.set_allocation(instance.key, node, shape, self._groups.identity(instance), terms)
 
     def held(self, key: Key) -> str:
         """Return the node where room is held for an instance; empty: no node."""
@@ -216,7 +216,7 @@ class ClusterModel:
 
     def _update_ranks(self, workloads: Iterable[Key]) -> None:
         for key in workloads:
-            self._roster.forget_ranks(key)
+            self._groups.forget_ranks(key)
             for each in self.of(key):
                 self._count(each)
 

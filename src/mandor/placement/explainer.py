@@ -91,7 +91,7 @@ class Explainer:
 
     def __init__(
         self,
-        board: ClusterModel,
+        model: ClusterModel,
         profiles: Mapping[str, Profile],
         *,
         consult: Consult,
@@ -99,14 +99,14 @@ class Explainer:
         sees: Callable[[str], bool] = lambda namespace: True,
     ) -> None:
         """`sees` returns whether the user may see a namespace; instances in others are not named."""
-        self._board = board
+        self._model = model
         self._profiles = profiles
         self._consult = consult
         self._watch = watch
         self._sees = sees
 
     def workload(self, workload: Workload, kept: Mapping[str, DecisionSpec], *, nodes: bool) -> WorkloadExplanation:
-        instances = sorted(self._board.of(workload.key), key=lambda each: (each.spec.group, each.spec.index))
+        instances = sorted(self._model.of(workload.key), key=lambda each: (each.spec.group, each.spec.index))
         alive = [each for each in instances if placement_state(each) is not PlacementState.NEITHER]
         waiting = [each for each in alive if placement_state(each) is PlacementState.WAITING]
         placed = [each for each in alive if placement_state(each) is PlacementState.PLACED]
@@ -138,7 +138,7 @@ class Explainer:
 
     def _refused_nodes(self, workload: Workload) -> str:
         """Explain which nodes a daemon does not run on."""
-        groups, nodes = workload.spec.groups, self._board.nodes.values()
+        groups, nodes = workload.spec.groups, self._model.nodes.values()
         found = {name: DaemonNodes.of(group, nodes).refusal for name, group in groups.items()}
         return "; ".join(f"{name}: {why}" if len(groups) > 1 else why for name, why in found.items() if why)
 
@@ -152,7 +152,7 @@ class Explainer:
             )
         if kept is not None and kept.uid != instance.meta.uid:
             kept = None
-        request = self._board.request(instance)
+        request = self._model.request(instance)
         if request is None:
             return _explanation(
                 instance, kept, summary="its release or its workload was deleted, so its requirements are unknown"
@@ -177,11 +177,11 @@ class Explainer:
     ) -> Explanation:
         together = None
         if gate_reason(profile, request) is None:
-            together = decide_gang(self._board, profile, request, self._consult, self._watch)
-        with self._board.table.trial():
-            held = self._board.held(instance.key)
+            together = decide_gang(self._model, profile, request, self._consult, self._watch)
+        with self._model.table.trial():
+            held = self._model.held(instance.key)
             if held:  # its own nomination does not count against it
-                self._board.table.drop_allocation(instance.key)
+                self._model.table.drop_allocation(instance.key)
             return self._refused(instance, request, profile, kept, held, together, nodes=nodes)
 
     def _refused(
@@ -196,7 +196,7 @@ class Explainer:
         nodes: bool,
     ) -> Explanation:
         """`together`: the decision about its gang, if the gang is decided as a whole."""
-        table = self._board.table
+        table = self._model.table
         consulted = self._consult(profile, request, table.snapshot()) if profile.consults else None
         steps, verdict, eased = steps_of(profile, request, table.snapshot(), consulted, self._watch)
         # Now, because a verdict refers to the table, which is changed below.
@@ -233,18 +233,18 @@ class Explainer:
         rules: PlacementRequest,
         consulted: Mapping[str, object] | None,
     ) -> tuple[FormStep, ...]:
-        return tuple(forms_of(profile, request, rules, self._board.table.snapshot(), consulted, self._watch))
+        return tuple(forms_of(profile, request, rules, self._model.table.snapshot(), consulted, self._watch))
 
     def _remedies(self, profile: Profile, request: PlacementRequest) -> list[Remedy]:
         stopping = [
             each.key
-            for each in self._board.instances.values()
+            for each in self._model.instances.values()
             if each.spec.stop is not None and placement_state(each) is PlacementState.PLACED
         ]
         return remedies(
             profile,
             request,
-            self._board.table,
+            self._model.table,
             stopping=stopping,
             may_end=lambda key: self._sees(key.namespace),
             watch=self._watch,
@@ -255,7 +255,7 @@ class Explainer:
     def _placed(
         self, instance: Instance, request: PlacementRequest, profile: Profile, kept: DecisionSpec | None, *, nodes: bool
     ) -> Explanation:
-        table, node = self._board.table, instance.spec.node
+        table, node = self._model.table, instance.spec.node
         with table.trial():
             table.drop_allocation(instance.key)
             snapshot = table.snapshot()
@@ -296,10 +296,10 @@ class Explainer:
         then = {each.node: each.total for each in kept.best}
         if node in now and node in then and now[node] != then[node]:
             said.append(f"{node} scored {then[node]} points when it was chosen and scores {now[node]} now")
-        gone = [each for each in then if each not in self._board.nodes]
+        gone = [each for each in then if each not in self._model.nodes]
         if gone:
             said.append(f"{', '.join(gone)} {'was' if len(gone) == 1 else 'were'} removed")
-        come = [each.meta.name for each in self._board.nodes.values() if each.meta.created_at > kept.at]
+        come = [each.meta.name for each in self._model.nodes.values() if each.meta.created_at > kept.at]
         if come:
             named = ", ".join(sorted(come)[:3]) + (f" and {len(come) - 3} more" if len(come) > 3 else "")
             said.append(f"{named} {'was' if len(come) == 1 else 'were'} added")

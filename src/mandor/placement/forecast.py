@@ -106,7 +106,7 @@ class Forecast:
 
     def __init__(
         self,
-        board: ClusterModel,
+        model: ClusterModel,
         profiles: Mapping[str, Profile],
         controls: Controls,
         *,
@@ -116,7 +116,7 @@ class Forecast:
         watch: Watch | None = None,
     ) -> None:
         """`enough` is called now and then; True stops the forecast."""
-        self.board = board
+        self.model = model
         self._profiles = profiles
         self._controls = controls
         self._now = now
@@ -124,7 +124,7 @@ class Forecast:
         self._enough = enough
         self._watch = watch or Unwatched()
         self._touched: dict[Key, None] = {}
-        self._waiting: dict[Key, PendingRequest] = {each.request.key: each for each in board.waiting()}
+        self._waiting: dict[Key, PendingRequest] = {each.request.key: each for each in model.waiting()}
         self._known = frozenset(self._waiting)
         self._new: set[Key] = set()
         self._left_node: dict[Key, str] = {}
@@ -142,16 +142,16 @@ class Forecast:
         if isinstance(value, Reservation):
             self._hold(value)
             return
-        self.board.put(value)
+        self.model.put(value)
         if isinstance(value, Workload):
             self._touched[value.key] = None
         if isinstance(value, Workload | PriorityClass):
             self._update_requests()
 
     def _hold(self, value: Reservation) -> None:
-        rooms = at_once(reservable_nodes(value, self.board))
+        rooms = at_once(reservable_nodes(value, self.model))
         status = at_once(status_at(value, rooms, self._now))
-        self.board.put(value.changed(status=status))
+        self.model.put(value.changed(status=status))
         if status.phase == "Waiting":
             then = at_once(status_at(value, rooms, value.spec.begins_at))
             message = f"{status.message}; as things are now, {then.message}"
@@ -159,44 +159,44 @@ class Forecast:
         self._outcome.held[value.key] = value.changed(status=status)
 
     def delete(self, key: Key) -> None:
-        self.board.remove(key)
+        self.model.remove(key)
         if key.kind == Workload.kind:
             self._touched[key] = None
 
     def drain(self, name: str) -> None:
         """Drain a node."""
-        node = self.board.nodes[name]
-        self.board.put(node.changed(spec=msgspec.structs.replace(node.spec, drain=Drain())))
+        node = self.model.nodes[name]
+        self.model.put(node.changed(spec=msgspec.structs.replace(node.spec, drain=Drain())))
         for each in self._on(name):
             self._end(each.stopping("drained", at=self._now))
 
     def lose(self, name: str) -> None:
         """Lose a node permanently."""
-        node = self.board.nodes[name]
-        self.board.put(node.changed(status=msgspec.structs.replace(node.status, phase=NodePhase.DOWN)))
+        node = self.model.nodes[name]
+        self.model.put(node.changed(status=msgspec.structs.replace(node.status, phase=NodePhase.DOWN)))
         for each in self._on(name):
             lost = InstanceStatus(phase=Phase.LOST, reason="NodeLost", since=self._now)
-            self.board.put(each.changed(status=lost))
+            self.model.put(each.changed(status=lost))
             self._left_node[each.key] = name
             self._touched[workload_key(each)] = None
 
     def _on(self, node: str) -> list[Instance]:
-        found = (each for each in self.board.instances.values() if each.spec.node == node)
+        found = (each for each in self.model.instances.values() if each.spec.node == node)
         return [each for each in found if placement_state(each) is PlacementState.PLACED]
 
     def _update_requests(self) -> None:
         """Update the requests of pending instances: priority, profile or gates may have changed."""
         for key, waiting in self._waiting.items():
-            request = self.board.request(self.board.instances[key])
+            request = self.model.request(self.model.instances[key])
             if request is not None and request != waiting.request:
                 self._waiting[key] = PendingRequest(request, waiting.queued_at)
 
     # Effects.
 
     def run(self) -> Outcome:
-        for each in list(self.board.instances.values()):
+        for each in list(self.model.instances.values()):
             if each.spec.stop is not None and placement_state(each) is PlacementState.PLACED:
-                self.board.put(each.changed(status=InstanceStatus(phase=Phase.STOPPED, since=self._now)))
+                self.model.put(each.changed(status=InstanceStatus(phase=Phase.STOPPED, since=self._now)))
                 self._left_node[each.key] = each.spec.node
                 self._touched[workload_key(each)] = None
         while True:
@@ -210,17 +210,17 @@ class Forecast:
 
     def _reconcile(self, key: Key) -> bool:
         """Run the controller of a workload; return False if the forecast is to stop."""
-        board = self.board
-        instances = board.of(key)
+        model = self.model
+        instances = model.of(key)
         self._replans += len(instances) + 1
         if self._replans > REPLANS_MOST or self._enough():
             return False
         writes = self._controls(
-            board.workloads.get(key),
-            board.releases_of(key),
+            model.workloads.get(key),
+            model.releases_of(key),
             instances,
             now=self._now,
-            ready_nodes={name for name, node in board.nodes.items() if node.status.phase is NodePhase.READY},
+            ready_nodes={name for name, node in model.nodes.items() if node.status.phase is NodePhase.READY},
             taken=lambda name: self._taken(key, name),
             site=self._site,
         )
@@ -230,30 +230,30 @@ class Forecast:
             elif isinstance(each, Key):
                 self._remove(each)
             else:
-                board.put(each)
+                model.put(each)
         return True
 
     def _site(self, release: Release, group: str) -> DaemonNodes:
         """Return the daemon nodes of a group; cached, as nodes do not change while the forecast runs."""
         key = (release.key, group)
         if key not in self._sites:
-            self._sites[key] = DaemonNodes.of(release.spec.groups[group], self.board.nodes.values())
+            self._sites[key] = DaemonNodes.of(release.spec.groups[group], self.model.nodes.values())
         return self._sites[key]
 
     def _taken(self, workload: Key, name: str) -> bool:
-        found = self.board.instances.get(Key(Instance.kind, workload.namespace, name))
+        found = self.model.instances.get(Key(Instance.kind, workload.namespace, name))
         return found is not None and found.spec.workload != workload.name
 
     def _write(self, value: Instance) -> None:
         if value.meta.uid:
-            self._end(value) if value.spec.stop is not None else self.board.put(value)
+            self._end(value) if value.spec.stop is not None else self.model.put(value)
             return
         self._serial += 1
         made = value.stamped(version=0, uid=f"rehearsed-{self._serial}", created_at=self._now)
-        self.board.put(made)
+        self.model.put(made)
         self._new.add(made.key)
         self._outcome.ended.pop(made.key, None)
-        request = self.board.request(made)
+        request = self.model.request(made)
         if request is not None:
             self._waiting[made.key] = PendingRequest(request, self._now)
         self._touched[workload_key(made)] = None
@@ -263,17 +263,17 @@ class Forecast:
         node, reason = instance.spec.node, instance.spec.stop.reason if instance.spec.stop is not None else ""
         self._left_node[instance.key] = node
         self._outcome.ended[instance.key] = Ended(node, reason)
-        self.board.put(instance.changed(status=InstanceStatus(phase=Phase.STOPPED, since=self._now)))
+        self.model.put(instance.changed(status=InstanceStatus(phase=Phase.STOPPED, since=self._now)))
         self._touched[workload_key(instance)] = None
 
     def _remove(self, key: Key) -> None:
-        gone = self.board.instances.get(key)
+        gone = self.model.instances.get(key)
         if gone is not None:
             self._waiting.pop(key, None)
             if not gone.phase.over:
                 self._outcome.ended[key] = Ended(gone.spec.node, "")
             self._touched[workload_key(gone)] = None
-        self.board.remove(key)
+        self.model.remove(key)
 
     # Placement.
 
@@ -325,14 +325,14 @@ class Forecast:
 
     def _together(self, profile: Profile, request: PlacementRequest) -> GangOutcome | None:
         moment = Moment(self._now, request.shape.patience)
-        return decide_gang(self.board, profile, request, self._consult, self._watch, moment)
+        return decide_gang(self.model, profile, request, self._consult, self._watch, moment)
 
     def _make_room(self, decision: Decision) -> None:
         """Stop the victims of a nomination and hold their room."""
         shape = decision.request.shape if decision.request is not None else None
-        self.board.hold(self.board.instances[decision.key], decision.nominated, shape)
+        self.model.hold(self.model.instances[decision.key], decision.nominated, shape)
         for key in decision.victims:
-            victim = self.board.instances.get(key)
+            victim = self.model.instances.get(key)
             if victim is not None:
                 whom = names_shown((decision.key,), key.namespace)
                 self._end(victim.stopping(f"makes room for {whom}", at=self._now))
@@ -355,22 +355,22 @@ class Forecast:
         profile = self._profiles.get(request.profile)
         if profile is None:
             return Decision(request.key, message=f"there is no profile {request.profile}")
-        held = self.board.held(request.key)
-        known = None if held else self._fast.refusal(request, self.board.table.version)
+        held = self.model.held(request.key)
+        known = None if held else self._fast.refusal(request, self.model.table.version)
         if known is not None:
             return known
         moment = Moment(self._now, request.shape.patience)
-        decision = decided(profile, request, self.board.table.snapshot(), self._consult, self._watch, moment, held)
+        decision = decided(profile, request, self.model.table.snapshot(), self._consult, self._watch, moment, held)
         if not held:
-            self._fast.remember(profile, request, decision, self.board.table.version)
+            self._fast.remember(profile, request, decision, self.model.table.version)
         return decision
 
     def _place(self, key: Key, decision: Decision) -> None:
-        instance = self.board.instances[key]
+        instance = self.model.instances[key]
         shape = decision.request.shape if decision.request is not None else NOTHING
         bound = instance.bound(decision.node, at=self._now, variant=shape.variant)
         running = InstanceStatus(phase=Phase.RUNNING, ready=True, since=self._now, started_at=self._now)
-        self.board.put(bound.changed(status=running))
+        self.model.put(bound.changed(status=running))
         del self._waiting[key]
         self._refused.pop(key, None)
         form = shape.form_name if shape.variant else ""
@@ -383,10 +383,10 @@ class Forecast:
             left = Left(self._refused.get(key, ""), self._left_node.get(key, ""))
             (outcome.left if key in self._new or key not in self._known else outcome.still_left)[key] = left
         for key, node in self._left_node.items():
-            instance = self.board.instances.get(key)
+            instance = self.model.instances.get(key)
             if instance is not None and instance.phase is Phase.LOST:  # It is not replaced.
                 outcome.left[key] = Left(f"lost with {node} and not replaced", node)
-        for key in [key for key in outcome.placed if key not in self.board.instances]:
+        for key in [key for key in outcome.placed if key not in self.model.instances]:
             del outcome.placed[key]
         return outcome
 

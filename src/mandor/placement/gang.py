@@ -200,11 +200,11 @@ class GangTrial:
 
     def _violations(self, trial: StageTrial) -> int:
         victims = [each.placed_instance for each in trial.victims.values()]
-        return len(by_budget(self._table.lodgings, victims)[0])
+        return len(by_budget(self._table.allocation_state, victims)[0])
 
     def _choices(self, stage: Stage) -> Iterator[Stage]:
         """Yield stages with protected instances chosen so that no disruption budget is violated, up to a limit."""
-        occupancy, priority = self._table.lodgings, max(request.priority for request in self._asks)
+        occupancy, priority = self._table.allocation_state, max(request.priority for request in self._asks)
         budgeted = [
             PlacedInstance(key, allocation.shape, allocation.identity, allocation.terms)
             for key, allocation in self._table.allocations.items()

@@ -13,7 +13,7 @@ from mandor.placement.framework.snapshot import Snapshot
 
 
 class StageKind(Enum):
-    """What a stage assumes about other instances."""
+    """The assumption of a stage about other instances."""
 
     FIND = auto()
     """The cluster is as it is."""
@@ -81,7 +81,7 @@ def _relaxations(
         relaxed += (AVOIDED,)
         yield requests, relaxed
     if any(
-        _kept_apart(request, nodes)
+        _under_apart_rule(request, nodes)
         for request in {(request.shape, request.identity): request for request in requests}.values()
     ):
         requests = tuple(request.without_others_should() for request in requests)
@@ -98,7 +98,7 @@ def _soft(request: PlacementRequest) -> bool:
     return request.dropped < len(request.shape.should)
 
 
-def _kept_apart(request: PlacementRequest, nodes: Snapshot) -> bool:
+def _under_apart_rule(request: PlacementRequest, nodes: Snapshot) -> bool:
     """Return whether an `apart` rule of a placed instance or of another member concerns this one."""
     fellows = (tie for tie in request.shape.affinity_terms(request.identity) if tie.selector.matches(request.identity))
     return nodes.topology.avoided(request.identity) or any(

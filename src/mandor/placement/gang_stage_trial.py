@@ -120,7 +120,7 @@ class StageTrial:
     def _prepare(self) -> None:
         """Remove the instances that the stage assumes to be gone, and protect the spared ones."""
         self._prepared = True
-        occupancy = self._table.lodgings
+        occupancy = self._table.allocation_state
         if self.stage.kind is StageKind.WAIT:
             self._remove(going_soon(occupancy, self._context.moment))
         elif self.stage.kind is StageKind.HELD:
@@ -164,7 +164,7 @@ class StageTrial:
 
     def _place(self, request: PlacementRequest, node: str, state: CycleState, *, displaces: bool = False) -> None:
         self._refused_classes.clear()
-        for where, each in self._table.lodgings.held() if displaces else ():
+        for where, each in self._table.allocation_state.held() if displaces else ():
             if where == node and each.priority < request.priority:
                 self._scratch.do(partial(self._table.drop_allocation, each.key))
         relaxed = self.stage.relaxation.relaxed
@@ -196,7 +196,7 @@ class StageTrial:
         )
         if made is None or not self._within_limits(made):
             return False
-        placed_instances = self._table.lodgings.placed_instances(made.node)
+        placed_instances = self._table.allocation_state.placed_instances(made.node)
         victims = [each for each in placed_instances if each.key in made.victims]
         if len(victims) < len(made.victims):
             return False
@@ -205,7 +205,7 @@ class StageTrial:
                 self._scratch.do(partial(self._table.drop_allocation, each.key))
         for each in victims:
             self.victims[each.key] = Victim(made.node, each)
-            self._scratch.do(partial(self._table.lodgings.spend, each.identity))
+            self._scratch.do(partial(self._table.allocation_state.spend, each.identity))
         self._place(request, made.node, state)
         return True
 
@@ -219,16 +219,16 @@ class StageTrial:
         Members were decided one by one, so a later victim may have made an earlier one needless. Instances protected
         by a disruption budget come first, then the most important.
         """
-        occupancy = self._table.lodgings
+        occupancy = self._table.allocation_state
         victims = sorted((each.placed_instance for each in self.victims.values()), key=lambda each: each.importance)
         for each in victims:
             occupancy.spend(each.identity, -1)
         protected, others = by_budget(occupancy, victims)
         for each in (*protected, *others):
-            if self._fit_beside(self.victims[each.key]):
+            if self._fit_with(self.victims[each.key]):
                 del self.victims[each.key]
 
-    def _fit_beside(self, victim: Victim) -> bool:
+    def _fit_with(self, victim: Victim) -> bool:
         """Return whether all members fit while a victim stays; members on its node may move."""
         placed_instance, moved = victim.placed_instance, {}
         with self._table.trial() as trial:

@@ -50,9 +50,9 @@ class MoveSearch:
     """Finds moves on its own cluster model, to which found moves are applied."""
 
     def __init__(
-        self, board: ClusterModel, profiles: Mapping[str, Profile], spec: RebalanceSpec, *, now: float, watch: Watch
+        self, model: ClusterModel, profiles: Mapping[str, Profile], spec: RebalanceSpec, *, now: float, watch: Watch
     ) -> None:
-        self._board, self._profiles, self._spec, self._now, self._watch = board, profiles, spec, now, watch
+        self._model, self._profiles, self._spec, self._now, self._watch = model, profiles, spec, now, watch
         self.found: list[PlannedMove] = []
         """Found moves, the largest gain first; each is computed after those before it."""
         self.resting = 0
@@ -82,7 +82,7 @@ class MoveSearch:
     def _places(self) -> Steps[list[list[Key]]]:
         """Return the keys of movable instances, grouped by equal instances on a node."""
         placed = yield from chosen(
-            list(self._board.instances.values()),
+            list(self._model.instances.values()),
             lambda piece: [each for each in piece if placement_state(each) is PlacementState.PLACED],
             each=2,
         )
@@ -99,15 +99,15 @@ class MoveSearch:
     def _members(self) -> Steps[dict[Key, Counter[str]]]:
         """Return the result of `whole` by workload."""
         found: dict[Key, Counter[str]] = {}
-        for key in self._board.workloads:
-            found[key] = yield from whole((yield from self._board.of_in_steps(key)))
+        for key in self._model.workloads:
+            found[key] = yield from whole((yield from self._model.of_in_steps(key)))
         return found
 
     def _classify(
         self, instance: Instance, members: Mapping[Key, Counter[str]], places: dict[_Place, list[Key]]
     ) -> None:
         spec, key = instance.spec, workload_key(instance)
-        if not may_move(instance, self._board.workloads.get(key), members.get(key, {})):
+        if not may_move(instance, self._model.workloads.get(key), members.get(key, {})):
             self.staying += 1
         elif spec.pin and instance.meta.created_at + self._spec.rest > self._now:
             self.resting += 1  # moved recently
@@ -117,8 +117,8 @@ class MoveSearch:
 
     def _ask(self, key: Key) -> tuple[Profile, PlacementRequest] | None:
         """Return the request of an instance in its current form; None: it cannot be decided here."""
-        instance = self._board.instances[key]
-        request = self._board.request(instance)
+        instance = self._model.instances[key]
+        request = self._model.request(instance)
         profile = self._profiles.get(request.profile) if request is not None else None
         if request is None or profile is None or profile.consults:
             return None  # no consultation in a search
@@ -127,7 +127,7 @@ class MoveSearch:
 
     def _look(self, key: Key) -> _Move | None:
         """Return the best move of an instance; it stays on its node until the new one serves."""
-        asked, table = self._ask(key), self._board.table
+        asked, table = self._ask(key), self._model.table
         allocation = table.allocation(key)
         if asked is None or allocation is None:
             return None
@@ -137,7 +137,7 @@ class MoveSearch:
             table.drop_allocation(key)
             scores = self._scores(profile, request)
         here = scores.totals.get(allocation.node)
-        if here is None and not relaxed(self._board.instances[key]):
+        if here is None and not relaxed(self._model.instances[key]):
             return None  # its node would refuse it now, but it does not have to leave
         slots = table.snapshot().slots
         there = [node for node in scores.totals if node != allocation.node and beside[slots[node]]]
@@ -151,7 +151,7 @@ class MoveSearch:
 
     def _take(self, move: _Move) -> bool:
         """Apply a move if the two nodes gain in total; return whether it was applied."""
-        table, instance = self._board.table, self._board.instances[move.key]
+        table, instance = self._model.table, self._model.instances[move.key]
         allocation = table.allocation(move.key)
         assert allocation is not None
         source = allocation.node
@@ -182,8 +182,8 @@ class MoveSearch:
     def _neighbours(self, node: str, but: Key) -> list[tuple[Key, int]]:
         """Return one instance of each kind on a node, with the number of equal ones."""
         kinds: dict[object, list[Key]] = {}
-        for key in sorted(self._board.table.keys_on(node)):
-            instance = self._board.instances.get(key)
+        for key in sorted(self._model.table.keys_on(node)):
+            instance = self._model.instances.get(key)
             if instance is not None and key != but:
                 spec = instance.spec
                 kinds.setdefault((workload_key(instance), spec.group, spec.release, spec.variant), []).append(key)
@@ -191,7 +191,7 @@ class MoveSearch:
 
     def _value(self, key: Key) -> int:
         """Return the score of an instance's current node."""
-        asked, table = self._ask(key), self._board.table
+        asked, table = self._ask(key), self._model.table
         allocation = table.allocation(key)
         if asked is None or allocation is None:
             return 0
@@ -200,7 +200,7 @@ class MoveSearch:
             return self._scores(*asked).totals.get(allocation.node, 0)
 
     def _scores(self, profile: Profile, request: PlacementRequest) -> "_NodeScores":
-        nodes, state = self._board.table.snapshot(), CycleState()
+        nodes, state = self._model.table.snapshot(), CycleState()
         parts: list[Scored] = []
         try:
             feasible = run_filters(profile, state, request, nodes, self._watch).feasible

@@ -91,7 +91,7 @@ class Table:
         self._volumes = MutableVolumes(self._count_disk)
         self._cached = CachedColumns()
         self._levels = PriorityLevels(self._rows, self.__len__, _FIRST_CAPACITY)
-        self.lodgings = AllocationState(self, self._levels, self._topology)
+        self.allocation_state = AllocationState(self, self._levels, self._topology)
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
         self._quotas = MutableQuotas()
@@ -273,7 +273,7 @@ class Table:
             ports = self._ports.choose(node, key, shape.any_ports, shape.host_ports)
         allocation = Allocation(node, shape, identity, terms, ports)
         self._allocations[key] = allocation
-        self.lodgings.come(key, node, terms)
+        self.allocation_state.come(key, node, terms)
         there = self._by_node.get(node)
         if there is None:
             self._by_node[node] = {key}
@@ -314,8 +314,8 @@ class Table:
                 by_node[name] = {key}
             else:
                 there.add(key)
-        self.lodgings.come(keys[0], names[0], terms[0], len(keys))
-        self.lodgings.count(names, shape, identity, terms[0], 1)
+        self.allocation_state.come(keys[0], names[0], terms[0], len(keys))
+        self.allocation_state.count(names, shape, identity, terms[0], 1)
         self._count_everywhere(keys[0].namespace, shape, identity, len(keys))
         self._topology.add_all(names, identity)
         self._count_all(slots, shape, terms[0])
@@ -373,7 +373,7 @@ class Table:
         if self._undo is not None:
             self._undo.append(partial(self._put_back, key, allocation, self._turn))
         self.version += 1
-        self.lodgings.leave(key, allocation.node, allocation.terms)
+        self.allocation_state.leave(key, allocation.node, allocation.terms)
         keys = self._by_node[allocation.node]
         keys.discard(key)
         if not keys:
@@ -469,7 +469,7 @@ class Table:
             owed = len(shape.any_ports) - len(allocation.ports)
             self._ports.count(allocation.node, shape.host_ports, allocation.chosen, owed, sign)
         self._topology.add(allocation.node, shape, allocation.identity, sign)
-        self.lodgings.count((allocation.node,), shape, allocation.identity, allocation.terms, sign)
+        self.allocation_state.count((allocation.node,), shape, allocation.identity, allocation.terms, sign)
         if shape.dedicated:
             self._count_dedicated(allocation, sign)
 
@@ -541,12 +541,12 @@ class Table:
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
                 quotas=read_only(Quotas, self._quotas),
                 reservations=read_only(Reservations, self.reservations),
-                occupancy=read_only(AllocationReader, self.lodgings),
+                occupancy=read_only(AllocationReader, self.allocation_state),
                 wanted=MappingProxyType(self._wanted),
                 volumes=read_only(Volumes, self._volumes),
                 _cached=self._cached,
                 _capacity_columns=self._capacity_columns,
-                _trials=self.lodgings,
+                _trials=self.allocation_state,
             )
         return self._snapshot
 

@@ -267,7 +267,7 @@ class Scheduler:
     def _has_work(self) -> bool:
         """Return whether any change can affect the next turn."""
         queue, view = self._queue, self.view
-        return queue.ready or view.behind or self._gangs.behind or queue.hopes(view.events)
+        return queue.ready or view.behind or self._gangs.behind or queue.awaits(view.events)
 
     async def _size_all(self) -> None:
         """Read the objects that placed instances refer to and the mirrors have not shown, before the first decision."""

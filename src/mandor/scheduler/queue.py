@@ -124,7 +124,7 @@ class SchedulingQueue:
         """Return whether an attempt waits for an event."""
         return bool(self._unschedulable or self._gated)
 
-    def hopes(self, events: Set[ClusterEvent]) -> bool:
+    def awaits(self, events: Set[ClusterEvent]) -> bool:
         """Return whether an attempt may wait for one of these events."""
         return self.waiting and not self._registered.isdisjoint(events)
 
@@ -340,7 +340,7 @@ class SchedulingQueue:
 
         `details`: the single changes; without them plugins are not asked for hints.
         """
-        if not self.hopes(events):
+        if not self.awaits(events):
             return
         self._now = now
         hints = 1 + len(details)

@@ -72,7 +72,7 @@ class ReplicaBatch:
             and request.member is None
             and request.shape.takes_room_alone(request.identity)
             and self._log.full
-            and table.lodgings.lowest_held() is None
+            and table.allocation_state.lowest_held() is None
             and FAST.foresees(profile, request, table.snapshot())
         )
 

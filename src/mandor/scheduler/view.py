@@ -79,8 +79,8 @@ class View:
         self._instances = instances
         self._workloads = workloads
         self._shapes: dict[Key, Mapping[str, Shape]] = {}
-        self._roster = GroupAttributes(workloads.get)
-        self._budgets = Budgets(self.table.lodgings)
+        self._groups = GroupAttributes(workloads.get)
+        self._budgets = Budgets(self.table.allocation_state)
         self._class_requests: dict[tuple[str, str, str, str], PlacementRequest] = {}
         """Requests shared by the instances of a group, by namespace, workload, release and group; cleared by every
         change of another kind than Instance."""
@@ -183,8 +183,8 @@ class View:
     def _apply_workload(self, change: Change) -> None:
         before, after = change.before, change.after
         workload = after if isinstance(after, Workload) else None
-        self._due.extend(self._relabel(*each) for each in self._roster.relabel(change.key, workload))
-        self._roster.forget_ranks(change.key)
+        self._due.extend(self._relabel(*each) for each in self._groups.relabel(change.key, workload))
+        self._groups.forget_ranks(change.key)
         budgets = self._budgets.set_workload(change.key, workload)
         if budgets:
             self._due.append(self._budgets.count(budgets, self._all, self._instances.get))
@@ -197,7 +197,7 @@ class View:
             self._due.append(self._update_ranks({change.key}))
 
     def _apply_class(self, changed: PriorityClass, *, gone: bool) -> None:
-        classes = self._roster.classes
+        classes = self._groups.classes
         workloads = [each for each in self._workloads.items() if isinstance(each, Workload)]
         before = {each.key: class_of(each.spec.priority, classes) for each in workloads}
         if gone:
@@ -206,7 +206,7 @@ class View:
             classes[changed.meta.name] = changed
         moved = {each.key for each in workloads if class_of(each.spec.priority, classes) != before[each.key]}
         for key in moved:
-            self._roster.forget_ranks(key)
+            self._groups.forget_ranks(key)
         if moved:
             self._due.append(self._update_ranks(moved))
 
@@ -245,7 +245,7 @@ class View:
     def _update_rank(self, key: Key, instance: Instance) -> None:
         allocation = self.table.allocation(key)
         if allocation is not None:
-            terms = replace(allocation.terms, rank=self._roster.rank(instance))
+            terms = replace(allocation.terms, rank=self._groups.rank(instance))
             self.table.set_allocation(key, allocation.node, allocation.shape, allocation.identity, terms)
         if self.queue.state(key):
             self.queue.remove(key)
@@ -262,7 +262,7 @@ class View:
         allocation = self.table.allocation(instance.key)
         if allocation is not None and self._workloads.get(workload_key(instance)) is None:
             return allocation.identity
-        return self._roster.identity(instance)
+        return self._groups.identity(instance)
 
     def _resume_waiting(self, arrived: Key) -> None:
         waiting = self._waiting_for.pop(arrived, None)
@@ -333,7 +333,7 @@ class View:
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
             new = self.table.allocation(key) is None or bool(self.nominated(key))
-            terms = terms_of(instance, shape, self._roster.rank(instance))
+            terms = terms_of(instance, shape, self._groups.rank(instance))
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
             self.table.set_allocation(key, instance.spec.node, shape, self._identity(instance), terms, ports)
             if new:
@@ -386,7 +386,7 @@ class View:
             return None
         if not instance.spec.home and not self._is_ours(instance, shape):
             return None
-        made = request_of(instance, workload, shape, self._identity(instance), self._roster.rank(instance))
+        made = request_of(instance, workload, shape, self._identity(instance), self._groups.rank(instance))
         return replace(made, gates=workload.spec.gates)  # gates of a single instance are added later
 
     def _is_ours(self, instance: Instance, shape: Shape) -> bool:
@@ -427,12 +427,12 @@ class View:
         instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != attempt.uid or chosen is None:
             return False
-        terms, form = AllocationTerms(self._roster.rank(instance), instance.meta.created_at), shape or request.shape
+        terms, form = AllocationTerms(self._groups.rank(instance), instance.meta.created_at), shape or request.shape
         self.table.set_allocation(key, node, form, request.identity, terms)
         ports = self._chosen(key) if form.any_ports else None
         attempt.assign(instance, node, chosen.meta.version, relaxed, context, shape, ports)
         self._assigned[key] = attempt
-        if self.queue.hopes(_ONE_PLACED):  # Later decisions see it in the table.
+        if self.queue.awaits(_ONE_PLACED):  # Later decisions see it in the table.
             self._add_event(ClusterEvent.PLACED, chosen, key)
         return True
 
@@ -452,7 +452,7 @@ class View:
         """Assign replicas that take nothing but resources and are `unassigned`; the same as `assign` for each."""
         if not slots:
             return
-        request, rank = attempts[0].request, self._roster.rank(instances[0])
+        request, rank = attempts[0].request, self._groups.rank(instances[0])
         terms = [AllocationTerms(rank, each.meta.created_at) for each in instances]
         self.table.set_allocations(
             slots, [each.request.key for each in attempts], request.shape, request.identity, terms
@@ -462,7 +462,7 @@ class View:
             node, key = nodes[slot], attempt.request.key
             attempt.assign(instance, node.meta.name, node.meta.version)
             assigned[key] = attempt
-            if self.queue.hopes(_ONE_PLACED):
+            if self.queue.awaits(_ONE_PLACED):
                 self._add_event(ClusterEvent.PLACED, node, key)
 
     def _chosen(self, key: Key) -> dict[str, int]:
@@ -491,10 +491,12 @@ class View:
 
     def displaced(self, node: str, priority: int) -> list[Key]:
         """Return the pending instances of lower priority for which room is held on a node."""
-        lowest = self.table.lodgings.lowest_held()
+        lowest = self.table.allocation_state.lowest_held()
         if lowest is None or lowest >= priority:
             return []
-        return [each.key for where, each in self.table.lodgings.held() if where == node and each.priority < priority]
+        return [
+            each.key for where, each in self.table.allocation_state.held() if where == node and each.priority < priority
+        ]
 
     def evict(self, instances: Iterable[Instance], now: float) -> None:
         """Count instances as stopping, before their agents report it."""

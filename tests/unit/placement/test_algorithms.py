@@ -272,7 +272,7 @@ def test_fragmentation_keeps_cpus_beside_free_gpus() -> None:
 
 
 @pytest.mark.req("S2-13")
-def test_a_quota_is_kept_per_namespace_and_told() -> None:
+def test_a_quota_limits_its_namespace_and_is_named_in_the_refusal() -> None:
     limits = QuotaArgs(namespaces={"team-a": {"cpu": "2", "instances": 5}, "*": {"instances": 1}})
     cluster = Cluster(four(), Quota(limits))
     assert [bool(cluster.decide(namespace="team-a", cpu="1").node) for _ in range(3)] == [True, True, False]

@@ -53,7 +53,7 @@ def task(name: str, cpu: int = 4, memory_mib: int = 8192, **more: object) -> VmR
 
 
 def place(board: ClusterModel, wanted: VmRequest, profile: Profile = PROFILE) -> str:
-    """Where it goes; it is counted there. Empty: nowhere."""
+    """Place a claim and count it; return the node, or an empty string."""
     claim = wanted.claim
     request = board.request(claim)
     assert request is not None
@@ -72,7 +72,7 @@ def test_a_claim_stays_in_its_pool() -> None:
 
 
 @pytest.mark.req("S4-10")
-def test_what_others_use_and_what_is_claimed_is_not_free() -> None:
+def test_reported_usage_and_claims_reduce_free_resources() -> None:
     board = ClusterModel([machine("a", cpu=16, memory=64, used=(8, 8, 2))])
     assert [place(board, task(f"t{index}")) for index in range(3)] == ["a", "a", ""]
     board.put(machine("a", cpu=16, memory=64, used=(4, 8, 1)))

@@ -13,7 +13,7 @@ from mandor.placement.conversion import shapes_of
 from tests.scenarios.make import make_instance, make_node, make_stored_release, make_workload
 
 
-def test_whose_release_is_gone_asks_for_nothing_and_counts_for_what_it_did() -> None:
+def test_an_instance_without_its_release_keeps_its_allocation_and_has_no_request() -> None:
     workload = make_workload("web", cpu="1")
     release = make_stored_release(workload)
     placed, waits = make_instance(0), make_instance(1, Phase.PENDING)

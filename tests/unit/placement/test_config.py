@@ -144,7 +144,7 @@ profiles:
 
 
 @pytest.mark.req("S1-28", "S1-30", "S1-31", "S0-3")
-def test_a_file_of_kubernetes_loads_as_it_is() -> None:
+def test_a_kubernetes_configuration_loads_unchanged() -> None:
     config = read(KUBERNETES)
     assert config.ignored == ("clientConnection", "leaderElection", "parallelism", "percentageOfNodesToScore")
     assert config.pause == Delay(first_seconds=2, most_seconds=20)
@@ -359,12 +359,12 @@ def test_an_error_names_its_line(text: str, line: int, message: str, hint: str |
         assert any(hint in (given or "") for _, _, given in found), found
 
 
-def test_all_mistakes_are_told_at_once_in_their_order() -> None:
+def test_all_errors_are_reported_together_in_line_order() -> None:
     text = SCORE.format("Odd", -1) + "- schedulerName: b\n  plugins: {filter: {enabled: [{name: Odder}]}}\n"
     assert [line for line, _, _ in mistakes(text)] == [5, 6, 8]
 
 
-def test_a_profile_says_which_of_several_equals_is_taken() -> None:
+def test_a_profile_selects_how_ties_are_broken() -> None:
     table = Table()
     for name in ("c", "b", "a"):
         table.set_node(make_node(name))

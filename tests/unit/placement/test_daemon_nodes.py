@@ -94,7 +94,7 @@ CASES: list[tuple[str, dict[str, Any], Node, Eligibility, str]] = [
 @pytest.mark.parametrize(
     ("fields", "node", "fit", "why"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_a_node_is_home_by_what_it_is(fields: dict[str, Any], node: Node, fit: Eligibility, why: str) -> None:
+def test_eligibility_depends_on_node_attributes(fields: dict[str, Any], node: Node, fit: Eligibility, why: str) -> None:
     template = make_template(**fields)
     assert assess_node(template, Shape.of(template), node) == (fit, why)
 

@@ -57,7 +57,7 @@ def test_all_fit_and_the_table_is_untouched() -> None:
     assert room.version == version
 
 
-def test_too_few_fit_and_the_first_that_did_not_says_why() -> None:
+def test_a_gang_with_too_few_fitting_members_reports_the_first_refusal() -> None:
     room = table(make_node("a", cpu=2), make_node("b", cpu=1))
     found = decide(GangTrial(default_profile(), requests(5), room, least=4))
     assert found.placed == ()
@@ -110,7 +110,7 @@ def test_members_that_would_rather_be_apart_share_a_node_when_they_must() -> Non
     assert not decide(GangTrial(default_profile(), requests(3, placement=hard), room, least=3)).placed
 
 
-def test_what_changes_between_two_steps_is_seen() -> None:
+def test_changes_between_two_steps_are_taken_into_account() -> None:
     room = table(make_node("a", cpu=2), make_node("b", cpu=2))
     trial = GangTrial(default_profile(), requests(4), room, least=4)
     assert trial.step(2) is None
@@ -152,7 +152,7 @@ def test_a_plugin_that_fails_for_one_member_fails_the_gang_and_leaves_no_trace()
     assert not room.allocations
 
 
-def test_the_least_of_a_gang_is_all_of_it_unless_it_says_less() -> None:
+def test_a_gang_needs_all_members_unless_it_specifies_fewer() -> None:
     def least(**fields: Any) -> int:
         made = membership(make_instance(workload="web"), make_workload("web", **fields))
         return made.least if made is not None else 0

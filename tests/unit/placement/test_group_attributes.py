@@ -19,7 +19,7 @@ def labelled(**labels: str) -> Workload:
     return WEB.changed(meta=Meta(name="web", namespace="default", labels=labels))
 
 
-def test_a_rank_is_kept_until_it_is_forgotten() -> None:
+def test_a_rank_is_cached_until_it_is_dropped() -> None:
     known: dict[Key, Workload] = {}
     roster = GroupAttributes(known.get)
     assert roster.rank(INSTANCE) == ORDINARY, "nobody knows its workload"
@@ -29,7 +29,7 @@ def test_a_rank_is_kept_until_it_is_forgotten() -> None:
     assert roster.rank(INSTANCE).priority == 7
 
 
-def test_only_groups_that_were_asked_for_and_are_somebody_else_now_are_told_of() -> None:
+def test_relabel_returns_only_cached_groups_whose_identity_changed() -> None:
     known = {WEB.key: labelled(app="a")}
     roster = GroupAttributes(known.get)
     assert roster.relabel(WEB.key, labelled(app="a")) == [], "nobody has asked who they are"
@@ -40,7 +40,7 @@ def test_only_groups_that_were_asked_for_and_are_somebody_else_now_are_told_of()
     assert roster.identity(INSTANCE) == new, "without looking for its workload again"
 
 
-def test_who_has_no_workload_any_more_has_no_labels() -> None:
+def test_an_instance_without_its_workload_has_no_labels() -> None:
     known = {WEB.key: labelled(app="a")}
     roster = GroupAttributes(known.get)
     assert roster.identity(INSTANCE).labels

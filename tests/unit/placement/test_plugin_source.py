@@ -95,6 +95,6 @@ def test_two_files_with_one_name_are_refused(tmp_path: Path) -> None:
         find_plugins(tmp_path, points=[])
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_plugin_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="cannot read the plugin folder"):
         find_plugins(tmp_path / "nowhere", points=[])

@@ -38,13 +38,13 @@ def request(index: int, shape: Shape) -> PlacementRequest:
 
 
 def wide_plugins(shape: Shape, table: Table) -> list[str]:
-    """Who is asked about all nodes each time."""
+    """A plugin that is called for all nodes each time."""
     wide = plan(QUICK, CycleState(), request(0, shape), table.snapshot(), Unwatched()).wide
     return [] if wide is None else [each.name for each in (*wide.filters, *(plugin for plugin, _ in wide.scores))]
 
 
 @pytest.mark.parametrize("block", [1, 5, 20, 45])
-def test_classes_that_take_turns_in_blocks_see_what_the_others_took(block: int) -> None:
+def test_alternating_classes_see_each_others_allocations(block: int) -> None:
     """So that few, many and too many nodes have changed between two decisions of a class."""
     table = make_table(60)
     shapes = [Shape.of(make_template(cpu="600m")), Shape.of(make_template(cpu="300m", memory="1Gi"))]
@@ -70,15 +70,13 @@ def test_classes_that_take_turns_in_blocks_see_what_the_others_took(block: int) 
         ({"dedicated": True}, ["PoolFit"]),
     ],
 )
-def test_only_those_who_look_further_than_one_node_are_asked_about_all(
-    placement: dict[str, Any], wide: list[str]
-) -> None:
+def test_only_cluster_wide_plugins_are_called_for_all_nodes(placement: dict[str, Any], wide: list[str]) -> None:
     assert wide_plugins(Shape.of(make_template(placement=placement)), make_table(4)) == wide
 
 
 @pytest.mark.parametrize("changes", [0, 3, 30, 300])
 def test_a_node_that_has_everything_but_room_is_not_taken(changes: int) -> None:
-    """What speaks for it by what it is does not make up for what it lacks."""
+    """High attribute scores do not make a full node fit."""
     table, images = make_table(3), {"web:1": 900 * 1024**2}
     full = make_node("full", cpu=1, engines={"docker": Capabilities(images=True)})
     table.set_node(full.changed(status=structs.replace(full.status, images=images)))
@@ -92,7 +90,7 @@ def test_a_node_that_has_everything_but_room_is_not_taken(changes: int) -> None:
         assert not decide(profile, request(1, shape), table.snapshot()).node
 
 
-def test_somebody_who_is_placed_and_speaks_of_a_class_is_heard_at_once() -> None:
+def test_a_placed_instance_with_a_rule_about_a_class_counts_immediately() -> None:
     table, shape = make_table(4), Shape.of(make_template())
     assert decide(QUICK, request(0, shape), table.snapshot()).node
     assert not wide_plugins(shape, table)

@@ -76,7 +76,7 @@ def test_copies_that_must_be_apart_take_one_node_each_and_then_wait() -> None:
 
 
 @pytest.mark.req("S3-31")
-def test_who_comes_later_keeps_away_from_those_that_must_be_apart_from_it() -> None:
+def test_a_later_instance_respects_the_apart_rule_of_a_placed_one() -> None:
     board = Board(*zones(a=2))
     board.put("a0", "quiet", {"apart": [{"workload": "noisy"}]})
     assert {board.decide("noisy").node for _ in range(3)} == {"a1"}
@@ -193,7 +193,7 @@ def test_only_what_stands_in_the_way_and_what_was_declared_after_it_is_given_up(
 
 
 @pytest.mark.req("S3-29", "S3-32")
-def test_a_pool_can_be_a_wish() -> None:
+def test_a_pool_can_be_a_preference() -> None:
     board = Board(make_node("n1", pool="web", cpu=1), make_node("n2", pool="db", cpu=8))
     wish = {"pool": {"name": "web", "strength": "should"}}
     assert board.decide("web", wish, cpu="1").node == "n1"
@@ -224,7 +224,7 @@ def test_a_dedicated_group_waits_for_a_node_without_others() -> None:
     assert board.decide("db", {"dedicated": True}).node == "a0"
 
 
-def test_labels_that_change_change_who_matches() -> None:
+def test_changed_labels_change_the_matching_instances() -> None:
     board = Board(*zones(a=2))
     board.put("a0", "shop", labels={"app": "shop"})
     rule = {"apart": [{"match": {"app": "shop"}}]}
@@ -312,7 +312,7 @@ def test_affinity_scores_run_from_the_worst_0_to_the_best_100() -> None:
     assert plugin.normalize(STATE, request, raw).tolist() == [100, 50, 0]
 
 
-def test_what_placed_instances_prefer_counts_for_who_comes() -> None:
+def test_preferences_of_placed_instances_count_for_new_ones() -> None:
     board = Board(*zones(a=1, b=1, c=1))
     board.put("a0", "cache", {"near": [{"workload": "web", "strength": "prefer", "weight": 7}]})
     board.put("b0", "cache", {"near": [{"workload": "web", "strength": "must", "over": "zone"}]})

@@ -68,7 +68,7 @@ def test_a_volume_that_was_only_meant_for_a_node_is_preferred_there_and_no_more(
     assert placed(table, make_ask()).node in {"n1", "n2"}
 
 
-def test_disk_is_counted_once_for_all_who_share_and_given_back_by_the_last() -> None:
+def test_disk_of_a_shared_volume_is_counted_once_and_freed_with_the_last_user() -> None:
     table = make_table("n1")
     before = free_disk(table, "n1")
     requests = [make_ask(f"web-{index}", volumes={"data": {"size": "10Gi"}}) for index in range(3)]
@@ -80,7 +80,7 @@ def test_disk_is_counted_once_for_all_who_share_and_given_back_by_the_last() -> 
     assert free_disk(table, "n1") == before
 
 
-def test_a_volume_with_data_takes_its_disk_though_nobody_uses_it() -> None:
+def test_an_unused_volume_with_data_takes_its_disk() -> None:
     table = make_table("n1")
     before = free_disk(table, "n1")
     table.set_volume(key("data-web-0"), known(node="n1", made=True))
@@ -163,7 +163,7 @@ def test_engines_that_cannot_mount_are_not_chosen() -> None:
 
 
 @pytest.mark.req("S1-23")
-def test_who_has_no_volumes_is_bound_with_all_the_others() -> None:
+def test_an_instance_without_volumes_is_bound_in_a_shared_commit() -> None:
     profile = default_profile()
     plugin = profile.plugin("VolumeBinding")
     assert isinstance(plugin, VolumeBinding)

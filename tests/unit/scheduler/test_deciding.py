@@ -1,4 +1,4 @@
-"""A decision that takes several steps, with others at work between them."""
+"""A decision that takes several turns, with changes between them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Scene:
-    """Full nodes, and one that is worth more than those identity are there."""
+    """Full nodes, and a pending instance of higher priority."""
 
     def __init__(self) -> None:
         self.table = Table("seed")
@@ -75,7 +75,7 @@ class Scene:
         return decide(PROFILE, self.request, self.table.snapshot())
 
     async def finish(self, running: DecisionInProgress, meanwhile: Callable[[int], None]) -> Decision | None:
-        """`meanwhile`: what others do between two steps, which it gets the number of."""
+        """`meanwhile` is called with its number between two steps."""
         task = asyncio.create_task(self.deciding.finish(running))
         number = 0
         while not task.done():
@@ -91,7 +91,7 @@ def scene() -> Scene:
     return Scene()
 
 
-async def test_others_have_their_turn_and_see_nothing_of_what_is_tried_out(scene: Scene) -> None:
+async def test_other_tasks_run_between_steps_and_see_an_unchanged_table(scene: Scene) -> None:
     expected, free = scene.expected(), {node.meta.name: scene.table.free(node.meta.name) for node in scene.table.nodes}
     attempt, running = scene.begin()
 
@@ -105,7 +105,7 @@ async def test_others_have_their_turn_and_see_nothing_of_what_is_tried_out(scene
     assert scene.queue.state(attempt.request.key) is None
 
 
-async def test_when_the_table_has_changed_it_begins_anew(scene: Scene) -> None:
+async def test_a_decision_starts_again_after_the_table_has_changed(scene: Scene) -> None:
     _, running = scene.begin()
 
     def change(number: int) -> None:
@@ -117,7 +117,7 @@ async def test_when_the_table_has_changed_it_begins_anew(scene: Scene) -> None:
     assert found.node == "new"
 
 
-async def test_when_it_changes_all_the_time_it_is_decided_in_one_go_in_the_end(scene: Scene) -> None:
+async def test_a_decision_runs_in_one_turn_after_several_changes_of_the_table(scene: Scene) -> None:
     _, running = scene.begin()
     changes = 0
 
@@ -145,7 +145,7 @@ async def test_one_that_goes_meanwhile_is_not_decided_on(scene: Scene) -> None:
     assert len(scene.queue) == 0
 
 
-async def test_one_that_is_not_what_it_was_is_queued_again(scene: Scene) -> None:
+async def test_an_instance_whose_request_changed_is_queued_again(scene: Scene) -> None:
     attempt, running = scene.begin()
     other = structs.replace(attempt.request, priority=20)
 

@@ -23,7 +23,7 @@ def clock() -> ManualClock:
 
 
 @pytest.mark.req("S1-18", "S1-22")
-async def test_it_goes_on_when_the_last_has_approved(clock: ManualClock) -> None:
+async def test_the_wait_ends_with_the_last_approval(clock: ManualClock) -> None:
     room = PermitWaits(clock)
     leaving = asyncio.ensure_future(room.leave(room.enter(ASK, "n1", [("A", 10), ("B", 20)])))
     await settle()
@@ -57,7 +57,7 @@ async def test_anybody_may_reject(clock: ManualClock) -> None:
     assert await room.leave(seat) == Denied("Somebody else", "no more")
 
 
-async def test_one_that_takes_the_name_of_another_keeps_its_own_seat(clock: ManualClock) -> None:
+async def test_an_instance_with_the_name_of_another_keeps_its_own_slot(clock: ManualClock) -> None:
     room = PermitWaits(clock)
     old = room.enter(ASK, "n1", [("A", 10)])
     room.reject(ASK.key, "A", "gone")

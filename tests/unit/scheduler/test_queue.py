@@ -47,7 +47,7 @@ def drain(queue: SchedulingQueue) -> list[str]:
     return names
 
 
-def test_higher_priority_goes_first_then_the_older_then_who_came_first() -> None:
+def test_the_queue_orders_by_priority_then_age_then_arrival() -> None:
     queue = make_queue()
     add(queue, "young", at=20)
     add(queue, "old", at=10)
@@ -57,7 +57,7 @@ def test_higher_priority_goes_first_then_the_older_then_who_came_first() -> None
     assert drain(queue) == ["high", "old", "young", "same", "low"]
 
 
-def test_who_was_taken_out_for_nothing_is_next_again() -> None:
+def test_attempts_that_were_not_decided_are_next_again() -> None:
     queue = make_queue("a", "b", "c", "d")
     add(queue, "old", at=-1)
     assert pop(queue).request.key.name == "old"
@@ -85,7 +85,7 @@ def test_another_one_of_the_same_name_starts_anew() -> None:
     assert pop(queue).failures == 0
 
 
-def test_what_is_removed_is_never_given_out() -> None:
+def test_a_removed_attempt_is_never_popped() -> None:
     queue = make_queue("a", "b", "c")
     queue.remove(key("b"))
     queue.remove(key("nobody"))
@@ -109,7 +109,7 @@ def test_a_failure_pauses_for_a_second_and_then_twice_as_long_up_to_ten() -> Non
 
 @pytest.mark.req("S1-39", "S1-33")
 @pytest.mark.req("S1-39")
-def test_another_pause_holds_for_those_who_pause_already() -> None:
+def test_a_changed_back_off_applies_to_current_pauses() -> None:
     queue = make_queue("a", "b")
     queue.back_off(pop(queue), now=0)
     queue.use(PrioritySort(), now=0, pause=Delay(first_seconds=5, most_seconds=60))
@@ -120,7 +120,7 @@ def test_another_pause_holds_for_those_who_pause_already() -> None:
     assert drain(queue) == ["a", "b"]
 
 
-def test_who_does_not_fit_waits_for_what_can_change_that() -> None:
+def test_an_unschedulable_attempt_waits_for_its_events() -> None:
     queue = make_queue("room", "node")
     queue.put_back(pop(queue), now=0, retry_on=ROOM)
     queue.put_back(pop(queue), now=0, retry_on=NODE_EVENTS)
@@ -249,7 +249,7 @@ def test_other_plugins_let_everybody_in_again() -> None:
     assert sorted(drain(queue)) == ["a", "b"]
 
 
-def test_of_very_many_some_are_woken_at_a_time_and_who_is_gone_meanwhile_stays_gone() -> None:
+def test_attempts_are_woken_in_steps_and_removed_ones_are_skipped() -> None:
     names = [f"w{number}" for number in range(5 * WOKEN)]
     queue = make_queue(*names)
     for _ in names:
@@ -263,7 +263,7 @@ def test_of_very_many_some_are_woken_at_a_time_and_who_is_gone_meanwhile_stays_g
     assert queue.lengths()[AttemptState.ACTIVE] == len(queue) == len(names) - 1
 
 
-def test_of_very_many_whose_pause_is_over_some_are_let_in_and_the_next_time_is_now() -> None:
+def test_flush_activates_a_limited_number_and_the_rest_is_due_now() -> None:
     queue = make_queue(*(f"w{number}" for number in range(FLUSHED_MOST + 1)))
     for _ in range(FLUSHED_MOST + 1):
         queue.back_off(pop(queue), now=0)
@@ -276,18 +276,18 @@ def test_of_very_many_whose_pause_is_over_some_are_let_in_and_the_next_time_is_n
     assert queue.lengths()[AttemptState.BACKING_OFF] == 0
 
 
-def test_whoever_waits_hopes_for_what_can_change_its_refusal_and_for_nothing_once_it_is_gone() -> None:
+def test_the_queue_awaits_the_events_of_waiting_attempts_only() -> None:
     queue = make_queue("a", "b")
-    assert not queue.hopes(frozenset(ClusterEvent))
+    assert not queue.awaits(frozenset(ClusterEvent))
     for retry_on in (ROOM, frozenset({ClusterEvent.VOLUME})):
         queue.put_back(pop(queue), now=0.0, retry_on=retry_on)
-    assert queue.hopes({ClusterEvent.ROOM_FREED, ClusterEvent.PLACED})
-    assert queue.hopes({ClusterEvent.VOLUME})
-    assert not queue.hopes({ClusterEvent.PLACED})
+    assert queue.awaits({ClusterEvent.ROOM_FREED, ClusterEvent.PLACED})
+    assert queue.awaits({ClusterEvent.VOLUME})
+    assert not queue.awaits({ClusterEvent.PLACED})
     for name in ("a", "b"):
         queue.remove(key(name))
-    assert not queue.hopes({ClusterEvent.VOLUME})
+    assert not queue.awaits({ClusterEvent.VOLUME})
     add(queue, "c")
     queue.put_back(pop(queue), now=0.0, retry_on=ROOM)
-    assert queue.hopes(ROOM)
-    assert not queue.hopes({ClusterEvent.VOLUME})
+    assert queue.awaits(ROOM)
+    assert not queue.awaits({ClusterEvent.VOLUME})

@@ -1,4 +1,4 @@
-"""What plugins have to say in the queue: gates, hints, order; and what it costs when they are wrong."""
+"""Plugins of the queue: gates, hints and order, and the effect of their errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Desk:
 
 
 @pytest.mark.req("S1-32")
-def test_the_first_gate_that_is_closed_keeps_it_out() -> None:
+def test_the_first_closed_gate_keeps_an_attempt_out() -> None:
     first, second = Gate("First"), Gate("Second")
     desk = Desk(first, second)
     first.answer = None
@@ -147,7 +147,7 @@ def test_a_sort_that_raises_costs_only_the_instance_it_raises_for() -> None:
 
 
 @pytest.mark.parametrize("odd", ["text", (1, 2), None])
-def test_keys_that_do_not_compare_lose_nobody(odd: Any) -> None:
+def test_sort_keys_that_do_not_compare_lose_no_attempt(odd: Any) -> None:
     sort = Sorts({"a": 3, "b": 2, "c": odd, "d": 1})
     desk = Desk(sort=sort)
     for name in "abcd":
@@ -162,7 +162,7 @@ def test_keys_that_do_not_compare_lose_nobody(odd: Any) -> None:
 
 
 @pytest.mark.req("S1-31", "S1-40")
-def test_another_sort_orders_who_is_there_already() -> None:
+def test_a_new_sort_plugin_orders_queued_attempts_again() -> None:
     desk = Desk()
     for name in "abc":
         desk.add(name)
@@ -219,16 +219,16 @@ def test_a_hint_decides_whether_something_is_worth_a_try(
     assert (desk.place("a") is AttemptState.ACTIVE) is woken
 
 
-def test_whoever_is_kept_out_hopes_for_what_its_gate_waits_for() -> None:
+def test_a_gated_attempt_awaits_the_events_of_its_gate() -> None:
     desk = Desk(Gate())
     desk.add("a")
     assert desk.place("a") is AttemptState.GATED
-    assert desk.queue.hopes({ClusterEvent.NODE_ADDED})
-    assert not desk.queue.hopes({ClusterEvent.ROOM_FREED})
+    assert desk.queue.awaits({ClusterEvent.NODE_ADDED})
+    assert not desk.queue.awaits({ClusterEvent.ROOM_FREED})
 
 
 class Bars(IncrementalFilter):
-    """Lets nobody on a node that is cordoned, or whose name says so."""
+    """Refuses cordoned nodes, and nodes by name."""
 
     name = "Bars"
 
@@ -272,7 +272,7 @@ def freed(name: str, *, cordoned: bool = False) -> ClusterChange:
         (False, [freed("n1", cordoned=True)], True),
     ],
 )
-def test_what_happens_on_a_node_that_is_out_of_the_question_wakes_nobody_whom_nodes_refused(
+def test_events_on_a_node_that_is_ruled_out_wake_no_attempt_refused_by_nodes(
     by_node: bool, details: list[ClusterChange], woken: bool
 ) -> None:
     desk = Desk(outright=[Bars(), Bars("barred")])
@@ -285,7 +285,7 @@ def test_what_happens_on_a_node_that_is_out_of_the_question_wakes_nobody_whom_no
     assert (desk.place("a") is AttemptState.ACTIVE) is woken
 
 
-def test_when_too_much_happens_to_tell_nobody_is_asked_for_hints() -> None:
+def test_without_details_plugins_are_not_asked_for_hints() -> None:
     desk = Desk()
     desk.add("a")
     attempt = desk.queue.pop()

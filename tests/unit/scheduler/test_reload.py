@@ -125,13 +125,13 @@ def test_at_the_start_a_mistake_is_raised(tmp_path: Path) -> None:
     assert list(Configured(ConfigSource()).profiles(DETACHED)) == ["default", "baremetal"]
 
 
-def test_what_is_ignored_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_keys_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "c.yaml").write_text("percentageOfNodesToScore: 30\n")
     Configured(ConfigSource(tmp_path / "c.yaml")).profiles(DETACHED)
     assert "the unsupported key percentageOfNodesToScore, which is ignored" in caplog.text
 
 
-async def test_it_looks_every_few_seconds(desk: Desk) -> None:
+async def test_files_are_checked_every_few_seconds(desk: Desk) -> None:
     import asyncio
 
     clock = ManualClock()

@@ -1,4 +1,4 @@
-"""What the scheduler knows, as changes come in, in whatever order of kinds."""
+"""The scheduler's view: table and queue after changes, in any order of kinds."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_an_assignment_of_a_replaced_instance_is_void(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED])
-async def test_room_is_free_when_it_is_over_and_not_before(desk: Desk, phase: Phase) -> None:
+async def test_resources_are_freed_when_an_instance_is_over_and_not_before(desk: Desk, phase: Phase) -> None:
     await ready(desk)
     await desk.put((await desk.instance()).bound("n1", at=0.0))
     version = desk.view.table.version
@@ -161,7 +161,7 @@ async def test_room_is_free_when_it_is_over_and_not_before(desk: Desk, phase: Ph
     assert desk.view.events == {ClusterEvent.ROOM_FREED}
 
 
-async def test_one_told_to_stop_or_deleted_leaves_the_queue(desk: Desk) -> None:
+async def test_a_stopped_or_deleted_instance_leaves_the_queue(desk: Desk) -> None:
     await ready(desk)
     await desk.put((await desk.instance()).stopping("scaled down"))
     assert desk.place() is None
@@ -173,7 +173,7 @@ async def test_one_told_to_stop_or_deleted_leaves_the_queue(desk: Desk) -> None:
     assert desk.place() is None
 
 
-async def test_only_what_placement_looks_at_makes_a_retry_worthwhile(desk: Desk) -> None:
+async def test_only_fields_that_placement_reads_cause_a_retry(desk: Desk) -> None:
     desk.view.events.clear()
     node = await desk.store.get(Key(Node.kind, "", "n1"))
     assert isinstance(node, Node)
@@ -195,7 +195,7 @@ async def test_a_release_that_goes_takes_no_room_with_it(desk: Desk) -> None:
     assert desk.free_cpu() == 3000
 
 
-async def test_a_busier_node_is_news_only_for_those_who_care_for_load(desk: Desk) -> None:
+async def test_changed_usage_of_a_node_is_only_a_load_event(desk: Desk) -> None:
     desk.view.take_events()
     attributes = desk.view.table.snapshot()._cached.attributes
     stored = await desk.store.get(Key(Node.kind, "", "n1"))
@@ -206,7 +206,7 @@ async def test_a_busier_node_is_news_only_for_those_who_care_for_load(desk: Desk
     assert desk.view.table.snapshot().usage[0, 0] == 500
 
 
-async def test_those_that_come_after_a_change_of_their_workload_ask_for_what_it_says_now(desk: Desk) -> None:
+async def test_instances_created_after_a_change_of_their_workload_use_the_new_spec(desk: Desk) -> None:
     await desk.put(WORKLOAD, make_release(WORKLOAD, 1))
     await desk.put_instance()
     stored = await desk.store.get(WORKLOAD.key)
@@ -239,7 +239,7 @@ async def test_a_bind_elsewhere_than_assigned_is_counted_where_it_is(desk: Desk)
     assert (desk.free_cpu(), desk.view.table.free("n2")["cpu"]) == (4000, 3000)
 
 
-async def test_what_concerns_many_is_so_for_all_of_them_whatever_changes_meanwhile(desk: Desk) -> None:
+async def test_an_update_of_many_instances_reaches_all_despite_changes_meanwhile(desk: Desk) -> None:
     made = [make_instance(index, node="n1", version=0) for index in range(1000)]
     waiting = [make_instance(index, Phase.PENDING, version=0) for index in range(1000, 1500)]
     for start in range(0, 1500, 100):
@@ -281,7 +281,7 @@ async def test_what_concerns_many_is_so_for_all_of_them_whatever_changes_meanwhi
     assert {attempt.request.priority for attempt in entries if attempt is not None} == {7}
     assert desk.view.queue.lengths()[AttemptState.ACTIVE] == 500 - number
     identity = next(iter(table.allocations.values())).identity
-    assert table.lodgings.allowed(identity) == 1000 - number - (1000 - 30)
+    assert table.allocation_state.allowed(identity) == 1000 - number - (1000 - 30)
 
 
 async def test_a_placed_instance_of_the_same_name_that_takes_another_place_is_counted_there(desk: Desk) -> None:

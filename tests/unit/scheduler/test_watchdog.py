@@ -1,4 +1,4 @@
-"""The watchdog: breaks off what overruns, never anything else, and knows what everybody took."""
+"""The watchdog interrupts calls that exceed their budget and nothing else, and measures all plugins."""
 
 from __future__ import annotations
 
