@@ -135,8 +135,8 @@ def test_others_never_get_what_is_held_and_whom_it_is_for_does(held: dict[str, i
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(1, 5))
-def test_nobody_is_put_out_for_room_that_is_held_for_others(held: int, lowly: int, halves: int) -> None:
-    """One node of four halves, some reserved and some with instances of low priority, and a request of high priority."""
+def test_no_instance_is_preempted_for_reserved_room(held: int, lowly: int, halves: int) -> None:
+    """One node of four halves, some reserved, some used at low priority, and a request of high priority."""
     lowly = min(lowly, 4 - held)
     board = ClusterModel([make_node("n0", cpu=2)])
     if held:
