@@ -101,12 +101,12 @@ def test_an_operator_applies_watches_reads_scales_drains_and_asks_why(cluster: C
     with open_page(tmp_path) as page:
         go(page, cluster, "plan")
         page.get_by_label("A manifest, or a Compose").fill(WORK)
-        page.get_by_role("button", name="Rehearse").click()
-        expect(page.get_by_text("Not everything would have a node.")).to_be_visible()
+        page.get_by_role("button", name="Preview").click()
+        expect(page.get_by_text("Some instances would stay pending.")).to_be_visible()
         expect(page.get_by_text("default/talker-0 →")).to_be_visible()
         check_accessible(page)
         page.get_by_role("button", name="Simulate").click()
-        expect(page.get_by_text("Everything that is expected holds.")).to_be_visible(timeout=120_000)
+        expect(page.get_by_text("All expectations are met.")).to_be_visible(timeout=120_000)
         expect(page.get_by_text(re.compile(": talker-0"))).to_be_visible()
         check_accessible(page)
         page.screenshot(path=str(tmp_path / "simulate.png"))
@@ -120,7 +120,7 @@ def test_an_operator_applies_watches_reads_scales_drains_and_asks_why(cluster: C
         expect(page.get_by_role("heading", name="default/talker Running")).to_be_visible()
         check_accessible(page)
 
-        page.get_by_label("Count").fill("3")
+        page.get_by_label("Replicas").fill("3")
         page.get_by_role("button", name="Scale").click()
         expect(page.get_by_role("link", name="talker-2")).to_be_visible()
         cluster.wait_running("talker", 3)
@@ -144,9 +144,9 @@ def test_an_operator_applies_watches_reads_scales_drains_and_asks_why(cluster: C
         check_accessible(page)
         page.screenshot(path=str(tmp_path / "overview.png"))
 
-        page.get_by_role("link", name="Why").click()
+        page.get_by_role("link", name="Explanation").click()
         page.get_by_role("link", name="huge-0").click()
-        expect(page.get_by_text("What would help")).to_be_visible()
+        expect(page.get_by_text("Suggested changes")).to_be_visible()
 
         page.keyboard.press("/")
         page.get_by_label("Search").fill("n1")
@@ -201,7 +201,7 @@ def test_an_operator_watches_bare_metal_calls_a_task_off_and_releases_spares(tmp
 
             tasks.get_by_role("link", name=task).click()
             expect(page.get_by_role("heading", name=f"{task} Placed")).to_be_visible()
-            expect(page.get_by_text("asked for by")).to_be_visible()
+            expect(page.get_by_text("requested by")).to_be_visible()
             check_accessible(page)
             page.get_by_role("button", name="Cancel").click()
             expect(page.get_by_role("heading", name=f"{task} Cancelled")).to_be_visible()

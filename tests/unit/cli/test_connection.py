@@ -93,7 +93,7 @@ def test_whoever_makes_a_credential_for_a_node_that_has_one_is_told_that_its_age
     assert "the agent's current credential expires in 2h at the latest" in made.err
     again = mandor("token", "create", "n1", "--role", "node")
     assert again.code == 1
-    assert "was given another credential" in again.err
+    assert "the former credential of n1 is still valid" in again.err
     assert mandor("token", "create", "n1", "--role", "node", "--overlap", "0s").code == 0
 
 

@@ -198,6 +198,6 @@ def test_a_budget_that_forbids_every_drain_is_told_with_the_apply(api: LiveApi, 
     told = mandor("apply", "-f", "job.yaml")
     assert told.code == 0
     assert told.out == "workload default/job created\n"
-    assert "warning: workload default/job: the budget forbids every drain of a node it runs on" in told.err
+    assert "warning: workload default/job: the disruption budget blocks every drain of its nodes" in told.err
     (tmp_path / "job.yaml").write_text(text.replace("type: batch\n", ""))
     assert "warning" not in mandor("apply", "-f", "job.yaml").err, "a service starts another one first"

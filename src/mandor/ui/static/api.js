@@ -1,4 +1,4 @@
-// The public API: requests that carry the token, and answers that go on, line by line.
+// Client of the public API: requests with the token, and streaming responses line by line.
 
 export class Problem extends Error {
   constructor(status, body) {
@@ -34,7 +34,7 @@ export const patch = async (path, change) =>
 export const post = async (path, body, type = "application/json") =>
   (await send(path, { method: "POST", body: typeof body === "string" ? body : JSON.stringify(body), headers: { "content-type": type } })).json();
 
-// Calls `line` with each line until the answer ends, or the signal says so.
+// Calls `line` with each line until the response ends or the signal aborts it.
 export async function lines(path, line, { signal, accept, body, type } = {}) {
   const headers = { ...(accept ? { accept } : {}), ...(type ? { "content-type": type } : {}) };
   const answer = await send(path, { signal, headers, body, method: body === undefined ? "GET" : "POST" });
@@ -50,7 +50,7 @@ export async function lines(path, line, { signal, accept, body, type } = {}) {
   if (rest) line(rest);
 }
 
-// A browser sets no headers here: the token goes as a protocol that is offered.
+// A browser cannot set headers of a WebSocket: the token is sent as a subprotocol.
 export function socket(path) {
   const found = new WebSocket(new URL(path, location.href.replace(/^http/, "ws")), ["mandor.exec", ...(token ? [`mandor.token.${token}`] : [])]);
   found.binaryType = "arraybuffer";

@@ -1,4 +1,4 @@
-// Chart: what was measured lately, as a line with its limit; the newest is at the right.
+// Chart: recent values as a line, with their limit; the newest value is at the right.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 240;
@@ -10,7 +10,7 @@ function draw(name, attributes) {
   return element;
 }
 
-// `room`: so many values are as wide as the chart. `limit`: 0: none. `text`: a value for people.
+// `room`: number of values over the width of the chart. `limit`: 0: none. `text`: formats a value.
 export function chart(label, values, { room, limit = 0, text }) {
   const last = values.at(-1) ?? 0;
   const peak = Math.max(...values, 0);

@@ -1,4 +1,4 @@
-// Elements without a framework: h("a", {href: "#/"}, "text"), and a list that draws only the lines that are seen.
+// Elements without a framework: h("a", {href: "#/"}, "text"), and a list that draws only the visible rows.
 
 export function h(tag, properties, ...children) {
   const element = document.createElement(tag);
@@ -16,7 +16,7 @@ export function fill(element, ...children) {
   element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
 }
 
-// How full something is: much is a warning. For what is good when it is whole, see `progress`.
+// Meter of a used share; a high share is a warning. For a share that should reach 100 %, see `progress`.
 export const bar = (share, label) => line(share, label, (percent) => (percent >= 95 ? "full" : percent >= 80 ? "high" : ""));
 export const progress = (share, label) => line(share, label, () => "");
 
@@ -29,7 +29,7 @@ function line(share, label, kind) {
 const LINE = 36;
 const STALE_MILLISECONDS = 10000;
 
-// Thousands of lines cost as much as thirty, and of these only what changed is made again.
+// Only the visible rows exist in the document, and only changed rows are drawn again.
 export class List {
   // `mark`: what a line shows besides its item, if it shows more.
   constructor(columns, label, mark = () => "") {

@@ -1,10 +1,10 @@
-// A copy of what the panel shows, kept by one watch; whoever draws is told what changed, once a frame at most.
+// Local copy of the objects, updated by one watch; listeners are called with the changes at most once per frame.
 
 import * as api from "./api.js";
 import { Order } from "./order.js";
 
 const ALWAYS = ["node", "workload", "instance", "event", "priority-class"];
-// There may be very many of these: only the pages that show them have them followed.
+// Kinds with very many objects: watched only while a page shows them.
 export const BARE_METAL = ["task", "spare"];
 const EVENTS_MOST = 2000;
 const DRAWING_SHARE = 0.2;
@@ -13,10 +13,10 @@ const PAUSE_MILLISECONDS_MOST = 1000;
 const KINDS = [...ALWAYS, ...BARE_METAL];
 export const objects = Object.fromEntries(KINDS.map((kind) => [kind, new Map()]));
 export const state = { connected: false, drawn: 0 };
-// The instances of each node, by its name.
+// Instances by node name.
 export const placed = new Map();
 
-// Of every kind but the events, which stand in the order in which they happened.
+// Sorted lists by kind; events are in order of time.
 const orders = Object.fromEntries(KINDS.filter((kind) => kind !== "event").map((kind) => [kind, new Order()]));
 const listed = {};
 const listeners = new Set();
@@ -28,14 +28,14 @@ let rested = 0;
 export const keyOf = (object) => `${object.meta.namespace ?? ""}/${object.meta.name}`;
 export const find = (kind, namespace, name) => objects[kind].get(`${namespace ?? ""}/${name}`);
 
-// In order, and nobody's to change.
+// Returns the objects of a kind in order; the result must not be changed.
 export function all(kind) {
   const values = objects[kind];
   listed[kind] ??= orders[kind] ? orders[kind].keys.map((key) => values.get(key)) : [...values.values()];
   return listed[kind];
 }
 
-// Called with the kinds that changed and the names of the nodes on which something did; null: perhaps on all of them.
+// Listeners get the changed kinds and the names of the affected nodes; null: possibly all nodes.
 export function listen(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
@@ -71,7 +71,7 @@ function touch(node) {
   if (node) touched?.add(node);
 }
 
-// An instance is on its node, wherever it was before.
+// Updates the index of instances by node.
 function house(key, before, after) {
   const [left, entered] = [before?.spec.node, after?.spec.node];
   if (left && left !== entered) placed.get(left)?.delete(key);
@@ -139,7 +139,7 @@ function take(text) {
   tell(value.kind);
 }
 
-// For ever: list, follow, and list again when the watch fell behind or the server went away.
+// Runs for ever: list, watch, and list again when the watch expires or the connection breaks.
 export async function follow(signal, refused, kinds = ALWAYS) {
   const light = (connected) => { if (kinds === ALWAYS) { state.connected = connected; tell("connection"); } };
   let pause = 500;

@@ -1,4 +1,4 @@
-// The panel: who is logged in, which page is shown, and what the keyboard does.
+// Panel: login, routing between pages, and keyboard shortcuts.
 
 import * as api from "./api.js";
 import * as live from "./live.js";
@@ -46,7 +46,7 @@ export function say(text) {
   setTimeout(() => toast.remove(), 6000);
 }
 
-// What a button does: whatever goes wrong is said, with what to do about it.
+// Runs the action of a button, and shows its error with the hint.
 export async function attempt(work, done) {
   try {
     await work();
@@ -80,7 +80,7 @@ function stop() {
   followAlso(undefined);
 }
 
-// What only some pages show is followed as long as one of them is open.
+// Kinds that only some pages need are watched while one of these pages is open.
 function followAlso(kinds) {
   if (kinds && !also) {
     also = new AbortController();
@@ -97,7 +97,7 @@ function logIn(error) {
   const field = h("input", { type: "password", id: "token", autocomplete: "current-password", required: true });
   const form = h("form", { onsubmit: (event) => { event.preventDefault(); api.use(field.value.trim()); begin(); } },
     h("label", { for: "token" }, t("Token")), field,
-    h("p", { class: "soft" }, t("A token, as `mandor token create` prints it")),
+    h("p", { class: "soft" }, t("The token that `mandor token create` printed")),
     error?.status && field.value === "" && sessionStorage.getItem("mandor.token") ? h("p", { class: "bad", role: "alert" }, error.message) : null,
     h("button", { class: "first" }, t("Log in")));
   fill(app, h("main", { id: "main", class: "login sheet" }, h("h1", {}, "Mandor"), form));
@@ -116,9 +116,9 @@ function route() {
   return { found, page: rest.length && found.one ? new found.one(...rest) : new found.page() };
 }
 
-// What stands on every page is made once: what somebody types there stays, whatever happens below.
+// The frame of the page is made once, so that typed text survives updates of the content.
 function frame() {
-  const search = new Search(Object.keys(PLACES), (found) => { if (found) location.hash = place(found); else say(t("There is nothing here.")); });
+  const search = new Search(Object.keys(PLACES), (found) => { if (found) location.hash = place(found); else say(t("No items.")); });
   const light = h("span", { class: "soft", role: "status" });
   main = h("main", { id: "main", tabindex: "-1" });
   fill(app,
@@ -131,7 +131,7 @@ function frame() {
   showLight(light);
 }
 
-// `again`: in another language, or after somebody logged in.
+// `again`: draw anew after a change of language or a login.
 export function draw(again = false) {
   page?.leave?.();
   if (again || !main?.isConnected) frame();
@@ -166,7 +166,7 @@ live.listen((kinds, nodes) => {
   if (page && main?.isConnected) page.update?.(kinds, nodes);
 });
 
-// Ages grow although nothing happens.
+// Refreshes the displayed ages.
 setInterval(() => { if (page && main?.isConnected && !document.hidden) page.update?.(new Set(["node", "workload", "instance", "event", "task", "spare"])); }, REFRESH_SECONDS * 1000);
 
 addEventListener("hashchange", () => { if (session.you) draw(); });

@@ -1,4 +1,4 @@
-// The cluster map: each node a box, filled by its instances; on a canvas, where only the boxes that changed are drawn again.
+// Cluster map on a canvas: a box per node with its instances; only changed boxes are drawn again.
 
 import * as live from "./live.js";
 import { h } from "./dom.js";
@@ -34,7 +34,7 @@ const COLOURS = {
 
 const instancesOn = (node) => [...(live.placed.get(node.meta.name)?.values() ?? [])].filter((each) => !OVER.has(each.status?.phase));
 
-// Where everything stands: boxes in rows, in each a title if there is room, and cells.
+// Computes the layout: rows of boxes, each with an optional title and cells.
 function lay(width, nodes) {
   const most = Math.max(1, ...nodes.map((each) => live.placed.get(each.meta.name)?.size ?? 0));
   const many = Math.max(20, Math.min(56, Math.floor(Math.sqrt((width * HEIGHT_WANTED) / nodes.length))));

@@ -1,4 +1,4 @@
-// Names as people read them, n2 before n10; whoever comes or goes is put in or taken out, and nobody is sorted again.
+// Sorted list in natural order (n2 before n10), updated by insertion and removal without sorting again.
 
 const sortable = (key) => key.replace(/\d+/g, (digits) => digits.padStart(12, "0"));
 

@@ -1,4 +1,4 @@
-// What a terminal shows: a grid of cells, changed by text and by the usual control sequences (ECMA-48, DEC VT100, xterm).
+// Screen of a terminal: a grid of cells, changed by text and control sequences (ECMA-48, DEC VT100, xterm).
 
 const HISTORY_MOST = 1000;
 const SEQUENCE_MOST = 4096;
@@ -229,7 +229,7 @@ function styled(style, numbers) {
   return made;
 }
 
-// One of 256, or of all: [its name here, how many numbers it took].
+// Parses a colour (256 colours or RGB); returns [colour, number of parameters].
 function chosen([kind, a = 0, b = 0, c = 0]) {
   if (kind === 2) return [`rgb(${a & 255} ${b & 255} ${c & 255})`, 4];
   if (kind !== 5) return ["", 1];

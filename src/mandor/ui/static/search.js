@@ -1,4 +1,4 @@
-// The search: names as they are typed, chosen with the arrow keys or the mouse.
+// Search: suggests names while typing; selection by arrow keys or mouse.
 
 import * as live from "./live.js";
 import { fill, h } from "./dom.js";
@@ -6,7 +6,7 @@ import { t } from "./words.js";
 
 const SHOWN_MOST = 12;
 
-// Those that are called so, then those that begin so, then those that have it anywhere.
+// Orders matches: equal names, then prefixes, then substrings.
 export function matches(text, kinds, most = SHOWN_MOST) {
   const wanted = text.trim().toLowerCase();
   const found = [[], [], []];

@@ -1,4 +1,4 @@
-// A terminal: shows a screen, and turns keys into what programs expect of them.
+// Terminal: draws a screen, and converts key events into input sequences.
 
 import { h } from "./dom.js";
 import { Screen } from "./screen.js";
@@ -9,7 +9,7 @@ const KEYS = { Enter: "\r", Backspace: "\x7f", Tab: "\t", Escape: "\x1b", Delete
   F1: "\x1bOP", F2: "\x1bOQ", F3: "\x1bOR", F4: "\x1bOS", F5: "\x1b[15~", F6: "\x1b[17~", F7: "\x1b[18~", F8: "\x1b[19~", F9: "\x1b[20~", F10: "\x1b[21~" };
 const MOVES = { ArrowUp: "A", ArrowDown: "B", ArrowRight: "C", ArrowLeft: "D", Home: "H", End: "F" };
 
-// What a key sends; undefined: it is text, or the browser's own.
+// Returns the input sequence of a key; undefined: plain text, or a key of the browser.
 export function sent(event, applicationKeys) {
   const { key, ctrlKey, altKey, shiftKey, metaKey } = event;
   if (metaKey || (key === "Tab" && shiftKey)) return undefined; // the way out

@@ -1,4 +1,4 @@
-// Bare metal: who asked for a machine and what came of it, and the spare machines of upgrades.
+// Bare metal: requests for virtual machines, and spare machines for upgrades.
 
 import * as api from "../api.js";
 import * as live from "../live.js";
@@ -22,8 +22,8 @@ const machine = (name) => to("node", "", name);
 const story = (history, of) => h("ul", { class: "events" }, [...(history ?? [])].reverse().map((step) => h("li", {},
   h("span", { class: "soft" }, `${age(step.at)} · `), phase(of(step)), step.why ? `: ${step.why}` : "")));
 
-// What is taken away does not come back.
-const sure = (work) => () => { if (confirm(t("This cannot be undone. Go on?"))) attempt(work); };
+// Asks for confirmation before an action that cannot be undone.
+const sure = (work) => () => { if (confirm(t("This cannot be undone. Continue?"))) attempt(work); };
 
 export class BareMetalPage {
   enter(main) {
@@ -36,7 +36,7 @@ export class BareMetalPage {
       { name: t("Phase"), width: "7rem", of: (each) => phase(phaseOf(each)) },
       { name: t("Cluster"), of: (each) => each.spec.cluster },
       { name: t("Ready"), width: "4rem", of: (each) => counted(each).join("/") },
-      { name: t("Says"), width: "2fr", of: (each) => each.status?.message ?? "" },
+      { name: t("Message"), width: "2fr", of: (each) => each.status?.message ?? "" },
       { name: t("Age"), width: "4rem", of: (each) => age(each.meta.created_at) },
     ], t("Spares"));
     this.tasks = new List([
@@ -46,11 +46,11 @@ export class BareMetalPage {
       { name: t("Pool"), of: (each) => each.spec.pool ?? "default" },
       { name: t("Machine"), of: (each) => machine(each.status?.node) },
       { name: t("Address"), of: (each) => each.status?.address ?? "" },
-      { name: t("Says"), width: "2fr", of: says },
+      { name: t("Message"), width: "2fr", of: says },
       { name: t("Age"), width: "4rem", of: (each) => age(each.meta.created_at) },
     ], t("Tasks"));
-    this.noSpares = h("p", { class: "soft" }, t("There is nothing here."));
-    this.noTasks = h("p", { class: "soft" }, t("There is nothing here."));
+    this.noSpares = h("p", { class: "soft" }, t("No items."));
+    this.noTasks = h("p", { class: "soft" }, t("No items."));
     fill(main, h("h1", {}, t("Bare metal")), h("h2", {}, t("Spares")), this.noSpares, this.spares.element,
       h("h2", {}, t("Tasks")), h("p", { class: "row" }, h("label", { for: "state" }, t("State")), this.state), this.noTasks, this.tasks.element);
     this.update(new Set(["task", "spare"]));
@@ -81,7 +81,7 @@ function ready(spare) {
   return [progress(there / wanted, t("Ready")), ` ${there}/${wanted}`];
 }
 
-// One of them: its name, what can be done, facts, history and events, drawn again when it changes.
+// Detail page of one object: actions, facts, history and events, drawn again when it changes.
 class OnePage {
   constructor(kind, namespace, name) { Object.assign(this, { kind, namespace, name }); }
 
@@ -98,7 +98,7 @@ class OnePage {
     if (kinds.has("event")) fill(this.events, events(about(this.kind, this.namespace, this.name)));
     if (!kinds.has(this.kind)) return;
     const found = live.find(this.kind, this.namespace, this.name);
-    if (!found) fill(this.top, h("h1", {}, this.name), h("p", {}, t("There is nothing here.")));
+    if (!found) fill(this.top, h("h1", {}, this.name), h("p", {}, t("No items.")));
     else if (found !== this.seen) fill(this.top, this.shown(found));
     this.seen = found;
   }
@@ -112,12 +112,12 @@ export class TaskPage extends OnePage {
     const state = stateOf(task);
     const owner = (spec.owner ?? "").replace(/^spare\//, "");
     return [h("h1", {}, `${this.name} `, phase(state)),
-      mayChange() && !owner && OPEN.has(state) ? h("p", {}, h("button", { onclick: this.cancel }, t(state === "Confirmed" ? "Give back" : "Cancel"))) : null,
+      mayChange() && !owner && OPEN.has(state) ? h("p", {}, h("button", { onclick: this.cancel }, t(state === "Confirmed" ? "Release machine" : "Cancel"))) : null,
       h("div", { class: "sheet" }, facts([
         [t("Machine"), machine(status.node)], [t("Address"), status.address], ...size(spec),
-        [t("Dedicated"), spec.dedicated ? "✓" : undefined], [t("Pool"), spec.pool ?? "default"], [t("Only where"), (spec.where ?? []).join(", ")],
+        [t("Dedicated"), spec.dedicated ? "✓" : undefined], [t("Pool"), spec.pool ?? "default"], [t("Rules"), (spec.where ?? []).join(", ")],
         [t("Virtual machine"), spec.vm], [t("Spare"), owner ? to("spare", this.namespace, owner) : undefined],
-        [t("Says"), [status.reason, status.error].filter(Boolean).join(": ")], [t("Failed tries"), status.attempts ? `${status.attempts}` : undefined],
+        [t("Message"), [status.reason, status.error].filter(Boolean).join(": ")], [t("Failed attempts"), status.attempts ? `${status.attempts}` : undefined],
         [t("Namespace"), this.namespace], [t("Age"), age(task.meta.created_at)],
       ])),
       h("h2", {}, t("History")), story(status.history, (step) => step.state)];
@@ -138,14 +138,14 @@ export class SparePage extends OnePage {
       { name: t("Machine"), of: (each) => machine(each.node) },
       { name: t("Address"), of: (each) => each.address ?? "" },
       { name: t("Task"), width: "19rem", of: (each) => to("task", this.namespace, each.task) },
-      { name: t("Says"), width: "2fr", of: (each) => each.message ?? "" },
+      { name: t("Message"), width: "2fr", of: (each) => each.message ?? "" },
     ], t("Machines"));
     machines.show(vmsOf(spare));
     return [h("h1", {}, `${this.name} `, phase(phaseOf(spare))),
       mayChange() && releasable ? h("p", {}, h("button", { onclick: this.release }, t("Release machines"))) : null,
       h("div", { class: "sheet" }, facts([
         [t("Ready"), ready(spare)], [t("Cluster"), spec.cluster], [t("Pool"), spec.pool ?? "default"], ...size(spec),
-        [t("Says"), status.message || spec.released], [t("Namespace"), this.namespace], [t("Age"), age(spare.meta.created_at)],
+        [t("Message"), status.message || spec.released], [t("Namespace"), this.namespace], [t("Age"), age(spare.meta.created_at)],
       ])),
       h("h2", {}, t("Machines")), machines.element,
       h("h2", {}, t("History")), story(status.history, (step) => step.phase)];

@@ -1,4 +1,4 @@
-// Events: what happened, the latest first.
+// Events, the latest first.
 
 import { fill, h } from "../dom.js";
 import { t } from "../words.js";

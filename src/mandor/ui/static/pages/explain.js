@@ -1,4 +1,4 @@
-// Why here, why not, what would help: what the scheduler says, as a picture.
+// Explanation of a placement: reasons by node, scores and suggested changes.
 
 import * as api from "../api.js";
 import { fill, h, progress } from "../dom.js";
@@ -34,10 +34,10 @@ export class Explained {
 function one(found) {
   return h("article", {},
     h("h3", {}, found.instance), h("p", {}, found.summary),
-    found.remedies?.length ? [h("h4", {}, t("What would help")), h("ul", {}, found.remedies.map((each) => h("li", {}, `${each.text} → ${each.node}`)))] : null,
+    found.remedies?.length ? [h("h4", {}, t("Suggested changes")), h("ul", {}, found.remedies.map((each) => h("li", {}, `${each.text} → ${each.node}`)))] : null,
     found.relaxed?.length ? h("p", { class: "warn" }, found.relaxed.join(", ")) : null,
     found.scores?.length ? scores(found) : null,
-    found.nodes?.length ? h("details", {}, h("summary", {}, t("Why here, and why not elsewhere")),
+    found.nodes?.length ? h("details", {}, h("summary", {}, t("Reasons by node")),
       h("ul", {}, found.nodes.slice(0, 200).map((each) => h("li", { class: each.fits ? "good" : "" }, `${each.node}: ${each.fits ? "✓" : `${each.plugin}: ${each.why}`}`)))) : null);
 }
 

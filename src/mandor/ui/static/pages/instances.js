@@ -1,4 +1,4 @@
-// Instances: all of them, and one: its logs live, its probes, its events, and why it is where it is.
+// Instances: the list, and one instance with logs, probes, events and the explanation of its placement.
 
 import * as api from "../api.js";
 import * as live from "../live.js";
@@ -31,7 +31,7 @@ export class InstancesPage {
       { name: t("Ready"), width: "4rem", of: (each) => (each.status?.ready ? "✓" : "-") },
       { name: t("Node"), of: (each) => each.spec.node || "-" },
       { name: t("Restarts"), width: "6rem", of: (each) => `${each.status?.restarts ?? 0}` },
-      { name: t("Says"), width: "3fr", of: (each) => each.status?.message ?? "" },
+      { name: t("Message"), width: "3fr", of: (each) => each.status?.message ?? "" },
       { name: t("Age"), width: "4rem", of: (each) => age(each.meta.created_at) },
     ], t("Instances"));
     fill(main, h("h1", {}, t("Instances")), h("p", { class: "row" }, h("label", { for: "phase" }, t("Phase")), this.phase), this.list.element);
@@ -64,7 +64,7 @@ export class InstancePage {
     this.inside = h("section");
     fill(main, this.top, h("h2", {}, t("Logs")), this.logs, this.inside,
       h("div", { class: "two" },
-        h("section", {}, h("h2", {}, t("Why")), this.explained.element),
+        h("section", {}, h("h2", {}, t("Explanation")), this.explained.element),
         h("section", {}, h("h2", {}, t("Used")), this.chart, h("h2", {}, t("Events")), this.events)));
     this.update(new Set(["instance", "event"]));
     this.timer = setInterval(() => this.measure(), USAGE_SECONDS * 1000);
@@ -107,7 +107,7 @@ export class InstancePage {
     const asked = this.asked();
     const one = (label, of, limit, text) => {
       const values = this.usage.map((each) => of(each) ?? 0);
-      return h("figure", {}, h("figcaption", {}, label, h("b", {}, ` ${text(values.at(-1))}`), limit ? h("span", { class: "soft" }, ` / ${text(limit)} ${t("asked for")}`) : null),
+      return h("figure", {}, h("figcaption", {}, label, h("b", {}, ` ${text(values.at(-1))}`), limit ? h("span", { class: "soft" }, ` / ${text(limit)} ${t("requested")}`) : null),
         chart(label, values, { room: USAGES_MOST, limit, text }));
     };
     fill(this.chart, one(t("Processors"), (each) => each.cpu_milli, asked.cpu, (value) => (value / 1000).toFixed(2)),
@@ -129,7 +129,7 @@ export class InstancePage {
 
   showTop() {
     const found = live.find("instance", this.namespace, this.name);
-    if (!found) { fill(this.top, h("h1", {}, this.name), h("p", {}, t("There is nothing here."))); return; }
+    if (!found) { fill(this.top, h("h1", {}, this.name), h("p", {}, t("No items."))); return; }
     const { status = {}, spec } = found;
     const seen = JSON.stringify([status.phase, spec.node, status.ready]);
     if (seen !== this.seen) this.explained.refresh();
@@ -149,7 +149,7 @@ export class InstancePage {
       h("div", { class: "sheet" }, facts([
         [t("workload"), workload ? link(place(workload), spec.workload) : spec.workload],
         [t("Node"), node ? link(place(node), spec.node) : spec.node], [t("Ready"), status.ready ? "✓" : "-"],
-        [t("Says"), [status.reason, status.message].filter(Boolean).join(": ")], [t("Restarts"), `${status.restarts ?? 0}`],
+        [t("Message"), [status.reason, status.message].filter(Boolean).join(": ")], [t("Restarts"), `${status.restarts ?? 0}`],
         [t("Address"), [status.address || status.host, ...(status.ports ?? []).map((each) => `${each.name ?? ""}:${each.port ?? each.host_port ?? ""}`)].filter(Boolean).join(" ")],
         [t("Release"), spec.release], [t("Age"), age(found.meta.created_at)],
       ])));

@@ -1,4 +1,4 @@
-// Nodes: which there are, and one of them.
+// Nodes: the list, and one node.
 
 import * as api from "../api.js";
 import * as live from "../live.js";
@@ -45,7 +45,7 @@ export class NodePage {
       { name: t("Name"), width: "2fr", of: (each) => link(place(each), each.meta.name) },
       { name: t("Namespace"), of: (each) => each.meta.namespace },
       { name: t("Phase"), of: (each) => phase(each.status?.phase) },
-      { name: t("Says"), width: "3fr", of: (each) => each.status?.message ?? "" },
+      { name: t("Message"), width: "3fr", of: (each) => each.status?.message ?? "" },
     ], t("Instances"));
     this.events = h("div");
     fill(main, this.top, h("h2", {}, t("Instances")), this.list.element, h("h2", {}, t("Events")), this.events);
@@ -60,7 +60,7 @@ export class NodePage {
 
   showTop() {
     const node = live.find("node", "", this.name);
-    if (!node) { fill(this.top, h("h1", {}, this.name), h("p", {}, t("There is nothing here."))); return; }
+    if (!node) { fill(this.top, h("h1", {}, this.name), h("p", {}, t("No items."))); return; }
     const { status = {}, spec = {} } = node;
     const closed = spec.cordoned || spec.drain;
     const change = (words) => () => attempt(() => api.patch(`/v1/nodes/${encodeURIComponent(this.name)}`, { spec: words }));
@@ -72,7 +72,7 @@ export class NodePage {
         [t("Pool"), spec.pool ?? "default"], [t("Address"), status.address], [t("Engines"), engines(node)],
         [t("Processors"), `${((status.usage?.cpu_milli ?? 0) / 1000).toFixed(1)} / ${(status.capacity?.cpu_milli ?? 0) / 1000}`],
         [t("Memory"), `${bytes(status.usage?.memory_bytes ?? 0)} / ${bytes(status.capacity?.memory_bytes ?? 0)}`],
-        [t("pressure"), (status.pressure ?? []).join(", ")], [t("Says"), status.reason || status.drain?.message],
+        [t("pressure"), (status.pressure ?? []).join(", ")], [t("Message"), status.reason || status.drain?.message],
         [t("Labels"), Object.entries(node.meta.labels ?? {}).map(([key, value]) => `${key}=${value}`).join(", ")],
         [t("Age"), age(node.meta.created_at)],
       ])));

@@ -41,7 +41,7 @@ export class OverviewPage {
     fill(this.cards,
       card(t("Ready nodes"), `${ready.length} / ${nodes.length}`),
       card(t("Ready instances"), `${serving} / ${sum(live.all("workload"), (each) => each.status?.wanted)}`),
-      card(t("Waiting"), `${waiting}`, waiting ? link("#/instances?phase=Pending", t("Why")) : null),
+      card(t("Waiting"), `${waiting}`, waiting ? link("#/instances?phase=Pending", t("Explanation")) : null),
       card(t("Processors"), `${(used.cpu / 1000).toFixed(1)} / ${has.cpu / 1000}`, bar(has.cpu ? used.cpu / has.cpu : 0, t("Processors"))),
       card(t("Memory"), `${bytes(used.memory)} / ${bytes(has.memory)}`, bar(has.memory ? used.memory / has.memory : 0, t("Memory"))));
   }

@@ -1,4 +1,4 @@
-// What several pages show: phases, events, facts.
+// Parts of several pages: phases, events, facts.
 
 import * as live from "../live.js";
 import { h } from "../dom.js";
@@ -18,7 +18,7 @@ export const events = (wanted, most = 50) => {
   const found = [];
   const happened = live.all("event");
   for (let at = happened.length - 1; at >= 0 && found.length < most; at -= 1) if (wanted(happened[at])) found.push(happened[at]);
-  if (!found.length) return h("p", { class: "soft" }, t("Nothing has happened yet."));
+  if (!found.length) return h("p", { class: "soft" }, t("No events yet."));
   return h("ul", { class: "events" }, found.map(({ spec }) => h("li", {},
     h("span", { class: "soft" }, `${age(spec.last_at)} · ${spec.about} · `),
     h("span", { class: spec.type === "warning" ? "warn" : "" }, spec.reason), `: ${spec.message}`,

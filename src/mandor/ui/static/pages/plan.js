@@ -1,4 +1,4 @@
-// Plan: a manifest, or a file of another tool, rehearsed before it is applied.
+// Plan: preview of a manifest, or of a file of another tool, before it is applied.
 
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
@@ -19,7 +19,7 @@ export class PlanPage {
     fill(main, h("h1", {}, t("Plan")),
       h("label", { for: "file" }, t("A manifest, or a Compose, Kubernetes or Nomad file")),
       h("p", { class: "soft" }, t("Paste or drop a file; nothing changes until you apply it.")), this.text,
-      h("p", { class: "row" }, h("button", { class: "first", onclick: () => this.plan() }, t("Rehearse")), this.simulating,
+      h("p", { class: "row" }, h("button", { class: "first", onclick: () => this.plan() }, t("Preview")), this.simulating,
         mayChange() ? h("button", { onclick: () => this.apply() }, t("Apply")) : null,
         h("label", { for: "minutes" }, t("Minutes")), this.minutes), this.result);
   }
@@ -32,7 +32,7 @@ export class PlanPage {
     const running = new AbortController();
     this.running = running;
     this.simulating.textContent = t("Stop");
-    fill(this.result, h("p", { class: "soft" }, t("The simulation runs…")));
+    fill(this.result, h("p", { class: "soft" }, t("Simulation running…")));
     try {
       const query = api.query({ minutes: this.minutes.value });
       await api.lines(`/v1/simulate?${query}`, (text) => {
@@ -41,7 +41,7 @@ export class PlanPage {
         fill(this.result, simulated(found), imported(found.imported));
       }, { signal: running.signal, body: this.text.value, type: TYPE });
     } catch (error) {
-      if (running.signal.aborted) fill(this.result, h("p", { class: "soft" }, t("It was called off.")));
+      if (running.signal.aborted) fill(this.result, h("p", { class: "soft" }, t("Cancelled.")));
       else this.complain(error);
     }
     this.running = null;
@@ -63,10 +63,10 @@ export class PlanPage {
     fill(this.result, h("p", { class: "soft" }, "…"));
     try {
       const found = await api.post("/v1/plan", this.text.value, TYPE);
-      fill(this.result, h("p", { class: found.fits ? "good" : "bad" }, t(found.fits ? "Everything would have a node." : "Not everything would have a node.")),
+      fill(this.result, h("p", { class: found.fits ? "good" : "bad" }, t(found.fits ? "Every instance would get a node." : "Some instances would stay pending.")),
         part(t("Would be placed"), found.placements, (each) => `${each.namespace}/${each.instance} → ${each.node}`),
-        part(t("Would wait"), found.pending, (each) => `${each.namespace}/${each.instance}: ${each.message}`),
-        part(t("Would have to go"), found.victims, (each) => `${each.namespace}/${each.instance} (${each.makes_room_for})`),
+        part(t("Would stay pending"), found.pending, (each) => `${each.namespace}/${each.instance}: ${each.message}`),
+        part(t("Would be evicted"), found.victims, (each) => `${each.namespace}/${each.instance} (${each.makes_room_for})`),
         imported(found.imported));
     } catch (error) {
       this.complain(error);
@@ -83,17 +83,17 @@ export class PlanPage {
   }
 }
 
-// What the report comes to, phase by phase, and all of it as pages of their own.
+// Summary of a simulation by phase, with links to the full report.
 function simulated({ report, page, scenario }) {
   const save = (text, type, name) => h("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name }, name);
   const range = ({ least, most }) => (least === most ? `${least}` : `${least}–${most}`);
   return [
-    h("p", { class: report.passed ? "good" : "bad" }, t(report.passed ? "Everything that is expected holds." : "Not everything that is expected holds."),
+    h("p", { class: report.passed ? "good" : "bad" }, t(report.passed ? "All expectations are met." : "Some expectations are not met."),
       h("span", { class: "soft" }, ` ${report.seeds.length} seeds`)),
     report.failures.length ? h("ul", {}, report.failures.slice(0, 50).map((each) => h("li", {}, `${each.phase}: ${each.expectation}: ${each.message}`))) : null,
     report.strategies.map((strategy) => h("section", { class: "sheet" }, h("h2", {}, strategy.name),
       h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": strategy.name }, h("table", { class: "scores" },
-        h("thead", {}, h("tr", {}, [t("Phase"), t("Waiting"), t("Would have to go"), t("Evicted"), t("Down (s)"), t("Says")].map((each) => h("th", { scope: "col" }, each)))),
+        h("thead", {}, h("tr", {}, [t("Phase"), t("Waiting"), t("Would be evicted"), t("Evicted"), t("Down (s)"), t("Message")].map((each) => h("th", { scope: "col" }, each)))),
         h("tbody", {}, strategy.phases.map((each) => h("tr", {}, h("th", { scope: "row" }, each.name), h("td", {}, range(each.pending)), h("td", {}, range(each.preemptions)),
           h("td", {}, range(each.evictions)), h("td", {}, `${Math.round(each.down_seconds.median)}`), h("td", {}, Object.keys(each.pending_reasons).join("; "))))))),
       placements(strategy))),
@@ -102,7 +102,7 @@ function simulated({ report, page, scenario }) {
   ];
 }
 
-// Where everything is at the end of a typical run.
+// Placement at the end of a typical run.
 function placements(strategy) {
   const nodes = Object.entries(strategy.typical.phases.at(-1).nodes);
   return h("details", { open: nodes.length < 20 }, h("summary", {}, t("Nodes")),
@@ -116,5 +116,5 @@ function part(title, items, of) {
 
 function imported(report) {
   const left = report?.unmapped ?? report?.left ?? report?.notes ?? [];
-  return part(t("Not taken over"), left, (each) => (typeof each === "string" ? each : [each.file, each.line, each.path ?? each.key, each.why ?? each.message].filter(Boolean).join(": ")));
+  return part(t("Not imported"), left, (each) => (typeof each === "string" ? each : [each.file, each.line, each.path ?? each.key, each.why ?? each.message].filter(Boolean).join(": ")));
 }

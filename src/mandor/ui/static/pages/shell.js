@@ -1,4 +1,4 @@
-// A shell in an instance, in a terminal: every key goes there, and what it draws is shown.
+// Shell page: a terminal with a shell in an instance.
 
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
@@ -6,7 +6,7 @@ import { Terminal } from "../terminal.js";
 import { t } from "../words.js";
 
 const [STDIN, STDOUT, STDERR, END, RESIZE] = [0, 1, 2, 3, 4];
-// The better shell, if there is one.
+// Starts bash if it exists, otherwise sh.
 const COMMAND = ["sh", "-c", "export TERM=xterm-256color; if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh"];
 const UNSENT_MOST = 10000;
 
@@ -45,7 +45,7 @@ export class Shell {
     socket.onclose = () => this.end(socket, t("The connection is closed."));
     Object.assign(this, { socket, unsent: "" });
     fill(this.controls, h("button", { type: "button", onclick: () => socket.close() }, t("Close")),
-      h("span", { class: "soft", id: "way-out" }, t("Every key goes to the program; Shift+Tab leaves it.")));
+      h("span", { class: "soft", id: "way-out" }, t("All keys are sent to the program; press Shift+Tab to leave.")));
     this.terminal.field.focus({ preventScroll: true });
   }
 
@@ -80,7 +80,7 @@ export class Shell {
 }
 
 function ending(text) {
-  const told = JSON.parse(text || "{}");
-  if (Number.isInteger(told.code)) return `${t("Exit status")} ${told.code}`;
-  return [told.detail ?? told.message ?? t("The connection is closed."), told.hint].filter(Boolean).join("; ");
+  const last = JSON.parse(text || "{}");
+  if (Number.isInteger(last.code)) return `${t("Exit status")} ${last.code}`;
+  return [last.detail ?? last.message ?? t("The connection is closed."), last.hint].filter(Boolean).join("; ");
 }

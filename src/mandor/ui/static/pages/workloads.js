@@ -1,4 +1,4 @@
-// Workloads: which there are, how their roll-outs go, and what can be done with one.
+// Workloads: the list, and one workload with its rollout and actions.
 
 import * as api from "../api.js";
 import * as live from "../live.js";
@@ -16,7 +16,7 @@ export class WorkloadsPage {
       { name: t("Type"), width: "6rem", of: (each) => each.spec.type ?? "service" },
       { name: t("Phase"), width: "7rem", of: (each) => phase(each.status?.phase) },
       { name: t("Ready"), width: "12rem", of: (each) => [progress(each.status?.wanted ? (each.status.ready ?? 0) / each.status.wanted : 0, t("Ready")), ` ${each.status?.ready ?? 0}/${each.status?.wanted ?? 0}`] },
-      { name: t("Says"), width: "3fr", of: (each) => each.status?.rollout?.message || each.status?.message || "" },
+      { name: t("Message"), width: "3fr", of: (each) => each.status?.rollout?.message || each.status?.message || "" },
       { name: t("Age"), width: "4rem", of: (each) => age(each.meta.created_at) },
     ], t("Workloads"));
     fill(main, h("h1", {}, t("Workloads")), this.list.element);
@@ -45,11 +45,11 @@ export class WorkloadPage {
       { name: t("Phase"), width: "8rem", of: (each) => phase(each.status?.phase) },
       { name: t("Node"), of: (each) => each.spec.node || "-" },
       { name: t("Restarts"), width: "6rem", of: (each) => `${each.status?.restarts ?? 0}` },
-      { name: t("Says"), width: "3fr", of: (each) => each.status?.message ?? "" },
+      { name: t("Message"), width: "3fr", of: (each) => each.status?.message ?? "" },
     ], t("Instances"));
     fill(main, this.top, this.buttons, h("h2", {}, t("Instances")), this.list.element,
       h("div", { class: "two" },
-        h("section", {}, h("h2", {}, t("Why")), this.explained.element),
+        h("section", {}, h("h2", {}, t("Explanation")), this.explained.element),
         h("section", {}, h("h2", {}, t("History")), this.history, h("h2", {}, t("Events")), this.events)));
     this.showButtons();
     this.update(new Set(["workload", "instance", "event"]));
@@ -64,10 +64,10 @@ export class WorkloadPage {
     const group = h("select", { "aria-label": t("Name") }, groups.map((each) => h("option", {}, each)));
     const count = h("input", { type: "number", min: "0", max: "10000", id: "count", value: `${workload.spec.groups?.[groups[0]]?.replicas ?? workload.status?.wanted ?? 1}` });
     const scale = () => attempt(() => api.patch(`${this.address}?${this.where}`, { spec: { groups: { [group.value]: { replicas: Number(count.value) } } } }), `${this.name}: ${count.value}`);
-    const restart = () => attempt(() => api.patch(`${this.address}?${this.where}`, { spec: { restarted: (this.value.spec.restarted ?? 0) + 1 } }), t("It is restarted."));
+    const restart = () => attempt(() => api.patch(`${this.address}?${this.where}`, { spec: { restarted: (this.value.spec.restarted ?? 0) + 1 } }), t("Restart requested."));
     const order = (word) => () => attempt(async () => { await api.post(`${this.address}/rollout?${this.where}`, { order: word }); await this.showHistory(); });
     fill(this.buttons,
-      workload.spec.type === "daemon" ? null : [h("label", { for: "count" }, t("Count")), groups.length > 1 ? group : null, count, h("button", { class: "first", onclick: scale }, t("Scale"))],
+      workload.spec.type === "daemon" ? null : [h("label", { for: "count" }, t("Replicas")), groups.length > 1 ? group : null, count, h("button", { class: "first", onclick: scale }, t("Scale"))],
       h("button", { onclick: restart }, t("Restart")),
       ["undo", "pause", "resume", "promote"].map((word) => h("button", { onclick: order(word) }, t(word[0].toUpperCase() + word.slice(1)))));
   }
@@ -88,14 +88,14 @@ export class WorkloadPage {
 
   showTop() {
     const workload = this.value;
-    if (!workload) { fill(this.top, h("h1", {}, this.name), h("p", {}, t("There is nothing here."))); return; }
+    if (!workload) { fill(this.top, h("h1", {}, this.name), h("p", {}, t("No items."))); return; }
     const { status = {} } = workload;
     const rollout = status.rollout;
     fill(this.top, h("h1", {}, `${this.namespace}/${this.name} `, phase(status.phase)),
       h("div", { class: "sheet" }, facts([
         [t("Ready"), `${status.ready ?? 0} / ${status.wanted ?? 0}`],
-        [t("Roll-out"), rollout ? [phase(rollout.phase ?? "Progressing"), ` ${rollout.message ?? ""}`] : undefined],
-        [t("Says"), status.message], [t("Release"), status.release],
+        [t("Rollout"), rollout ? [phase(rollout.phase ?? "Progressing"), ` ${rollout.message ?? ""}`] : undefined],
+        [t("Message"), status.message], [t("Release"), status.release],
       ])));
   }
 
