@@ -10,7 +10,7 @@ from mandor.lib.ids import new_uid
 from mandor.lib.tasks import Background
 from mandor.model.meta import Key
 from mandor.model.receiver import EventBus, Receiver, Webhook
-from mandor.notify.message import made_up
+from mandor.notify.message import synthetic_message
 from mandor.notify.outbox import Outbox, SinkFor
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
@@ -93,8 +93,10 @@ class EventSender:
 async def try_out(receiver: Receiver, open_sink: SinkFor, cluster: str, clock: Clock) -> str:
     """Send one test message; return the receiver's answer, or raise its error."""
     sink = open_sink(receiver)
-    text = "a test: somebody wants to know whether messages arrive and are understood"
-    message = made_up(cluster, f"test.{new_uid()}", receiver.kind, receiver.meta.name, "Test", text, clock.now())
+    text = "test message, to check that messages arrive"
+    message = synthetic_message(
+        cluster, f"test.{new_uid()}", receiver.kind, receiver.meta.name, "Test", text, clock.now()
+    )
     try:
         async with asyncio.timeout(float(receiver.spec.timeout) + 1):
             return await sink.send(message)

@@ -78,7 +78,7 @@ def message_of(event: Event, cluster: str) -> Message:
     )
 
 
-def made_up(cluster: str, id: str, kind: str, name: str, reason: str, text: str, now: float) -> Message:  # noqa: A002
+def synthetic_message(cluster: str, id: str, kind: str, name: str, reason: str, text: str, now: float) -> Message:  # noqa: A002
     """Return a message without an event: a test, or a notice about lost events."""
     return Message(
         id=id,

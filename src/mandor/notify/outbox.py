@@ -19,7 +19,7 @@ from mandor.lib.tasks import Background
 from mandor.lib.turns import in_turns
 from mandor.model.receiver import LOG_MOST, Delivery, Outcome, Receiver
 from mandor.model.record import Event
-from mandor.notify.message import Message, made_up, message_of, wanted
+from mandor.notify.message import Message, message_of, synthetic_message, wanted
 from mandor.notify.sink import Sink
 from mandor.store.base import Change, Listing, Put, Store
 from mandor.store.list_watch import ListWatch
@@ -93,7 +93,7 @@ class Outbox:
 
     def _interrupted(self, error: MandorError, failures: int) -> None:
         if failures > 1 or not isinstance(error, Expired):
-            log.warning("%s waits for the store: %s", self._receiver.key, error)
+            log.warning("%s: the store is unavailable: %s", self._receiver.key, error)
 
     async def _take(self, batch: Iterable[Change]) -> None:
         last = self._status.revision
@@ -125,12 +125,14 @@ class Outbox:
 
     def _lost(self, since: int, until: int) -> Message:
         text = (
-            f"nothing was sent for long: of what happened between the revisions {since} and {until}, "
-            "what is no longer kept is missing here"
+            f"events between the revisions {since} and {until} are missing here if they are no longer stored: "
+            "nothing could be sent for too long"
         )
         now = self._clock.now()
         where = self._receiver.key
-        return made_up(self._cluster, f"lost.{since}.{until}", where.kind, where.name, "EventsLost", text, now)
+        return synthetic_message(
+            self._cluster, f"lost.{since}.{until}", where.kind, where.name, "EventsLost", text, now
+        )
 
     # Sending.
 
@@ -226,7 +228,7 @@ class Outbox:
                 await self._clock.sleep(SAVE_SECONDS)
             except MandorError as error:
                 failures += 1
-                log.warning("how far %s is cannot be written: %s", self._receiver.key, error)
+                log.warning("cannot store the progress of %s: %s", self._receiver.key, error)
                 await self._clock.sleep(STORE_BACKOFF.pause(failures))
 
     async def _save(self) -> None:

@@ -43,19 +43,19 @@ class WebhookSink(Sink):
         try:
             session = self._open()
             async with session.post(self._spec.url, data=body, headers=headers, allow_redirects=False) as answer:
-                said = (await answer.content.read(ANSWER_MOST)).decode(errors="replace")
+                body_text = (await answer.content.read(ANSWER_MOST)).decode(errors="replace")
         except TimeoutError as error:
             raise Unavailable(f"no answer within {self._spec.timeout}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(_error_text(error)) from error
         if 200 <= answer.status < 300:
             return str(answer.status)
-        said = f"{answer.status} {' '.join(said.split())[:200]}".strip()
+        body_text = f"{answer.status} {' '.join(body_text.split())[:200]}".strip()
         if answer.status in AWAY:
-            raise Unavailable(said, retry_seconds=_retry_after(answer.headers.get("Retry-After", "")))
+            raise Unavailable(body_text, retry_seconds=_retry_after(answer.headers.get("Retry-After", "")))
         if 300 <= answer.status < 400:
             raise Invalid(f"{answer.status}: redirects are not followed", hint="give the address it leads to")
-        raise Invalid(said)
+        raise Invalid(body_text)
 
     async def close(self) -> None:
         if self._session is not None:

@@ -97,7 +97,7 @@ class IncusProvisioner(Provisioner):
         try:
             found = await self._api.get("/1.0/instances", recursion=1)
         except Refused as error:
-            raise Unavailable(f"incus does not tell what there is: {error.message}") from error
+            raise Unavailable(f"cannot list the instances of incus: {error.message}") from error
         own = (each for each in found if each["config"].get(CLUSTER) == cluster)
         return [_made(each) for each in own if MACHINE in each["config"]]
 

@@ -78,13 +78,13 @@ class PipelineProvisioner(Provisioner):
             )
         try:
             async with self._session.post(self._url, data=content, headers=headers, allow_redirects=False) as answer:
-                said = (await answer.content.read(ANSWER_MOST)).decode(errors="replace").strip()
+                answer_text = (await answer.content.read(ANSWER_MOST)).decode(errors="replace").strip()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unavailable(f"the pipeline at {self._shown} does not answer: {str(error) or 'too late'}") from error
         gone = body["action"] == "delete" and answer.status == 404
         if 200 <= answer.status < 300 or gone:
             return
-        refused = f"the pipeline at {self._shown} answered {answer.status}: {said[:200]}"
+        refused = f"the pipeline at {self._shown} answered {answer.status}: {answer_text[:200]}"
         raise Invalid(refused) if 400 <= answer.status < 500 else Unavailable(refused)
 
     @property

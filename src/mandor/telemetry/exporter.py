@@ -45,7 +45,7 @@ class Exporter:
             "telemetry.sdk.language": "python",
             "telemetry.sdk.version": __version__,
         }
-        self._trouble = False
+        self._failing = False
 
     async def run(self) -> None:
         """Send until cancelled, then send the remaining spans once."""
@@ -81,13 +81,13 @@ class Exporter:
         answer = await self._receiver.post(encode(batch, self._resource), self._headers)
         if answer.status in BUSY:
             raise Unavailable(f"it answers {answer}")
-        lost, why = refused(answer.said, "rejectedSpans") if answer.taken else (len(batch), str(answer))
+        lost, why = refused(answer.body, "rejectedSpans") if answer.accepted else (len(batch), str(answer))
         self._tracer.results["refused",] += lost
         self._tracer.results["sent",] += len(batch) - lost
         if lost:
             self._log_failure(f"{lost} spans were refused: {why}")
-        elif self._trouble:
-            self._trouble = False
+        elif self._failing:
+            self._failing = False
             log.info("traces reach %s again", self._receiver.url)
 
     async def _close(self) -> None:
@@ -99,8 +99,8 @@ class Exporter:
         finally:
             await self._receiver.close()
 
-    def _log_failure(self, trouble: str) -> None:
+    def _log_failure(self, failure: str) -> None:
         """Log a failure once, until a request succeeds again."""
-        if not self._trouble:
-            self._trouble = True
-            log.warning("traces do not reach %s: %s", self._receiver.url, trouble)
+        if not self._failing:
+            self._failing = True
+            log.warning("traces do not reach %s: %s", self._receiver.url, failure)

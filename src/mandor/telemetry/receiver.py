@@ -16,14 +16,14 @@ ANSWER_MOST = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
-    said: bytes
+    body: bytes
 
     @property
-    def taken(self) -> bool:
+    def accepted(self) -> bool:
         return 200 <= self.status < 300
 
     def __str__(self) -> str:
-        return f"{self.status} {' '.join(self.said.decode(errors='replace').split())[:200]}".strip()
+        return f"{self.status} {' '.join(self.body.decode(errors='replace').split())[:200]}".strip()
 
 
 class HttpReceiver:

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from mandor.errors import Unavailable
-from mandor.notify.message import Message, made_up
+from mandor.notify.message import Message, synthetic_message
 from mandor.notify.sink import Sink
 
 
 def message(number: int = 1, reason: str = "Started") -> Message:
-    return made_up("suite", f"id-{number}", "instance", "web-0", reason, f"message {number}", 1_700_000_000.0)
+    return synthetic_message("suite", f"id-{number}", "instance", "web-0", reason, f"message {number}", 1_700_000_000.0)
 
 
 class SinkSuite:

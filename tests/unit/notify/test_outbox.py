@@ -253,7 +253,7 @@ async def test_after_a_silence_longer_than_events_are_kept_the_receiver_is_told_
     async with world.leading():
         await settle()
     assert [each.data.reason for each in sink.taken][:3] == ["Started", "EventsLost", "Started"]
-    assert "what is no longer kept is missing" in sink.taken[1].data.message
+    assert "are missing here if they are no longer stored" in sink.taken[1].data.message
 
 
 async def test_a_receiver_that_is_switched_off_gets_later_what_happened_meanwhile() -> None:

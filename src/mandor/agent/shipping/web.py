@@ -49,8 +49,8 @@ class WebSink(Sink):
 
     async def send(self, lines: Sequence[Line]) -> None:
         answer = await self._receiver.post(self.body(lines), await self._identity())
-        if answer.taken:
-            self.judge(answer.said)
+        if answer.accepted:
+            self.judge(answer.body)
         elif answer.status == 413:
             raise TooLarge(str(answer))
         else:
