@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mandor.placement.allocation import Trial
     from mandor.placement.table import Table
 
-_new_tuple = tuple.__new__  # half the time of Lodger(…), and there are many
+_new_tuple = tuple.__new__  # half the time of PlacedInstance(…), in a hot path
 Group = tuple[str, str, str]
 """Namespace, workload, group."""
 
@@ -144,7 +144,7 @@ class AllocationState(Writable, AllocationReader):
             self._table.undo_by(partial(self.allow, group, allowed))
 
     def come(self, key: Key, node: str, terms: AllocationTerms, count: int = 1) -> None:
-        """`count`: so many that are settled like this one."""
+        """Add an allocation; `count`: number of equal settled ones."""
         if terms.held:
             self._held[key] = terms.rank.priority
         elif terms.until is not None:

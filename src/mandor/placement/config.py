@@ -118,7 +118,7 @@ def _profile_without(profile: ProfileConfig, names: Set[str]) -> ProfileConfig:
 def read_config(
     text: str | bytes, registry: Registry, *, filename: str = "", server: SchedulerConfig | None = None
 ) -> SchedulerConfig:
-    """`Invalid` tells the first mistake (facts `file`, `line`, `path`) and lists all of them (`errors`).
+    """Read a configuration; raise `Invalid` with the first error (`file`, `line`, `path`) and a list of all (`errors`).
 
     `server`: the text comes from a caller of the API, and this is the server's own configuration. Extenders and
     arguments of plugins from outside the package may name URLs and files, so they are refused in the text and taken

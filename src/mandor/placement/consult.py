@@ -19,7 +19,7 @@ QUESTIONS_MOST = 16
 
 Consult = Callable[[Profile, PlacementRequest, Snapshot], Mapping[str, object]]
 """Runs a consultation and returns the answers by plugin; raises `PluginFault`."""
-Talk = Generator[HttpCall, HttpReply, object]
+Dialogue = Generator[HttpCall, HttpReply, object]
 
 
 def consult(
@@ -34,15 +34,15 @@ def consult(
     forms = [_Form(form, *_begin(profile, form, nodes, guard, now)) for form in request.forms]
     answers: dict[str, object] = {}
     for each in forms:
-        said = {}
-        for plugin, talk, first in each.begun:
-            said[plugin] = yield from _answer(plugin, talk, first, guard)
-        left = bool(said) and not any(plugin.leaves_none(value) for plugin, value in said.items())
+        answered = {}
+        for plugin, dialogue, first in each.begun:
+            answered[plugin] = yield from _answer(plugin, dialogue, first, guard)
+        left = bool(answered) and not any(plugin.leaves_none(value) for plugin, value in answered.items())
         for maker, offers in each.offers:
             agreed = () if left else (yield from _agree(profile, each.request, offers, guard))
             answers[key_of_form(maker, each.request.shape.variant)] = Agreed(agreed)
-            said = {plugin: plugin.agreeing(value, agreed) for plugin, value in said.items()}
-        answers |= {key_of_form(plugin.name, each.request.shape.variant): value for plugin, value in said.items()}
+            answered = {plugin: plugin.agreeing(value, agreed) for plugin, value in answered.items()}
+        answers |= {key_of_form(plugin.name, each.request.shape.variant): value for plugin, value in answered.items()}
     return answers
 
 
@@ -51,7 +51,7 @@ def unasked(profile: Profile, state: CycleState) -> bool:
     return any(each.name not in state for each in profile.consults)
 
 
-Begun = tuple[ConsultPlugin, Talk, tuple[bool, object]]
+Begun = tuple[ConsultPlugin, Dialogue, tuple[bool, object]]
 Offers = tuple[str, tuple[Offer, ...]]
 """A PostFilter plugin, and the nominations that it offers."""
 
@@ -72,8 +72,10 @@ def _begin(
         verdict = guard.run(lambda: run_filters(profile, CycleState(), relaxed_request, nodes, guard))
         begun: list[Begun] = []
         if verdict.feasible.any():
-            talks = [(plugin, plugin.consult(relaxed_request, nodes, verdict.feasible)) for plugin in profile.consults]
-            begun = [(plugin, talk, _step(plugin, talk, None, guard)) for plugin, talk in talks]
+            dialogues = [
+                (plugin, plugin.consult(relaxed_request, nodes, verdict.feasible)) for plugin in profile.consults
+            ]
+            begun = [(plugin, dialogue, _step(plugin, dialogue, None, guard)) for plugin, dialogue in dialogues]
         if not any(each.agrees_to_victims for each in profile.consults):
             return begun, []
         dry_run = DryRun(profile, relaxed_request, nodes, guard, nominated=held, now=now)
@@ -97,8 +99,8 @@ def _agree(
     """Let each plugin in turn choose among the offers that the plugins before it agreed to."""
     for plugin in profile.consults:
         if plugin.agrees_to_victims and offers:
-            talk = plugin.consult_victims(request, offers)
-            value = yield from _answer(plugin, talk, _step(plugin, talk, None, guard), guard)
+            dialogue = plugin.consult_victims(request, offers)
+            value = yield from _answer(plugin, dialogue, _step(plugin, dialogue, None, guard), guard)
             if not isinstance(value, tuple):
                 raise PluginFault(plugin.name, f"consult_victims answered {value!r}, not a tuple of Offers")
             offers = value
@@ -106,7 +108,7 @@ def _agree(
 
 
 def _answer(
-    plugin: ConsultPlugin, talk: Talk, first: tuple[bool, object], guard: Guard
+    plugin: ConsultPlugin, dialogue: Dialogue, first: tuple[bool, object], guard: Guard
 ) -> Generator[HttpCall, HttpReply, object]:
     over, value = first
     for _ in range(QUESTIONS_MOST):
@@ -114,19 +116,19 @@ def _answer(
             return value
         assert isinstance(value, HttpCall)
         reply = yield value
-        over, value = _step(plugin, talk, reply, guard)
+        over, value = _step(plugin, dialogue, reply, guard)
     if over:
         return value
     raise PluginFault(plugin.name, f"asks more than {QUESTIONS_MOST} questions")
 
 
-def _step(plugin: ConsultPlugin, talk: Talk, reply: HttpReply | None, guard: Guard) -> tuple[bool, object]:
+def _step(plugin: ConsultPlugin, dialogue: Dialogue, reply: HttpReply | None, guard: Guard) -> tuple[bool, object]:
     """Return (True, the result) or (False, the next question)."""
 
     def taken() -> tuple[bool, object]:
         guard.begin(plugin.name, "Consult")
         try:
-            question = next(talk) if reply is None else talk.send(reply)
+            question = next(dialogue) if reply is None else dialogue.send(reply)
         except StopIteration as end:
             return True, end.value
         finally:

@@ -210,13 +210,13 @@ def _by_node(tried: Sequence[_Offer], nodes: Snapshot) -> bool:
 
 def _explained(tried: Sequence[_Offer], nodes: Snapshot, rules: PlacementRequest | None = None) -> str:
     """Explain why these forms do not fit. `rules`: a request whose rules are used instead of theirs."""
-    said = []
+    explanations = []
     for each in tried:
         request = each.request if rules is None else structs.replace(rules, shape=each.request.shape)
-        said.append((each.request.shape, each.verdict.explain(request, nodes)))
-    if not said or not said[0][0].alternatives:
-        return "".join(text for _, text in said)
-    return "; ".join(f"{shape.form_name}: {text}" for shape, text in said)
+        explanations.append((each.request.shape, each.verdict.explain(request, nodes)))
+    if not explanations or not explanations[0][0].alternatives:
+        return "".join(text for _, text in explanations)
+    return "; ".join(f"{shape.form_name}: {text}" for shape, text in explanations)
 
 
 class Found(NamedTuple):

@@ -118,14 +118,17 @@ def forms_of(
 
 def node_verdicts(verdict: Verdict, request: PlacementRequest, nodes: Snapshot, most: int) -> list[NodeVerdict]:
     """Return the verdict on each node, ordered by name, with the refusing plugin's reason."""
-    said: dict[int, tuple[str, str]] = {}
+    refusals_by_slot: dict[int, tuple[str, str]] = {}
     for plugin, refused in verdict.refusals:
         for slot in refused.nonzero()[0]:
             alone = np.zeros(len(nodes), dtype=np.bool_)
             alone[slot] = True
-            said[int(slot)] = plugin.name, why_of(plugin, request, nodes, alone).removeprefix("1 ")
+            refusals_by_slot[int(slot)] = plugin.name, why_of(plugin, request, nodes, alone).removeprefix("1 ")
     by_name = sorted(enumerate(nodes.nodes), key=lambda item: item[1].meta.name)[:most]
-    return [NodeVerdict(node.meta.name, slot not in said, *said.get(slot, ("", ""))) for slot, node in by_name]
+    return [
+        NodeVerdict(node.meta.name, slot not in refusals_by_slot, *refusals_by_slot.get(slot, ("", "")))
+        for slot, node in by_name
+    ]
 
 
 def score_table(

@@ -132,9 +132,9 @@ class Explainer:
         if not placed and not waiting:
             wanted = sum(group.count for group in workload.spec.groups.values())
             return elsewhere or "no instance needs a node" + (": replicas is 0" if not wanted else "")
-        said = f"{placed} placed on {nodes} node{'' if nodes == 1 else 's'}"
-        said += f", {waiting} pending" if waiting else ""
-        return f"{said}; {elsewhere}" if elsewhere else said
+        text = f"{placed} placed on {nodes} node{'' if nodes == 1 else 's'}"
+        text += f", {waiting} pending" if waiting else ""
+        return f"{text}; {elsewhere}" if elsewhere else text
 
     def _refused_nodes(self, workload: Workload) -> str:
         """Explain which nodes a daemon does not run on."""
@@ -198,9 +198,9 @@ class Explainer:
         """`together`: the decision about its gang, if the gang is decided as a whole."""
         table = self._model.table
         consulted = self._consult(profile, request, table.snapshot()) if profile.consults else None
-        steps, verdict, eased = steps_of(profile, request, table.snapshot(), consulted, self._watch)
+        steps, verdict, relaxed_request = steps_of(profile, request, table.snapshot(), consulted, self._watch)
         # Now, because a verdict refers to the table, which is changed below.
-        each_node = node_verdicts(verdict, eased, table.snapshot(), NODES_MOST) if nodes else []
+        each_node = node_verdicts(verdict, relaxed_request, table.snapshot(), NODES_MOST) if nodes else []
         if together is None:
             decision = decided(profile, request, table.snapshot(), self._consult, self._watch, held=held)
             victims, message = decision.victims, ""
@@ -208,7 +208,7 @@ class Explainer:
             decision, victims, message = together.about(request.key), together.victims, together.message
         forms = self._forms(profile, request, decision.request or widest(request), consulted)
         helped = decision.node or decision.fault or decision.nominated
-        told = [] if helped else self._remedies(profile, request)
+        remedies_found = [] if helped else self._remedies(profile, request)
         return _explanation(
             instance,
             kept,
@@ -218,7 +218,7 @@ class Explainer:
             form=_form_name(request, decision.request.shape.variant) if decision.request is not None else "",
             forms=forms,
             nodes=tuple(each_node),
-            remedies=tuple(told),
+            remedies=tuple(remedies_found),
             nominated=decision.nominated,
             victims=tuple(key.name for key in victims if self._sees(key.namespace)),
             relaxed=decision.relaxed,
@@ -263,8 +263,10 @@ class Explainer:
             consulted = self._consult(profile, request, snapshot) if profile.consults else None
             form = request.forms[min(instance.spec.variant, len(request.shape.alternatives))]
             rules = decision.request or request
-            eased = structs.replace(rules, shape=form.shape)
-            scores = score_table(profile, eased, snapshot, also=(node,), consulted=consulted, watch=self._watch)
+            relaxed_request = structs.replace(rules, shape=form.shape)
+            scores = score_table(
+                profile, relaxed_request, snapshot, also=(node,), consulted=consulted, watch=self._watch
+            )
             steps, verdict, last = steps_of(profile, form, snapshot, consulted, self._watch)
             forms = self._forms(profile, request, rules, consulted)
             everyone = node_verdicts(verdict, last, snapshot, len(snapshot))
@@ -291,27 +293,27 @@ class Explainer:
     ) -> list[str]:
         if kept is None:
             return ["the decision is not stored; the scores are as of now, without this instance"]
-        said = []
+        changes = []
         now = {each.node: each.total for each in scores}
         then = {each.node: each.total for each in kept.best}
         if node in now and node in then and now[node] != then[node]:
-            said.append(f"{node} scored {then[node]} points when it was chosen and scores {now[node]} now")
+            changes.append(f"{node} scored {then[node]} points when it was chosen and scores {now[node]} now")
         gone = [each for each in then if each not in self._model.nodes]
         if gone:
-            said.append(f"{', '.join(gone)} {'was' if len(gone) == 1 else 'were'} removed")
+            changes.append(f"{', '.join(gone)} {'was' if len(gone) == 1 else 'were'} removed")
         come = [each.meta.name for each in self._model.nodes.values() if each.meta.created_at > kept.at]
         if come:
             named = ", ".join(sorted(come)[:3]) + (f" and {len(come) - 3} more" if len(come) > 3 else "")
-            said.append(f"{named} {'was' if len(come) == 1 else 'were'} added")
+            changes.append(f"{named} {'was' if len(come) == 1 else 'were'} added")
         if kept.profile != profile.name:
-            said.append(f"the profile was {kept.profile} and is {profile.name} now")
+            changes.append(f"the profile was {kept.profile} and is {profile.name} now")
         if kept.versions != profile.versions:
-            said.append(f"the plugins were {', '.join(kept.versions) or 'different'}")
+            changes.append(f"the plugins were {', '.join(kept.versions) or 'different'}")
         if kept.form and decision.node and decision.request is not None and not decision.request.shape.variant:
-            said.append(f"the main form would fit on {decision.node} now")
+            changes.append(f"the main form would fit on {decision.node} now")
         if kept.relaxed and not decision.relaxed and decision.node:
-            said.append(f"{' and '.join(f'`{rule}`' for rule in kept.relaxed)} could be kept now")
-        return said
+            changes.append(f"{' and '.join(f'`{rule}`' for rule in kept.relaxed)} could be kept now")
+        return changes
 
 
 def _explanation(
@@ -347,12 +349,12 @@ def _form_name(request: PlacementRequest, variant: int) -> str:
 def _waiting_summary(instance: Instance, decision: Decision, profile: Profile) -> str:
     if not decision.node:
         return decision.message
-    said = f"fits on {decision.node} now, and has not been tried again yet"
+    text = f"fits on {decision.node} now, and has not been tried again yet"
     if instance.status.message:
-        said += f"; the last try found: {instance.status.message}"
+        text += f"; the last try found: {instance.status.message}"
     if profile.permits:
-        said += f"; it may also wait for a permit of {' or '.join(each.name for each in profile.permits)}"
-    return said
+        text += f"; it may also wait for a permit of {' or '.join(each.name for each in profile.permits)}"
+    return text
 
 
 _TIE_BREAKS: dict[Ties, str] = {

@@ -279,12 +279,12 @@ class Forecast:
 
     def _schedule(self) -> bool:
         """Decide all pending instances in queue order; return False if the forecast is to stop."""
-        told: set[Key] = set()
+        decided_gangs: set[Key] = set()
         for number, waiting in enumerate(self._queue()):
             if number % 64 == 63 and self._enough():
                 self._outcome.complete = False
                 return False
-            if waiting.request.key not in self._waiting or self._gang_decided(waiting.request, told):
+            if waiting.request.key not in self._waiting or self._gang_decided(waiting.request, decided_gangs):
                 continue
             decision = self._decided(waiting.request)
             if decision.victims:
@@ -296,10 +296,10 @@ class Forecast:
                 self._refused[waiting.request.key] = decision.message
         return True
 
-    def _gang_decided(self, request: PlacementRequest, told: set[Key]) -> bool:
+    def _gang_decided(self, request: PlacementRequest, decided_gangs: set[Key]) -> bool:
         """Decide the gang of a request as a whole; return False if the instance is decided alone."""
         profile = self._profiles.get(request.profile)
-        if request.key in told:
+        if request.key in decided_gangs:
             return True
         if profile is None or request.member is None:
             return False
@@ -319,7 +319,7 @@ class Forecast:
         for each in found.placed:
             self._place(each.key, each)
         if not found.placed:
-            told.update(each.key for each in found.requests)
+            decided_gangs.update(each.key for each in found.requests)
             self._refused.update((each.key, found.message) for each in found.requests)
         return request.key not in self._waiting or not found.placed
 

@@ -143,8 +143,8 @@ class StageTrial:
         """Decide one member; return its cost in ordinary decisions."""
         context, kind = self._context, self.stage.kind
         held = context.held.get(request.key, "")
-        alike = structs.replace(request, key=NO_KEY)
-        if alike in self._refused_classes or (kind is StageKind.HELD and not held):
+        class_request = structs.replace(request, key=NO_KEY)
+        if class_request in self._refused_classes or (kind is StageKind.HELD and not held):
             return 1
         consulted, nodes = context.consulted.get(request.key), self._table.snapshot()
         cycle = Cycle(context.profile, nodes, context.watch, consulted, held, context.moment)
@@ -157,7 +157,7 @@ class StageTrial:
         if kind is StageKind.PREEMPT and self._preempt(request, state, nodes):
             return PREEMPTION_COST
         if context.profile.by_class and not request.shape.volumes:
-            self._refused_classes[alike] = None
+            self._refused_classes[class_request] = None
         if self.refused is None:
             self.refused = context.guard(lambda: _refusal(node, request, nodes))
         return PREEMPTION_COST if kind is StageKind.PREEMPT else 1

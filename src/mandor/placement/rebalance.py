@@ -112,8 +112,8 @@ class MoveSearch:
         elif spec.pin and instance.meta.created_at + self._spec.rest > self._now:
             self.resting += 1  # moved recently
         else:
-            alike = key, spec.group, spec.release, spec.variant, spec.node
-            places.setdefault(alike, []).append(instance.key)
+            place = key, spec.group, spec.release, spec.variant, spec.node
+            places.setdefault(place, []).append(instance.key)
 
     def _ask(self, key: Key) -> tuple[Profile, PlacementRequest] | None:
         """Return the request of an instance in its current form; None: it cannot be decided here."""

@@ -312,10 +312,10 @@ def _with_others(
             return NOWHERE
     for scorer, weight in planned.scores:
         watch.begin(scorer.name, "Score")
-        said = scorer.score_slot(request, nodes, slot)
-        if not 0 <= said <= SCORE_MOST:
-            raise PluginFault(scorer.name, f"gave the score {said}; scores are 0..100")
-        total += weight * said
+        score = scorer.score_slot(request, nodes, slot)
+        if not 0 <= score <= SCORE_MOST:
+            raise PluginFault(scorer.name, f"gave the score {score}; scores are 0..100")
+        total += weight * score
     return total
 
 

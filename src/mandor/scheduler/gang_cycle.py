@@ -214,9 +214,9 @@ class GangCycle:
         worst = decision.refused
         assert worst is not None, "a plugin refused each member that did not fit"
         message = refusal(decision, gang_members.needed, gang_members.bound)
-        told = Decision(worst.key, message=message, retry_on=worst.retry_on, blamed=worst.blamed)
-        self._deciding.record(next(each for each in members if each.request.key == worst.key), profile, told)
-        self._put_back(members, told)
+        refused = Decision(worst.key, message=message, retry_on=worst.retry_on, blamed=worst.blamed)
+        self._deciding.record(next(each for each in members if each.request.key == worst.key), profile, refused)
+        self._put_back(members, refused)
 
     def _nominated(
         self, members: Sequence[Attempt], profile: Profile, gang_members: GangMembers, decision: GangDecision

@@ -1,4 +1,4 @@
-"""The scheduler: takes the next attempt, decides, counts it at once, and has its bind written in the background."""
+"""The scheduler: takes the next attempt, decides it, counts it in the table; binds are written in the background."""
 
 import asyncio
 import logging

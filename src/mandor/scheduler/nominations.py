@@ -82,8 +82,8 @@ class Nominations:
                 return None
             claims.append(Claim(instance, node.meta.name, node.meta.version))
             victims += there
-        told = held[0][1]
-        return Preemption(tuple(claims), tuple(victims), told.reason, told.message)
+        first = held[0][1]
+        return Preemption(tuple(claims), tuple(victims), first.reason, first.message)
 
     def _withdraw(self, key: Key) -> None:
         """Free the held room of an instance and retry it, with all members of its gang."""
