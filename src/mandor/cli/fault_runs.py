@@ -22,7 +22,7 @@ def try_seeds(source: FaultRunSource, seeds: Sequence[int], *, workers: int | No
     """Run the seeds and show the results; returns whether all invariants held."""
     results: list[FaultRunResult] = []
     with Bar() as bar, silence():  # Errors are expected here: faults are injected.
-        total = len(seeds) * len(source.loaded(seeds[0]).scenario.plans)
+        total = len(seeds) * len(source.load(seeds[0]).scenario.plans)
         for each in run_all_with_faults(source, seeds, workers=workers, story=history):
             results.append(each)
             bar.show(len(results), total)
@@ -48,7 +48,7 @@ def _show(results: Sequence[FaultRunResult], *, history: bool) -> None:
     changes = sum(each.changes for each in results)
     said = f"{counted(len(results), 'run')}, {counted(changes, 'change')}: {broken} broken"
     if rest:
-        said += f"; at rest after {Seconds(round(rest[len(rest) // 2]))}, at most {Seconds(round(rest[-1]))}"
+        said += f"; settled after {Seconds(round(rest[len(rest) // 2]))}, at most {Seconds(round(rest[-1]))}"
     click.echo(said)
 
 

@@ -1,4 +1,4 @@
-"""How far a replay agrees with what really happened, and where it would have put work instead."""
+"""Compares a replay with its recording: shares of time on the same nodes, and instances that were placed elsewhere."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ ELSEWHERE_MOST = 100
 
 
 def agreement(recorded: Recorded, run: RunResult) -> dict[str, Any]:
-    """Shares of the time that instances really ran: on the same node, and as many of a workload on the same node."""
+    """Return the shares of recorded running time: on the same node, and with the same number of instances per node."""
     really = sum(each.end - each.begin for each in recorded.stays)
     return {
         "same_node_percent": _percent(_same_node(recorded.stays, run.stays), really),
@@ -40,7 +40,7 @@ def _same_node(recorded: Sequence[RunInterval], replayed: Sequence[RunInterval])
 
 
 def _same_count(recorded: Sequence[RunInterval], replayed: Sequence[RunInterval]) -> float:
-    """Which of several equal instances is where does not source here."""
+    """Return the seconds with as many instances of a workload on a node; equal instances are interchangeable."""
     places = dict.fromkeys((each.workload, each.node) for each in recorded)
     total = 0.0
     for workload, node in places:
@@ -55,8 +55,8 @@ def _same_count(recorded: Sequence[RunInterval], replayed: Sequence[RunInterval]
 
 
 def _elsewhere(recorded: Sequence[RunInterval], replayed: Sequence[RunInterval]) -> list[dict[str, str]]:
-    """Whoever ran for most of its time on another node, of those who ran in both."""
-    homes = [_homes(stays) for stays in (recorded, replayed)]
+    """Return the instances that ran mostly on another node than in the recording."""
+    homes = [_main_nodes(stays) for stays in (recorded, replayed)]
     return [
         {"instance": name, "recorded": node, "replayed": homes[1][name]}
         for name, node in sorted(homes[0].items())
@@ -64,7 +64,7 @@ def _elsewhere(recorded: Sequence[RunInterval], replayed: Sequence[RunInterval])
     ][:ELSEWHERE_MOST]
 
 
-def _homes(stays: Sequence[RunInterval]) -> dict[str, str]:
+def _main_nodes(stays: Sequence[RunInterval]) -> dict[str, str]:
     spent: dict[str, Counter[str]] = {}
     for each in stays:
         spent.setdefault(each.instance, Counter())[each.node] += each.end - each.begin  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Charts of the page: who ran where as a timeline, how full nodes were as bars or, of many nodes, as shades."""
+"""Charts of the HTML report: where instances ran as a timeline, memory of nodes as bars or shades."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,15 +14,15 @@ TOP = 30
 ROW = 16
 ROWS_MOST = 80
 LABEL_MOST = 28
-"""Letters that fit left of the rows."""
+"""Characters that fit to the left of the rows."""
 NAMES_MOST = 20
 BESIDE_MOST = 6
-"""Nodes that have room beside each other, with the names of what runs there."""
+"""Nodes that fit in columns, with the names of their instances."""
 NODES_MOST = 200
 
 
 def colour(number: int) -> str:
-    """Beyond the chosen ones, hues that are far from those just before."""
+    """Return a colour of the palette, then generated hues that differ from the previous ones."""
     return COLOURS[number] if number < len(COLOURS) else f"hsl({number * 137.5 % 360:.0f} 55% 55%)"
 
 
@@ -31,7 +31,7 @@ def bar(percent: float, shade: str) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML already."""
+    """Return an HTML table; cells are HTML already."""
     head = "".join(f"<th>{escape(each)}</th>" for each in titles)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
@@ -47,11 +47,11 @@ def brief(names: Sequence[str]) -> str:
 
 
 def nodes_chart(strategy: dict[str, Any], colours: dict[str, str]) -> str:
-    draw = _beside if len(colours) <= BESIDE_MOST else _shades
-    return "<h3>Memory requested, and who runs where in the typical seed</h3>" + draw(strategy, colours)
+    draw = _columns if len(colours) <= BESIDE_MOST else _shades
+    return "<h3>Requested memory and running instances, in the typical seed</h3>" + draw(strategy, colours)
 
 
-def _beside(strategy: dict[str, Any], colours: dict[str, str]) -> str:
+def _columns(strategy: dict[str, Any], colours: dict[str, str]) -> str:
     rows = []
     for phase, typical in zip(strategy["phases"], strategy["typical"]["phases"], strict=True):
         cells = []
@@ -65,7 +65,7 @@ def _beside(strategy: dict[str, Any], colours: dict[str, str]) -> str:
 
 
 def _shades(strategy: dict[str, Any], colours: dict[str, str]) -> str:
-    """A row for each node, a cell for each phase: the fuller, the darker."""
+    """Return a row per node with a cell per phase; fuller nodes are darker."""
     phases = strategy["typical"]["phases"]
     rows = []
     for name in list(colours)[:NODES_MOST]:
@@ -79,13 +79,13 @@ def _shades(strategy: dict[str, Any], colours: dict[str, str]) -> str:
             cells.append(f'<span class="cell" title="{title}" style="background:{shade}">{told}</span>')
         rows.append([escape(name), *cells])
     more = len(colours) - len(rows)
-    left_out = f"<p>and {more} more nodes: -o json has them</p>" if more > 0 else ""
-    key = "<p>Share of the memory, and how many instances; their names show under the pointer.</p>"
+    left_out = f"<p>{more} more nodes are not shown; `-o json` lists them.</p>" if more > 0 else ""
+    key = "<p>Share of the memory and number of instances; point at a cell for their names.</p>"
     return key + table(["NODE", *(phase["name"] for phase in phases)], rows) + left_out
 
 
 def timeline(stays: Sequence[dict[str, Any]], phases: Sequence[dict[str, Any]], colours: dict[str, str]) -> str:
-    """Phases as lines. A row for each instance, where it ran as colours; of many, how many of each workload ran."""
+    """Return the timeline: a row per instance, coloured by node; if there are many, a row per workload."""
     many = len({each["instance"] for each in stays}) > ROWS_MOST
     rows = sorted({each["workload" if many else "instance"] for each in stays}, key=_natural)
     more = len(rows) - ROWS_MOST
@@ -93,7 +93,7 @@ def timeline(stays: Sequence[dict[str, Any]], phases: Sequence[dict[str, Any]], 
     height = TOP + ROW * len(rows)
     end = phases[-1]["end_seconds"]
     scale = (WIDTH - LEFT) / end
-    drawn = [f'<svg viewBox="0 0 {WIDTH} {height}" width="100%" role="img" aria-label="who ran where">']
+    drawn = [f'<svg viewBox="0 0 {WIDTH} {height}" width="100%" role="img" aria-label="nodes on which instances ran">']
     for number, phase in enumerate(phases):
         x = LEFT + phase["begin_seconds"] * scale
         drawn.append(
@@ -105,7 +105,7 @@ def timeline(stays: Sequence[dict[str, Any]], phases: Sequence[dict[str, Any]], 
     places = {name: TOP + ROW * number + 2 for number, name in enumerate(rows)}
     drawn += _counts(stays, places, scale, end) if many else _boxes(stays, places, scale, colours)
     drawn.append("</svg>")
-    left_out = f"<p>and {more} more workloads: -o json has them</p>" if more > 0 else ""
+    left_out = f"<p>{more} more workloads are not shown; `-o json` lists them.</p>" if more > 0 else ""
     return (_counts_key() if many else _nodes_key(colours)) + "".join(drawn) + left_out
 
 
@@ -120,7 +120,7 @@ def _boxes(
 
 
 def _counts(stays: Sequence[dict[str, Any]], places: dict[str, int], scale: float, end: float) -> Iterable[str]:
-    """Each row as high as the most of its workload that ever ran."""
+    """Yield a step chart per workload, scaled to its maximum."""
     changes: dict[str, Counter[float]] = {name: Counter() for name in places}
     for stay in stays:
         if (found := changes.get(stay["workload"])) is not None:
@@ -143,7 +143,7 @@ def _counts(stays: Sequence[dict[str, Any]], places: dict[str, int], scale: floa
 
 
 def _counts_key() -> str:
-    return "<p>How many instances of each workload ran, of the most that ever did.</p>"
+    return "<p>Running instances of each workload, relative to its maximum.</p>"
 
 
 def _nodes_key(colours: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""A simulated cluster: the world with its server's ears, and nodes whose agents are the real ones."""
+"""A simulated cluster: the control plane, a receiver of heartbeats, and nodes that run the real agent."""
 
 import itertools
 import random
@@ -36,11 +36,11 @@ from mandor.store.memory import MemoryStore
 QUIET_SECONDS = 3600.0
 """Seconds between bookmarks of watches. A simulated connection reports its own end, so bookmarks are not needed."""
 LEASE_SECONDS = 3600.0
-"""Of a server that takes its lease back when it goes."""
+"""Lease of a simulated server in seconds; the server deletes it when it stops."""
 TICK_SECONDS = 5.0
-"""How often silent nodes and short hosts are looked for: seldomer than in a real cluster, so that days pass fast."""
+"""Seconds between checks for silent nodes and resource pressure; longer than in a real cluster, to save time."""
 KEEP = Keep(sweep_seconds=300.0)
-"""What nobody needs any more is in nobody's way: it is swept away seldomer than in a real cluster, too."""
+"""Retention of old objects; cleaned up less often than in a real cluster, to save time."""
 AGENT = {
     "heartbeat_seconds": 10.0,
     "fingerprint_seconds": 300.0,
@@ -51,7 +51,7 @@ BUILT_IN = ConfigSource().once()
 
 
 class SimCluster(World):
-    """Everything that happens in it follows from its seed and what is done to it."""
+    """A cluster whose whole history is determined by its seed and the timeline."""
 
     def __init__(
         self,
@@ -94,10 +94,10 @@ class SimCluster(World):
         self.usage_rules = UsageRules()
         self.nodes: dict[str, SimNode] = {}
         self.looker: Callable[[], bool] = lambda: False
-        """Called at a tick at which a machine is not as it was, and at the next one, if it says so."""
+        """Called at a tick after which a machine has changed; called again at the next tick if it returns True."""
         self._look_on = False
         self.endings: Mapping[str, Sequence[Ending]] = {}
-        """Of programs that end by themselves, by workload or instance: one start after the other."""
+        """Ends of programs by workload or instance, one entry per start."""
         self._starts: dict[str, list[Unit]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="mandor-sim-")
 
@@ -120,7 +120,7 @@ class SimCluster(World):
         self._folder.cleanup()
 
     async def add_nodes(self, kinds: Iterable[NodeKind], *, off: Collection[str] = (), **settings: Any) -> None:
-        """`off`: these have no power yet."""
+        """Add nodes; those named in `off` have no power yet."""
         for kind in kinds:
             await self.add(kind.made())
             node = SimNode(
@@ -128,10 +128,10 @@ class SimCluster(World):
                 self.store,
                 VirtualClock(),
                 self._unit_usage,
-                self._hear,
+                self._receive,
                 Path(self._folder.name),
                 chance=random.Random(self.chance.random()),
-                fate=self._fate,
+                fate=self._program_end,
                 **{**AGENT, **settings},
             )
             self.nodes[kind.name] = node
@@ -140,12 +140,12 @@ class SimCluster(World):
 
     def _new_server(self) -> Heartbeats:
         name = f"s{next(self._servers)}"
-        # Over a connection it may be gone without a word, and then its lease has to run out soon.
+        # A server that is cut off cannot delete its lease, so that the lease must expire soon.
         lease = USUAL_LEASE_SECONDS if self.connections else LEASE_SECONDS
         return Heartbeats(self._server_store, self.clock, name, "", tick_seconds=TICK_SECONDS, lease_seconds=lease)
 
     async def restart(self, part: Part) -> None:
-        """As in a failover: it dies without a word, and another one begins from what is stored."""
+        """Kill a part of the control plane and start a new one from the stored state, as a failover does."""
         if part == "scheduler":
             await self.kill("scheduler")
             await self.kill("its recorder")
@@ -163,37 +163,37 @@ class SimCluster(World):
             self.heartbeats = self._new_server()
             self.start("heartbeats", self.heartbeats.run())
 
-    def _hear(self, node: str, beat: Heartbeat) -> None:
+    def _receive(self, node: str, beat: Heartbeat) -> None:
         self.heartbeats.beat(node, Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances))
 
     def _unit_usage(self, unit: Unit, launch: Launch) -> Resources:
-        instance, task = self._whose(unit, launch)
+        instance, task = self._find_task(unit, launch)
         if instance is None or task is None:
             return Resources()
         return self.usage_rules.of(self._written_as(instance), task.resources.request)
 
-    def _fate(self, unit: Unit, launch: Launch) -> Mapping[str, Any]:
+    def _program_end(self, unit: Unit, launch: Launch) -> Mapping[str, Any]:
         if not self.endings:
             return {}
-        instance, task = self._whose(unit, launch)
+        instance, task = self._find_task(unit, launch)
         if instance is None or task is None or task.role != "main":
             return {}
-        told = self.endings.get(instance.meta.name) or self.endings.get(self._written_as(instance))
-        if not told:
+        ends = self.endings.get(instance.meta.name) or self.endings.get(self._written_as(instance))
+        if not ends:
             return {}
         starts = self._starts.setdefault(f"{instance.meta.namespace}/{instance.meta.name}/{unit.task}", [])
         if unit not in starts:
             starts.append(unit)
-        end = told[min(starts.index(unit), len(told) - 1)]
+        end = ends[min(starts.index(unit), len(ends) - 1)]
         return {"after": str(end.after), "exit_code": end.exit_code}
 
     def _written_as(self, instance: Instance) -> str:
-        """The name that its workload has in the scenario: a run of a schedule goes by the name of that."""
+        """Return the name of the workload in the scenario; for a scheduled run, the name of its schedule."""
         found = self.find(Workload, instance.spec.workload, instance.meta.namespace)
         return (found.spec.run_of if found is not None else "") or instance.spec.workload
 
-    def _whose(self, unit: Unit, launch: Launch) -> tuple[Instance | None, Task | None]:
-        """The instance of a unit, and the task that it is."""
+    def _find_task(self, unit: Unit, launch: Launch) -> tuple[Instance | None, Task | None]:
+        """Return the instance and the task of a unit."""
         instance = self.find(Instance, launch.name.partition("/")[0], launch.namespace)
         if instance is None or instance.meta.uid != unit.uid:
             return None, None
@@ -217,11 +217,11 @@ class SimCluster(World):
                 self._look_on = self.looker()
 
     def look_on(self) -> None:
-        """At the next tick, whatever happens."""
+        """Call `looker` at the next tick."""
         self._look_on = True
 
     def usage_changed(self) -> None:
-        """UsageRules have changed."""
+        """Recompute usage after usage rules have changed."""
         for node in self.nodes.values():
             node.look_again()
 

@@ -24,7 +24,7 @@ from mandor.sim.strategy import check_names
 from mandor.sim.work import load_work
 
 ALONE_MOST = 2
-"""So few runs are not worth a second process."""
+"""Runs up to which one process is used."""
 Progress = Callable[[int, int], None]
 
 
@@ -76,7 +76,7 @@ def _line(source: Map, where: tuple[str, int | str]) -> int:
 
 
 def narrowed(loaded: LoadedScenario, names: Sequence[str]) -> LoadedScenario:
-    """With these strategies alone, and what is expected of them."""
+    """Return the scenario with only these strategies and their expectations."""
     plans = loaded.scenario.plans
     for name in names:
         if name not in plans:
@@ -115,7 +115,7 @@ def run_all(
 
 
 def _processes(loaded: LoadedScenario, workers: int) -> Pool:
-    """Copies of this one, where it may be copied: they begin at once. Else fresh ones, which read the files again."""
+    """Return a pool of forked processes, or of new processes that read the files again where fork is not safe."""
     if sys.platform == "linux" and threading.active_count() == 1:
         return multiprocessing.get_context("fork").Pool(workers, initializer=_begin, initargs=(lambda: loaded,))
     read = loaded.again or partial(load_scenario, loaded.path)
@@ -131,8 +131,8 @@ _loaded: LoadedScenario | None = None
 
 
 def _begin(read: Callable[[], LoadedScenario]) -> None:
-    global _loaded  # noqa: PLW0603 - a worker process has one loaded for all its life
-    logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
+    global _loaded  # noqa: PLW0603 - a worker process runs one scenario
+    logging.getLogger("mandor").setLevel(logging.CRITICAL)  # Simulated failures are not logged.
     _loaded = read()
 
 
@@ -142,7 +142,7 @@ def _one(job: tuple[str, int]) -> bytes:
 
 
 def _repeated(loaded: LoadedScenario, seeds: Sequence[int]) -> list[tuple[str, int]]:
-    """What is run twice: where the same history is expected, one seed of each strategy."""
+    """Return the runs to repeat: one seed of each strategy with `same_placement`."""
     wanted = [each for each in loaded.scenario.expect if each.same_placement]
     names = {name for each in wanted for name in (each.strategy or loaded.scenario.plans)}
     return [(name, random.Random(len(seeds)).choice(list(seeds))) for name in loaded.scenario.plans if name in names]

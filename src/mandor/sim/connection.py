@@ -1,4 +1,4 @@
-"""The way from somebody to the store, and what can happen on it: cuts, delays, lost and repeated messages."""
+"""A simulated connection to a store, with cuts, delays, lost and repeated messages."""
 
 import asyncio
 import random
@@ -11,43 +11,43 @@ from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, Listing, Store, Write
 
 SILENT_SECONDS = 45.0
-"""So long nothing comes before whoever waits for changes gives up."""
+"""Seconds without messages after which a watch ends."""
 
 
 class StoreConnection(Store):
-    """The store as one party reaches it. The store behind it may be exchanged.
+    """A store behind a connection that can fail; the store itself can be replaced.
 
-    `late`: a commit that is under way arrives, whether its sender still lives or not.
+    `late`: a delayed commit arrives even if its sender has been cancelled.
     """
 
     def __init__(self, store: Store, *, chance: random.Random | None = None, late: bool = False) -> None:
         self.store = store
         self.commits = 0
         self.delay_seconds = 0.0
-        """So long every question and every commit is under way."""
+        """Seconds that every read and commit takes."""
         self.lost_share = 0.0
-        """Of so many commits the answer is lost: the writer cannot know whether they happened, and they did."""
+        """Share of commits that are applied but whose answer is lost."""
         self.dropped_share = 0.0
-        """So many messages never arrive."""
+        """Share of messages that are lost."""
         self.repeated_share = 0.0
-        """So many commits arrive twice."""
+        """Share of commits that arrive twice."""
         self._chance = chance or random.Random(0)
         self.whole = True
         self.sends = True
-        """False: nothing that is sent arrives; what was asked for before still comes."""
+        """False: messages do not arrive; open watches continue."""
         self.hears = True
-        """False: what is sent arrives, and nothing comes back."""
+        """False: messages arrive, but answers do not."""
         self._late = late
         self._under_way: set[asyncio.Task[int]] = set()
         self._waiting: dict[asyncio.Timeout, None] = {}
-        """Whoever waits for changes: a cut ends that, and so does silence, if it lasts."""
+        """Timeouts of open watches; a cut or lasting silence ends them."""
 
     def cut(self) -> None:
         self.whole = False
         self._end_watches(0.0)
 
     def deafen(self) -> None:
-        """From now on nothing comes back, and nothing says so."""
+        """Drop all answers and changes from now on, without an error."""
         self.hears = False
         self._end_watches(SILENT_SECONDS)
 
@@ -56,7 +56,7 @@ class StoreConnection(Store):
             each.reschedule(asyncio.get_running_loop().time() + after)
 
     def mend(self) -> None:
-        """Everything arrives again, at once and once."""
+        """End all faults."""
         if not self.hears:
             self._end_watches(0.0)
         self.whole = self.sends = self.hears = True
@@ -68,7 +68,7 @@ class StoreConnection(Store):
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def send(self) -> None:
-        """A message gets to the other side, or `Unavailable`."""
+        """Deliver a message or raise `Unavailable`."""
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
         if not self.whole or not self.sends:
@@ -82,7 +82,7 @@ class StoreConnection(Store):
 
     @property
     def clear(self) -> bool:
-        """What is sent arrives, now and for sure."""
+        """Whether messages arrive at once and are never lost."""
         return self.whole and self.sends and not self.delay_seconds and not self.dropped_share
 
     async def get(self, key: Key) -> Object | None:
@@ -113,14 +113,14 @@ class StoreConnection(Store):
     def _arrived(self, task: asyncio.Task[int]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever sent it may be gone, and then nobody asks
+            task.exception()  # the sender may be gone; mark the error as handled
 
     async def _commit(self, writes: Sequence[Write]) -> int:
         await self.send()
         revision = await self.store.commit(*writes)
         self.commits += 1
         if self.repeated_share and self._chance.random() < self.repeated_share:
-            with suppress(Conflict):  # What a store is for: the second one has no effect, and nobody hears of it.
+            with suppress(Conflict):  # The second commit must have no effect.
                 await self.store.commit(*writes)
         if self.lost_share and self._chance.random() < self.lost_share:
             raise Unavailable("the answer was lost: whether it was written is not known")
@@ -142,7 +142,7 @@ class StoreConnection(Store):
                     result = await anext(stream)
                     if self.delay_seconds:
                         await asyncio.sleep(self.delay_seconds)
-                    if not self.hears:  # Nothing comes, and nothing says so.
+                    if not self.hears:  # No message and no error.
                         await asyncio.Event().wait()
             except TimeoutError:
                 break
@@ -155,7 +155,7 @@ class StoreConnection(Store):
 
 
 async def _supplied(store: Store, changes: Sequence[Change]) -> Sequence[Change]:
-    """Whoever is at the other end of a connection gets what an instance needs along with it, as over the API."""
+    """Return the changes with the objects that their instances need to start, as the API does."""
     found = []
     for change in changes:
         for key in change.after.start_keys if isinstance(change.after, Instance) else ():

@@ -1,4 +1,4 @@
-"""What keeps a simulated cluster from being at rest, once everything is whole again: nothing, or a defect."""
+"""Reasons why a simulated cluster has not settled after all faults are repaired; a lasting reason is a defect."""
 
 from collections.abc import Iterator
 
@@ -16,16 +16,16 @@ from mandor.sim.invariant_checker import InvariantChecker
 from mandor.sim.phase_end import PhaseEndState
 
 MOMENT_SECONDS = 60.0
-"""So long something may be on its way."""
+"""Seconds that a change may take."""
 
 
 def unsettled_reasons(cluster: SimCluster, checker: InvariantChecker) -> list[str]:
-    """Every reason, in words; none: it is at rest."""
+    """Return the reasons why the cluster has not settled; empty: it has."""
     return list(_ConvergenceCheck(cluster, checker).reasons())
 
 
 async def differences(cluster: SimCluster) -> list[str]:
-    """Where the scheduler's table lastingly differs from the store."""
+    """Return lasting differences between the scheduler's table and the store."""
     assert cluster.scheduler is not None
     report = await compare(cluster.scheduler.view, cluster.store, cluster.clock)
     return [f"{each.about}: the scheduler has it {each.table}, the store {each.store}" for each in report.differences]
@@ -65,7 +65,7 @@ class _ConvergenceCheck:
                 order = known.get(record.unit.uid)
                 live = record.observed(self._now).phase is not UnitPhase.EXITED
                 if order is None:
-                    yield f"{name} still has {record.unit}, which nobody knows"
+                    yield f"{name} still has {record.unit}, which no instance owns"
                 elif live and order.phase.over:
                     yield f"{order.meta.name} is {order.phase.value}, and runs on {name}"
         running = {
@@ -79,7 +79,7 @@ class _ConvergenceCheck:
                 yield f"{each.meta.name} is Running, and nothing of it runs on {name}"
 
     def _orders(self) -> Iterator[str]:
-        """Machines and moves that are under way; a standing order rests between two looks."""
+        """Yield machines and rebalances that are still in progress."""
         for pool in self._cluster.all(NodePool):
             for machine in pool.machines:
                 if machine.phase != "Joined":
@@ -105,7 +105,7 @@ class _ConvergenceCheck:
         elif phase is not Phase.RUNNING or not each.status.ready:
             yield f"{name} is {phase.value}{'' if phase is not Phase.RUNNING else ', and not ready'}"
         elif each.spec.stop is not None:
-            yield f"{name} runs, and was told to stop: {each.spec.stop.reason}"
+            yield f"{name} runs although it was stopped: {each.spec.stop.reason}"
 
     def _pending(self, each: Instance) -> Iterator[str]:
         assert self._cluster.scheduler is not None
@@ -116,10 +116,10 @@ class _ConvergenceCheck:
         if self._cluster.scheduler.state(each.key) is None:
             yield f"{each.meta.name} is pending, and not in the queue"
         if not each.status.message:
-            yield f"{each.meta.name} is pending, and nobody says why"
+            yield f"{each.meta.name} is pending without a message"
 
     def _may_wait(self, each: Instance) -> bool:
-        """It has not been looked at yet, or waits for others."""
+        """Return whether the instance is new, waits for a dependency, or belongs to a gang."""
         workload = self._cluster.find(Workload, each.spec.workload, each.meta.namespace)
         gang = workload is not None and bool(workload.spec.gang_of(each.spec.group))
         return bool(each.spec.waits) or gang or self._age(each) < MOMENT_SECONDS / 2

@@ -1,4 +1,4 @@
-"""What a timeline can say of messages, clocks, and the parts of the control plane."""
+"""Timeline entries about messages, clocks and parts of the control plane."""
 
 from typing import Literal
 
@@ -9,20 +9,20 @@ from mandor.model.meta import InvalidField
 
 DELAY_MOST = 60.0
 Part = Literal["scheduler", "controllers", "server"]
-"""`server`: whoever hears the nodes' heartbeats."""
+"""`server` receives the heartbeats of nodes."""
 PARTS: tuple[Part, ...] = ("scheduler", "controllers", "server")
 
 
 class Messages(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How messages fare from now on; all absent: as they should."""
+    """Faults of messages from this time on; without keys, faults end."""
 
     node: str = ""
-    """Between this one and the store; absent: between the control plane and its store."""
+    """The node whose messages are disturbed; absent: messages between the control plane and its store."""
     delay: Seconds = Seconds(0)
     lost: Percent = Percent(0)
-    """So many never arrive, and of as many the answer does not."""
+    """Percentage of messages that are lost; as many answers are lost."""
     repeated: Percent = Percent(0)
-    """So many arrive twice."""
+    """Percentage of messages that arrive twice."""
 
     def __post_init__(self) -> None:
         if self.delay > DELAY_MOST:
@@ -31,14 +31,14 @@ class Messages(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
         for key in ("lost", "repeated"):
             if getattr(self, key) > 100:
-                raise InvalidField(f"{getattr(self, key)} is more than there are", key)
+                raise InvalidField(f"{getattr(self, key)} is more than 100 %", key)
 
 
 class Jump(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Somebody sets a wall clock."""
+    """Change of a wall clock."""
 
     node: str = ""
-    """Of this one; absent: of the control plane."""
+    """The node whose clock changes; absent: the control plane."""
     forward: Seconds = Seconds(0)
     back: Seconds = Seconds(0)
 

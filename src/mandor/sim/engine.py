@@ -1,4 +1,4 @@
-"""The fake engine as a simulated node has it: its units use what they are said to, and outlive the agent."""
+"""The fake engine of a simulated node: units use resources by rule and survive a restart of the agent."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ OUT_OF_MEMORY = 137
 
 
 Fate = Callable[[Unit, Launch], Mapping[str, Any]]
-"""How a unit will end by itself, in the words of the fake engine; empty: it does not."""
+"""Returns the options of the fake engine that end a unit; empty: the unit runs until it is stopped."""
 
 
 def no_fate(unit: Unit, launch: Launch) -> Mapping[str, Any]:
@@ -27,7 +27,7 @@ def no_fate(unit: Unit, launch: Launch) -> Mapping[str, Any]:
 
 
 class SimUnits(MemoryState):
-    """Says when something in it is different."""
+    """Units of a node; calls `changed` on every change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,8 +59,11 @@ class SimEngine(FakeEngine):
         changed: Callable[[], None] = lambda: None,
         exists: Callable[[str], bool] = os.path.exists,
     ) -> None:
-        """`own_options`: what tasks say to this engine is meant for a fake one, and shapes what they do. `changed`:
-        what its units use may be different. `exists`: whether the machine has such a path."""
+        """
+        `own_options`: the options of tasks are those of the fake engine and are applied.
+        `changed`: called when the usage of units may have changed.
+        `exists`: returns whether the machine has a path.
+        """
         super().__init__(clock, state=units, images=images, exists=exists)
         self._unit_usage, self._own_options, self._fate, self._changed = unit_usage, own_options, fate, changed
         self._counters: dict[Unit, UsageCounter] = {}
@@ -68,11 +71,11 @@ class SimEngine(FakeEngine):
         self._good_until = 0.0
         self._wants: dict[Unit, Resources] = {}
         self._seen: dict[Unit, tuple[Record, Observed, float]] = {}
-        """What each was when it was last looked at, and until when it is that by itself."""
+        """Last observation of each unit, and the time until which it holds."""
         self._listed: tuple[Observed, ...] | None = None
         self._listed_until = 0.0
         self.slowness = 1.0
-        """Starting and stopping take so many times as long."""
+        """Factor for the time that starts and stops take."""
         units.changed = self._units_changed
 
     def _units_changed(self) -> None:
@@ -81,18 +84,18 @@ class SimEngine(FakeEngine):
         self._changed()
 
     def look_again(self) -> None:
-        """Somebody wants more or less than before."""
+        """Recompute usage after usage rules have changed."""
         self._good_until = 0.0
         self._wants = {}
         self._changed()
 
     async def list(self) -> Sequence[Observed]:
-        """The same object as long as it is the same."""
+        """Return the observed units; the same tuple while nothing changes."""
         await self._answer("list")
         return self._look(self._clock.monotonic())
 
     def _look(self, now: float) -> tuple[Observed, ...]:
-        """At all units; the same object for each that is the same."""
+        """Observe all units; unchanged units keep their object."""
         if self._listed is None or now >= self._listed_until:
             before, self._seen = self._seen, {}
             for record in self.state.all():
@@ -131,7 +134,7 @@ class SimEngine(FakeEngine):
         return known
 
     def used(self) -> tuple[Resources, float]:
-        """By all units together, and until when; whoever exceeds its limit dies of it."""
+        """Return the usage of all units and until when it holds; units above their memory limit are killed."""
         now = self._clock.monotonic()
         if now >= self._good_until:
             running = self._running(now)

@@ -1,4 +1,4 @@
-"""What is expected of a run, as scenarios say it."""
+"""Expectations of a scenario about its runs."""
 
 from typing import Annotated
 
@@ -23,46 +23,45 @@ class Counts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Everything it says has to hold, in every seed, for these strategies and in these phases; absent: all."""
+    """Conditions that must all hold in every seed, for the named strategies and phases; absent: all of them."""
 
     name: str = ""
     strategy: tuple[str, ...] = ()
     phase: tuple[str, ...] = ()
     after: Seconds = Seconds(300)
-    """From so long after the beginning of the phase until its end; what is settled is looked at there."""
+    """Time after the start of the phase from which the conditions must hold until its end."""
     running: tuple[str, ...] = ()
-    """All of these run, all the time."""
+    """Workloads that run all the time."""
     any_running: tuple[str, ...] = ()
-    """At least one of these runs, all the time."""
+    """Workloads of which at least one runs all the time."""
     apart: tuple[str, ...] = ()
-    """No two of these run on one node."""
+    """Workloads of which no two run on the same node."""
     nodes: tuple[str, ...] = ()
-    """`apart` holds whenever these have been up for `after`, whatever the phase."""
+    """`apart` applies while these nodes have been up for `after`, in any phase."""
     no_inversion: bool = False
-    """At the end of the phase, nothing runs in the place of something pending that matters more and could use it."""
+    """At the end of the phase, no instance holds resources that a pending instance of higher priority could use."""
     only_must_blocks: bool = False
-    """At the end of the phase, nothing is pending that would fit if only rules that are `must` counted."""
+    """At the end of the phase, no pending instance would fit if only `must` rules applied."""
     host_safe: Seconds | None = None
-    """No node is below its host-defence threshold for longer than that."""
+    """Longest time for which a node may be below its eviction threshold."""
     same_placement: bool = False
-    """The same seed gives the same history."""
+    """Two runs of the same seed have the same history."""
     pending_most: Count | None = None
-    """So many wait at the end of the phase."""
+    """Maximum of pending instances at the end of the phase."""
     preemptions_most: Count | None = None
-    """So many make room for others in the phase."""
+    """Maximum of preempted instances in the phase."""
     cascade_most: Count | None = None
-    """No preemption sets off a longer chain of others."""
+    """Maximum length of a chain of preemptions."""
     downtime_most: dict[str, Seconds] = {}
-    """By workload: seconds without a single instance, in the phase."""
+    """Maximum time without any running instance in the phase, by workload."""
     availability_least: dict[str, Percent] = {}
-    """By workload, its service level: so much of the phase at least one instance serves. What is left of the phase is
-    its error budget."""
+    """Minimum percentage of the phase in which at least one instance is ready, by workload."""
     instances: dict[str, Counts] = {}
-    """By workload: so many serve at the end of the phase."""
+    """Number of ready instances at the end of the phase, by workload."""
     empty: tuple[str, ...] = ()
-    """On these nodes nothing runs at the end of the phase."""
+    """Nodes on which no instance runs at the end of the phase."""
     utilisation: dict[str, Between] = {}
-    """By node: requested memory, in percent of what it may give."""
+    """Requested memory in percent of the allocatable memory, by node."""
 
     def __post_init__(self) -> None:
         if self.nodes and not self.apart:

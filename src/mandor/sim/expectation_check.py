@@ -38,7 +38,7 @@ def _broken(wanted: Expectation, phase: PhaseResult, history: HistoryRecorder) -
     if begin < end:
         yield from _not_running(wanted, history, begin, end)
         if wanted.apart and not wanted.nodes:
-            yield from _beside(wanted, history, [(begin, end)])
+            yield from _shared_nodes(wanted, history, [(begin, end)])
     yield from _settled(wanted, phase)
     yield from _counted(wanted, phase)
     yield from _served(wanted, phase)
@@ -55,7 +55,9 @@ def _not_running(wanted: Expectation, history: HistoryRecorder, begin: float, en
             yield f"none of {', '.join(wanted.any_running)} runs at {_time(at)}"
 
 
-def _beside(wanted: Expectation, history: HistoryRecorder, windows: Sequence[tuple[float, float]]) -> Iterator[str]:
+def _shared_nodes(
+    wanted: Expectation, history: HistoryRecorder, windows: Sequence[tuple[float, float]]
+) -> Iterator[str]:
     names = wanted.apart
     for number, first in enumerate(names):
         for second in names[number + 1 :]:
@@ -65,7 +67,7 @@ def _beside(wanted: Expectation, history: HistoryRecorder, windows: Sequence[tup
 
 
 def _apart_on(wanted: Expectation, history: HistoryRecorder, phases: Sequence[PhaseResult]) -> Iterator[str]:
-    """While all those nodes have been up for long enough."""
+    """Return the windows in which all nodes have been up for the required time."""
     end = phases[-1].end
     windows: list[tuple[float, float]] = []
     steps = [history.ready[name] for name in wanted.nodes if name in history.ready]
@@ -76,7 +78,7 @@ def _apart_on(wanted: Expectation, history: HistoryRecorder, phases: Sequence[Ph
         since = (left if since is None else since) if up else None
         if since is not None and since + wanted.after < right:
             windows.append((max(left, since + wanted.after), right))
-    return _beside(wanted, history, windows)
+    return _shared_nodes(wanted, history, windows)
 
 
 def _settled(wanted: Expectation, phase: PhaseResult) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Faults from a seed: what breaks when, and when it is whole again."""
+"""Random faults from a seed, each with its start and its repair."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -8,19 +8,19 @@ from mandor.sim.disturbance import PARTS, Jump, Messages
 from mandor.sim.scenario import Slow, TimelineEntry
 
 PAUSE_SECONDS = 12.0
-"""On average so much lies between two faults."""
+"""Mean time between two faults in seconds."""
 JUMPS = (5.0, 90.0, 3700.0, 90_000.0)
 
 
 class Faults:
-    """Rolls the dice for a cluster of these nodes and workloads."""
+    """Generates random faults for nodes and workloads."""
 
     def __init__(self, chance: random.Random, nodes: Sequence[str], workloads: Sequence[str]) -> None:
         self._chance, self._nodes, self._workloads = chance, nodes, workloads
         self._found: list[TimelineEntry] = []
 
     def throw(self, begin: float, end: float) -> list[TimelineEntry]:
-        """In order of time; at `end` everything is whole again."""
+        """Return the faults in order of time; at `end` all of them are repaired."""
         kinds: list[tuple[int, Callable[[float], None]]] = [
             (5, self._lose_power),
             (5, self._cut_off),
@@ -97,7 +97,7 @@ class Faults:
         return self._chance.choice(self._nodes)
 
     def _while(self) -> float:
-        """Blinks, and longer than anybody's patience."""
+        """Return the duration of a fault: from a second to longer than all time limits."""
         return self._chance.choice([1.0, 8.0, 25.0, 70.0, 140.0]) * self._chance.uniform(0.7, 1.3)
 
     def _add(self, at: float, **fields: object) -> None:

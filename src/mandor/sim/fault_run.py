@@ -1,4 +1,4 @@
-"""One run with faults: a cluster goes through what its owners and a seed do to it, and has to come to rest after."""
+"""One run with faults: a timeline and random faults, after which the cluster must settle."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ from mandor.sim.virtual import run_virtual
 
 LOOK_SECONDS = 10.0
 REST_SECONDS = 1800.0
-"""So long after the last fault a cluster may take until it is at rest."""
+"""Seconds that a cluster may take to settle after the last fault."""
 NOTHING = TimelineEntry(at=Seconds(0))
 
 
@@ -31,17 +31,17 @@ class FaultRunResult(Struct, frozen=True, gc=False, kw_only=True):
     seed: int
     strategy: str
     digest: str
-    """Of everything that was ever written."""
+    """Hash of all changes with their order and time."""
     changes: int
     seconds: float
-    """How long it took until the cluster was at rest, or something was broken."""
+    """Seconds until the cluster had settled or an invariant was violated."""
     broken: tuple[str, ...] = ()
-    """What did not hold."""
+    """Violated invariants, or reasons why the cluster has not settled."""
     notes: tuple[TimelineNote, ...] = ()
 
 
 def run_with_faults(loaded: LoadedScenario, strategy: str, seed: int, *, story: bool = False) -> FaultRunResult:
-    """`story`: with everything that happened, which a broken one always tells."""
+    """`story`: the result includes the timeline; a failed run always includes it."""
     return run_virtual(_FaultRun(loaded, strategy, seed).go(story=story))
 
 
@@ -91,14 +91,14 @@ class _FaultRun:
     # Time.
 
     async def _live(self) -> list[str]:
-        """What still is not as it should be when there was time enough for everything."""
+        """Apply the timeline and return why the cluster has not settled in time."""
         await self._cluster.add_nodes(self._loaded.kinds, off=self._loaded.off)
         for at, entry, objects in sorted(self._moments(), key=lambda each: each[0]):
             await asyncio.sleep(max(0.0, at - self._history.now))
             await self._timeline.submit(objects)
             await self._timeline.happen(entry)
             self._checker.look()
-        self._history.note("calm", "everything is whole again")
+        self._history.note("calm", "all faults are repaired")
         ends = self._history.now + REST_SECONDS
         while reasons := unsettled_reasons(self._cluster, self._checker):
             if self._history.now > ends:

@@ -1,4 +1,4 @@
-"""Many runs with faults, on as many processors as it pays: of a scenario, or of clusters made up from the seeds."""
+"""Runs with faults in several processes: of a scenario, or of a random scenario per seed."""
 
 import logging
 import multiprocessing
@@ -14,20 +14,20 @@ from mandor.sim.random_scenario import random_scenario
 from mandor.sim.run import LoadedScenario
 
 ALONE_MOST = 2
-"""So few runs are not worth a second process."""
+"""Runs up to which one process is used."""
 
 
 class FaultRunSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What is put to the test."""
+    """The scenario of the runs: a file, or a random one per seed."""
 
     path: Path | None = None
-    """A scenario; None: a cluster of its own for each seed."""
+    """A scenario file; None: a random scenario for each seed."""
     strategies: tuple[str, ...] = ()
-    """Of the scenario; empty: all."""
+    """Strategies of the scenario; empty: all."""
     profile: str = ""
-    """A scheduler configuration for clusters that are made up."""
+    """A scheduler configuration for random scenarios."""
 
-    def loaded(self, seed: int) -> LoadedScenario:
+    def load(self, seed: int) -> LoadedScenario:
         if self.path is None:
             return random_scenario(seed, self.profile)
         loaded = load_scenario(self.path)
@@ -37,8 +37,8 @@ class FaultRunSource(msgspec.Struct, frozen=True, kw_only=True):
 def run_all_with_faults(
     source: FaultRunSource, seeds: Sequence[int], *, workers: int | None = None, story: bool = False
 ) -> Iterator[FaultRunResult]:
-    """Each as soon as it is known, in order of seed and strategy."""
-    names = list(source.loaded(seeds[0]).scenario.plans)  # Whoever made a mistake hears of it here.
+    """Yield the results in order of seed and strategy."""
+    names = list(source.load(seeds[0]).scenario.plans)  # Raises the errors of the scenario.
     jobs = [(source, name, seed, story) for seed in seeds for name in names]
     workers = min(workers or os.cpu_count() or 1, len(jobs))
     if workers < 2 or len(jobs) <= ALONE_MOST:
@@ -52,7 +52,7 @@ def run_all_with_faults(
 
 
 def _begin() -> None:
-    logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
+    logging.getLogger("mandor").setLevel(logging.CRITICAL)  # Simulated failures are not logged.
 
 
 def _one(job: tuple[FaultRunSource, str, int, bool]) -> bytes:
@@ -60,4 +60,4 @@ def _one(job: tuple[FaultRunSource, str, int, bool]) -> bytes:
 
 
 def _run(source: FaultRunSource, strategy: str, seed: int, story: bool) -> FaultRunResult:
-    return run_with_faults(source.loaded(seed), strategy, seed, story=story)
+    return run_with_faults(source.load(seed), strategy, seed, story=story)

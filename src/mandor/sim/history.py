@@ -1,4 +1,4 @@
-"""What happened in one run, as plain facts: who ran where and when, who made room for whom, what was given up."""
+"""Records of one run: intervals in which instances ran, preemptions, notes, and counts over time."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class RunInterval(Struct, frozen=True, gc=False):
-    """One instance ran on one node, from then to then."""
+    """Interval in which an instance ran on a node."""
 
     workload: str
     instance: str
@@ -24,11 +24,11 @@ class PreemptionRecord(Struct, frozen=True, gc=False):
     by: str
     node: str
     depth: int
-    """1: nobody had made room for this before; 2: whoever took the place had been displaced itself …"""
+    """Position in a chain of preemptions: 1 is the first; 2 was preempted by an instance that was preempted itself."""
 
 
 class TimelineNote(Struct, frozen=True, gc=False):
-    """Something for the timeline."""
+    """One line of the timeline."""
 
     at: float
     kind: str
@@ -57,7 +57,7 @@ class Steps:
 
 
 def seconds_without(running: Steps, wanted: Steps, begin: float, end: float) -> tuple[float, float]:
-    """How long none ran though some were wanted, and how long fewer ran than wanted."""
+    """Return the seconds without any running instance and the seconds with fewer than wanted."""
     none = fewer = 0.0
     cuts = sorted({begin, end, *(at for steps in (running, wanted) for at in steps.times if begin < at < end)})
     for left, right in pairwise(cuts):
@@ -70,7 +70,7 @@ def seconds_without(running: Steps, wanted: Steps, begin: float, end: float) -> 
 
 
 def always(stays: Sequence[RunInterval], begin: float, end: float) -> float | None:
-    """When, between these, none of these stays lasted; None: never."""
+    """Return the first time in which none of the intervals covers; None: they cover everything."""
     at = begin
     for each in sorted(stays, key=lambda one: one.begin):
         if each.begin <= at < each.end:
@@ -81,7 +81,7 @@ def always(stays: Sequence[RunInterval], begin: float, end: float) -> float | No
 def together(
     first: Sequence[RunInterval], second: Sequence[RunInterval], windows: Iterable[tuple[float, float]]
 ) -> float | None:
-    """When, within these windows, one of the first ran where one of the second did; None: never."""
+    """Return the first time at which two instances ran on the same node, within the windows; None: never."""
     found = [
         max(a.begin, b.begin, begin)
         for begin, end in windows

@@ -1,4 +1,4 @@
-"""Follows everything that is written in a simulated cluster, and keeps what the report needs of it."""
+"""Watches the store of a simulated cluster and records what the report needs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ NOTES_MOST = 20_000
 
 @dataclass(slots=True)
 class HistoryRecorder:
-    """Times count from the beginning of the run."""
+    """History of one run; times are seconds since its start."""
 
     clock: Clock
     begun: float
@@ -32,14 +32,14 @@ class HistoryRecorder:
     wanted: dict[str, Steps] = field(default_factory=dict)
     ready: dict[str, Steps] = field(default_factory=dict)
     relaxed: list[tuple[float, str, str]] = field(default_factory=list)
-    """When, which instance, which rule."""
+    """Time, instance and rule of each relaxed rule."""
     evictions: list[tuple[float, str, str]] = field(default_factory=list)
     changes: int = 0
     _open: dict[str, tuple[Instance, float]] = field(default_factory=dict)
     _depths: dict[str, int] = field(default_factory=dict)
-    """By the name of one who was displaced and has not run since: how long the chain before it was."""
+    """Length of the preemption chain, by name of a preempted instance that has not run again."""
     _dead: dict[str, float] = field(default_factory=dict)
-    """By uid: when what its machine lost with its power had begun, whatever is still written about it."""
+    """Start of the interval that a power failure ended, by uid."""
     _digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
     @property
@@ -48,7 +48,7 @@ class HistoryRecorder:
 
     @property
     def digest(self) -> str:
-        """Of every change that was ever written, in its order and at its time."""
+        """Hash of all changes with their order and time; equal histories have equal hashes."""
         return self._digest.hexdigest()
 
     async def follow(self, store: MemoryStore) -> None:
@@ -57,7 +57,7 @@ class HistoryRecorder:
             now = self.now
             for each in real:
                 value = each.value
-                # What is wanted of it is in there already, if it is as it was.
+                # An unchanged spec is part of the hash already.
                 told = encode_stable((value.meta, value.status) if each.status_only else value)
                 self._digest.update(b"%.6f %d %b" % (now, each.revision, told))
                 self._see(each)
@@ -70,7 +70,7 @@ class HistoryRecorder:
             self.notes.append(TimelineNote(round(self.now, 3), kind, text))
 
     def power_off(self, node: str) -> None:
-        """Whoever ran there does not run any more, long before anybody notices."""
+        """End the intervals of instances on a node that lost power, before the cluster notices."""
         for uid, (instance, since) in list(self._open.items()):
             if instance.node == node:
                 del self._open[uid]
@@ -84,7 +84,7 @@ class HistoryRecorder:
         return instance.status.started_at != self._dead.get(instance.meta.uid)
 
     def close(self) -> None:
-        """Whoever still runs has run until now."""
+        """End all open intervals now."""
         for instance, since in list(self._open.values()):
             self._leave(instance, since)
         self._open.clear()

@@ -1,4 +1,4 @@
-"""What must hold at every step, whatever happens; each raises an `AssertionError` that says what does not."""
+"""Invariants of a cluster at every step; each check raises an `AssertionError` that names the violation."""
 
 from mandor.controllers.batch_plan import batch_of
 from mandor.model.node import Node
@@ -43,7 +43,7 @@ def check_count(world: World) -> None:
 
 
 def check_volumes(world: World) -> None:
-    """Whoever has a volume is where it is."""
+    """Each instance is on the node of its volumes."""
     for each in world.instances():
         if not each.node or each.phase.over:
             continue

@@ -1,7 +1,7 @@
-"""Looks at every change in a simulated cluster, and at the machines: what must hold while anything may break.
+"""Checks invariants on every change of a simulated cluster and on its machines, while faults happen.
 
-Whoever decides sees the store a little later than it is. So a limit counts as kept if it was within the last seconds
-(`STALE_SECONDS`), with what was done on purpose since then taken off.
+Controllers see the store with a delay. So a limit counts as kept if it was kept at some time within the last
+`STALE_SECONDS`, minus intended changes since then.
 """
 
 from collections import Counter, deque
@@ -26,16 +26,16 @@ from mandor.store.base import Change
 STALE_SECONDS = 20.0
 GroupKey = tuple[str, str, str]
 LOOKED_AT = (Instance, Node, Volume)
-"""When one of these changes, the whole cluster is looked at."""
+"""Kinds whose changes trigger a check of the whole cluster."""
 
 
 class InvariantViolated(Exception):
-    """Something that must hold does not."""
+    """An invariant of the cluster is violated."""
 
 
 @dataclass(slots=True)
-class _RecentStops:
-    """A number as it was during the last seconds: the greatest counts."""
+class _RecentMaximum:
+    """Maximum of a number over the last `STALE_SECONDS`."""
 
     seen: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -51,14 +51,14 @@ class _RecentStops:
 
 @dataclass(slots=True)
 class _Limits:
-    """Of one group: each is what is left, with all that was taken on purpose put back."""
+    """Remaining limits of one group, without its intended stops."""
 
-    spare: _RecentStops = field(default_factory=_RecentStops)
-    """By its disruption budget."""
-    away: _RecentStops = field(default_factory=_RecentStops)
-    """By what an update may take away."""
-    most: _RecentStops = field(default_factory=_RecentStops)
-    """How many there may be."""
+    spare: _RecentMaximum = field(default_factory=_RecentMaximum)
+    """Instances that the disruption budget allows to stop."""
+    away: _RecentMaximum = field(default_factory=_RecentMaximum)
+    """Instances that an update may stop."""
+    most: _RecentMaximum = field(default_factory=_RecentMaximum)
+    """Instances that may exist."""
     taken: int = 0
 
 
@@ -67,9 +67,9 @@ class InvariantChecker:
         self._cluster = cluster
         self._limits: dict[GroupKey, _Limits] = {}
         self._excused: set[str] = set()
-        """Uids on machines whose engine did not answer: nobody could stop them."""
+        """Uids on nodes whose engine did not answer; they could not be stopped."""
         self.changed_at: dict[str, float] = {}
-        """By uid: when an instance came into its phase, by the loop's own time."""
+        """Monotonic time of the last phase change, by uid."""
         self._revision = 0
 
     @property
@@ -85,7 +85,7 @@ class InvariantChecker:
                 self.look()
 
     def look(self) -> None:
-        """At the cluster as it is now."""
+        """Check the cluster as it is now."""
         try:
             self._cluster.check()
             check_capacity(self._cluster)
@@ -132,7 +132,7 @@ class InvariantChecker:
             self._check_stop(before, after)
 
     def _check_birth(self, made: Instance) -> None:
-        """No more than its workload may have."""
+        """Check that the workload does not have too many instances."""
         workload = self._workload(_group(made))
         if workload is None or workload.spec.type == "daemon" or made.phase.over:
             return
@@ -148,13 +148,13 @@ class InvariantChecker:
             )
 
     def _check_end(self, over: Instance) -> None:
-        """What is over does not run."""
+        """Check that an ended instance does not run."""
         node = self._cluster.nodes.get(over.node)
         if node is not None and any(uid == over.meta.uid for uid, *_ in self._live(over.node)):
             raise InvariantViolated(f"{over.meta.name} is {over.phase.value}, and still runs on {over.node}")
 
     def _check_stop(self, before: Instance, after: Instance) -> None:
-        """Whoever has a choice keeps to the limits of the group."""
+        """Check that updates and moves keep the limits of the group."""
         stop, group = after.spec.stop, _group(after)
         assert stop is not None
         updated = stop.reason.startswith("updated to ")
@@ -171,7 +171,7 @@ class InvariantChecker:
             raise InvariantViolated(f"{after.meta.name} is stopped ({stop.reason}), {over} too many of {_shown(group)}")
 
     def _check_runs(self, change: Change) -> None:
-        """Of runs that may not overlap, one goes on at a time."""
+        """Check that runs of a schedule with `overlap: forbid` do not overlap."""
         run = change.after
         if change.before is not None or not isinstance(run, Workload) or not run.spec.run_of:
             return
@@ -184,7 +184,7 @@ class InvariantChecker:
             raise InvariantViolated(f"{' and '.join(going)} go on at once, and {owner.meta.name} forbids it")
 
     def _check_machines(self, before: NodePool, after: NodePool) -> None:
-        """A pool orders no more than it may have."""
+        """Check that a pool does not exceed its machine limits."""
         scaling = after.spec.autoscale
         if scaling is None or len(after.machines) <= len(before.machines):
             return
@@ -195,7 +195,7 @@ class InvariantChecker:
     # Limits.
 
     def _measure(self, group: GroupKey) -> _Limits:
-        """What the group may do now."""
+        """Update and return the limits of a group."""
         limits = self._limits.setdefault(group, _Limits())
         workload = self._workload(group)
         if workload is None or group[2] not in workload.spec.groups:
@@ -237,7 +237,7 @@ class InvariantChecker:
                 raise InvariantViolated(f"{title} runs twice, on {places}, which its `stop_after` rules out")
 
     def _live(self, node: str) -> Iterator[tuple[str, str, str, str]]:
-        """Uid, task, namespace and name of what runs there."""
+        """Yield uid, task, namespace and name of each unit that runs on a node."""
         now = self._now
         for engine in self._cluster.nodes[node].engines.values():
             for record in engine.state.all():
@@ -246,7 +246,7 @@ class InvariantChecker:
                     yield unit.uid, unit.task, launch.namespace, launch.name.partition("/")[0]
 
     def _single(self, namespace: str, name: str) -> bool:
-        """It is promised never to run twice."""
+        """Return whether the instance must never run twice."""
         found = self._cluster.store.index.get(Key(Instance.kind, namespace, name))
         if not isinstance(found, Instance):
             return False
@@ -254,7 +254,7 @@ class InvariantChecker:
         group = workload.spec.groups.get(found.spec.group) if workload is not None else None
         return group is not None and group.disconnect.stop_after < NEVER
 
-    # What there is.
+    # Lookups.
 
     def _workload(self, group: GroupKey) -> Workload | None:
         return self._cluster.find(Workload, group[1], group[0])

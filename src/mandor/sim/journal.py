@@ -42,4 +42,4 @@ class MemoryJournal(Journal):
         return ""
 
     def keep_credential(self, credential: str) -> None:
-        """There is nobody to show it to."""
+        """Do nothing: no program reads the journal of a simulated agent."""

@@ -1,4 +1,4 @@
-"""A simulated machine: what it has, what its instances and everything else on it use, and what is left."""
+"""A simulated machine: its size, the usage of instances and other programs, and what is left."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ IDLE = NodeUsage()
 
 @dataclass(slots=True)
 class SimMachine:
-    """`overhead`: what the kernel and the engine take; `others`: what strangers on it do, which a fault may set."""
+    """`overhead`: usage of the kernel and the engine; `others`: usage of other programs, set by faults."""
 
     clock: Clock
     has: Resources
@@ -28,19 +28,19 @@ class SimMachine:
     others: Resources = NOTHING
     facts_known: Mapping[str, str] = field(default_factory=dict)
     host_paths: Sequence[str] = ()
-    """Folders of it that are said to be there, with all that work asks for below them."""
+    """Paths that exist on the machine, with everything below them."""
     used: Callable[[], tuple[Resources, float]] = lambda: (NOTHING, 0.0)
-    """What its instances use now, the same object as long as it is the same; and until when, if nobody says
-    `look_again`."""
+    """Returns the usage of its instances and until when it holds unless `look_again` is called; the same object while
+    usage does not change."""
     changed: Callable[[], None] = lambda: None
-    """Called when a look found something else than the one before."""
+    """Called when readings or usage have changed."""
     until: float = 0.0
-    """A look finds what the last one did."""
+    """Time until which the cached values hold."""
     _of: tuple[Resources, ...] = ()
-    """What the rest was worked out from."""
+    """Inputs of the cached values below."""
     _in_use: Resources = NOTHING
     last: Sequence[Reading] = ()
-    """What the last look found to be left; the same object as long as it is the same."""
+    """Last readings; the same object while they do not change."""
     _usage: NodeUsage = IDLE
 
     def capacity(self) -> Resources:
@@ -50,28 +50,28 @@ class SimMachine:
         return self.facts_known
 
     def real_path(self, path: str) -> str:
-        """It has no links."""
+        """Return the path itself: a simulated machine has no links."""
         return normpath(path)
 
     def has_path(self, path: str) -> bool:
         return path_allowed(path, self.host_paths) or exists(path)
 
     def become(self, has: Resources) -> None:
-        """It has so much from now on."""
+        """Change the size of the machine."""
         self.has = has
         self.look_again()
 
     def take(self, others: Resources) -> None:
-        """Strangers on it use so much from now on."""
+        """Set the usage of other programs on the machine."""
         self.others = others
         self.look_again()
 
     def look_again(self) -> None:
-        """Something may be different."""
+        """Invalidate the cached values."""
         self.until = 0.0
 
     def _look(self) -> None:
-        """What follows from what is used is kept with it: it is asked for at every tick."""
+        """Recompute the cached readings and usage if their inputs have changed."""
         if self.clock.monotonic() < self.until:
             return
         used, self.until = self.used()
@@ -108,12 +108,12 @@ class SimMachine:
 
 
 UnitUsage = Callable[[Unit, Launch], Resources]
-"""What a unit uses now."""
+"""Returns the current usage of a unit."""
 
 
 @dataclass(slots=True)
 class UsageCounter:
-    """What one unit has used up so far."""
+    """CPU time of one unit so far, and its current usage."""
 
     since: float
     cpu_seconds: float = 0.0

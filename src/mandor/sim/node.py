@@ -29,12 +29,12 @@ from mandor.store.base import Store
 FAKE = "fake"
 KILLED = 137
 IMAGE_ENGINES = frozenset({"docker", "podman", "cri", "incus", FAKE})
-"""Those that run images, as they say of themselves."""
+"""Simulated engines that run images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
-    """What a simulated node is."""
+    """Properties of a simulated node."""
 
     name: str
     has: Resources
@@ -46,21 +46,21 @@ class NodeKind:
     taints: tuple[Taint, ...] = ()
     engines: tuple[str, ...] = ("docker", "process")
     host_paths: Sequence[str] = ()
-    """Folders of the machine that work may use."""
+    """Host paths that tasks may use."""
 
     def made(self) -> Node:
-        """Its object, as somebody who knows it registers it."""
+        """Return the node object with its labels, pool and taints."""
         spec = NodeSpec(pool=self.pool, taints=self.taints, reserved=self.reserved)
         return Node(meta=Meta(name=self.name, labels=dict(self.labels)), spec=spec)
 
 
 async def inline(work: Callable[..., Any], /, *args: Any) -> Any:
-    """Simulated disks make nobody wait."""
+    """Run blocking work at once: simulated disks are never slow."""
     return work(*args)
 
 
 class SimLink(DirectLink):
-    """A heartbeat is heard when it arrives, whether its answer does or not."""
+    """Delivers heartbeats to the simulated server, also if the answer is lost."""
 
     def __init__(self, connection: StoreConnection, node: str, hear: Callable[[str, Heartbeat], None]) -> None:
         super().__init__(connection, node)
@@ -74,12 +74,12 @@ class SimLink(DirectLink):
 
 
 async def answer_when_running(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
-    """A simulated program listens wherever somebody asks it, for as long as it runs; commands are the engine's."""
+    """Answer probes of a running program with success; command probes are run by the engine."""
     return await run_probe(probe, observed, engine, ports) if probe.command is not None else ""
 
 
 class SimNode:
-    """`clock`: its own, which may be set apart from everybody else's."""
+    """`clock`: the clock of the node, which a fault may set."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class SimNode:
 
     @property
     def up(self) -> bool:
-        """The machine runs, whoever reaches it."""
+        """Whether the machine has power."""
         return self._task is not None
 
     def _empty_disk(self) -> None:
@@ -138,14 +138,14 @@ class SimNode:
     # What can happen to it.
 
     def boot(self) -> None:
-        """Power comes: nothing runs, and the journal is what it was."""
+        """Boot the machine: no unit runs, and the journal is kept."""
         self._boots += 1
         self.machine.facts_known = {**self.machine.facts_known, "boot": f"boot-{self._boots}"}
         self._empty_disk()
         self.start_agent()
 
     async def crash(self) -> None:
-        """Power goes: all that ran there is gone with it."""
+        """Cut the power: all units are gone."""
         await self.kill_agent()
         self.engines = {}
         self.machine.used = self._used
@@ -185,7 +185,7 @@ class SimNode:
         self._task = asyncio.ensure_future(self.agent.run())
 
     async def kill_agent(self) -> None:
-        """What runs there goes on."""
+        """Kill the agent; units keep running."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -205,7 +205,7 @@ class SimNode:
             engine.down()
 
     def kill(self, uid: str) -> bool:
-        """One unit of that instance dies; False: none runs here."""
+        """Kill a unit of the instance; return False if none runs here."""
         for engine in self.engines.values():
             for record in engine.state.all():
                 if record.unit.uid == uid and record.observed(self.clock.monotonic()).phase is UnitPhase.RUNNING:
@@ -214,7 +214,7 @@ class SimNode:
         return False
 
     def mend(self) -> None:
-        """Its connection is whole, its engines answer, at their usual speed."""
+        """Repair the connection, the engines and their speed."""
         self.connection.mend()
         self.slow_down(1.0)
         for engine in self.engines.values():
@@ -226,18 +226,18 @@ class SimNode:
             engine.slowness = times
 
     def take(self, others: Resources) -> None:
-        """Strangers on the machine use so much from now on."""
+        """Set the usage of other programs on the machine."""
         self.machine.take(others)
 
     def _mark_changed(self) -> None:
         self.changed = True
 
     def look_again(self) -> None:
-        """What its units use may be different."""
+        """Recompute the usage of all units."""
         for engine in self.engines.values():
             engine.look_again()
 
     def check(self) -> None:
-        """The agent has not died of itself."""
+        """Raise the error of an agent that has failed."""
         if self._task is not None and self._task.done():
             self._task.result()

@@ -60,7 +60,7 @@ def _comparison(report: dict[str, Any]) -> str:
         ("pending at the end of phases", "pending"),
         ("preemptions", "preemptions"),
         ("evictions", "evictions"),
-        ("rules given up", "relaxed"),
+        ("relaxed rules", "relaxed"),
     ):
         rows.append([title, *(f"{sum(phase[key]['median'] for phase in each['phases']):g}" for each in strategies)])
     for name in classes:
@@ -70,7 +70,7 @@ def _comparison(report: dict[str, Any]) -> str:
             cells.append(bar(100 * seconds / most if most else 0, colour(number)) + f" {shown_time(seconds)}")
         rows.append([f"down: {escape(name)}", *cells])
     return (
-        "<h2>Side by side</h2><p>Medians over all seeds; downtime is summed over the workloads of a class.</p>"
+        "<h2>Strategies</h2><p>Medians over all seeds; downtime is summed over the workloads of a class.</p>"
         + table(["", *(each["name"] for each in strategies)], rows)
     )
 
@@ -88,12 +88,12 @@ def _failures(failures: Sequence[dict[str, Any]]) -> str:
         ]
         for each in failures[:NOTES_MOST]
     ]
-    told = table(["EXPECTATION", "STRATEGY", "SEED", "PHASE", "WHAT HAPPENED"], rows)
-    return f"<h2>InvariantViolated expectations</h2><details open><summary>{len(failures)}</summary>{told}</details>"
+    told = table(["EXPECTATION", "STRATEGY", "SEED", "PHASE", "MESSAGE"], rows)
+    return f"<h2>Broken expectations</h2><details open><summary>{len(failures)}</summary>{told}</details>"
 
 
 def _imported(imported: dict[str, Any] | None) -> str:
-    """What files of other tools say, and the work here does not."""
+    """Return the section about keys of imported files that were not mapped."""
     if imported is None:
         return ""
     rows = [
@@ -106,12 +106,12 @@ def _imported(imported: dict[str, Any] | None) -> str:
         for each in imported["notes"][:NOTES_MOST]
     ]
     told = f"{imported['mapped']} of {imported['mapped'] + imported['dropped']} keys mapped"
-    notes = table(["WHERE", "KEY", "FATE", ""], rows) if rows else ""
-    return f"<h2>Files of other tools</h2><details><summary>{told}</summary>{notes}</details>"
+    notes = table(["FILE", "KEY", "RESULT", "MESSAGE"], rows) if rows else ""
+    return f"<h2>Imported files</h2><details><summary>{told}</summary>{notes}</details>"
 
 
 def _replay(report: dict[str, Any], colours: dict[str, str]) -> str:
-    """What really happened, and how far each strategy agrees with it."""
+    """Return the section that compares the recording with each strategy."""
     replay = report["replay"]
     if replay is None:
         return ""
@@ -127,11 +127,11 @@ def _replay(report: dict[str, Any], colours: dict[str, str]) -> str:
         bars = [f"{bar(share, shade)} {share:.0f} %" for share in shares]
         rows.append([escape(name), *bars, shown_time(each["replayed_seconds"]), told])
     really = next(iter(replay["strategies"].values()))["recorded_seconds"]
-    rows.append(["really", "", "", shown_time(really), ""])
+    rows.append(["recorded", "", "", shown_time(really), ""])
     notes = "".join(f"<p class=bad>{escape(note)}</p>" for note in replay["notes"])
-    titles = ["STRATEGY", "SAME NODE", "SAME COUNT ON THE NODE", "INSTANCES RAN", "MOSTLY ELSEWHERE"]
+    titles = ["STRATEGY", "SAME NODE", "SAME COUNT ON THE NODE", "INSTANCES RAN", "MOSTLY ON ANOTHER NODE"]
     return (
-        "<h2>Beside what really happened</h2><p>Shares of the time that instances really ran.</p>"
+        "<h2>Comparison with the recording</h2><p>Shares of the time for which instances ran in the recording.</p>"
         + table(titles, rows)
         + notes
         + timeline(replay["stays"], report["phases"], colours)
@@ -174,14 +174,16 @@ def _phases(strategy: dict[str, Any]) -> str:
             ]
         )
     return table(
-        ["PHASE", "PENDING", "PREEMPTED", "RULES GIVEN UP", "EVICTED", "CROSSING TRAFFIC", "DOWN (MEDIAN)"], rows
+        ["PHASE", "PENDING", "PREEMPTED", "RELAXED RULES", "EVICTED", "CROSSING TRAFFIC", "DOWN (MEDIAN)"], rows
     )
 
 
 def _notes(run: dict[str, Any]) -> str:
     notes = run["notes"][:NOTES_MOST]
     rows = [[shown_time(each["at"]), escape(each["kind"]), escape(each["text"])] for each in notes]
-    return f"<details><summary>What happened ({len(run['notes'])})</summary>{table(['AT', 'WHAT', ''], rows)}</details>"
+    return (
+        f"<details><summary>Timeline ({len(run['notes'])})</summary>{table(['AT', 'KIND', 'MESSAGE'], rows)}</details>"
+    )
 
 
 def _range(values: dict[str, float]) -> str:

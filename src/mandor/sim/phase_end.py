@@ -1,4 +1,4 @@
-"""What is looked at once a phase has settled, by plain counting: independent of how the scheduler decides."""
+"""State of a cluster at the end of a phase, computed without the scheduler's code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from mandor.sim.world import World
 
 @dataclass(frozen=True, slots=True)
 class InstanceDemand:
-    """An instance, with what it asks for and how much it matters."""
+    """An instance with its request and its priority."""
 
     instance: Instance
     form: GroupTemplate
@@ -25,7 +25,7 @@ class InstanceDemand:
 
 
 class PhaseEndState:
-    """The cluster as it stands."""
+    """Placed and pending instances and the nodes that accept instances."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -73,14 +73,14 @@ class PhaseEndState:
         return self._used[node]
 
     def running(self, node: str) -> list[str]:
-        """The names of those that run there, in order."""
+        """Return the sorted names of the instances that run on a node."""
         here = self._by_node.get(node, ())
         return sorted(each.instance.meta.name for each in here if each.instance.phase is Phase.RUNNING)
 
-    # The two questions.
+    # Violations.
 
     def inversions(self) -> list[str]:
-        """Who waits though it matters more than somebody whose place it could use."""
+        """Return the pending instances that could use the resources of instances of lower priority."""
         found = []
         for waiting in self.pending:
             for node in self.nodes:
@@ -95,7 +95,7 @@ class PhaseEndState:
         return found
 
     def blocked_softly(self) -> list[str]:
-        """Who waits though it would fit somewhere if only `must` rules counted."""
+        """Return the pending instances that would fit a node if only `must` rules applied."""
         return [
             f"{each.instance.meta.name} waits, and {node.meta.name} has room"
             for each in self.pending
@@ -107,7 +107,7 @@ class PhaseEndState:
         return [each for each in self._by_node.get(node.meta.name, ()) if each.instance.spec.stop is None]
 
     def _may(self, demand: InstanceDemand, node: Node) -> bool:
-        """By what is `must`; of neighbours, those that stand there now."""
+        """Return whether all `must` rules allow the node, with the instances that are placed now."""
         placement = demand.form.placement
         if demand.instance.spec.pin not in {"", node.meta.name}:
             return False
@@ -140,5 +140,5 @@ class PhaseEndState:
 
 
 def _open(node: Node) -> bool:
-    """Something new may go there."""
+    """Return whether the node accepts new instances."""
     return node.status.phase is NodePhase.READY and not node.closed and not node.status.pressure

@@ -10,12 +10,12 @@ from mandor.sim.scenario import read_scenario
 from mandor.sim.work import load_work
 
 TROUBLE_SECONDS = 200.0
-"""So long things happen."""
+"""Length of the timeline in seconds."""
 DEEDS = ("scale", "scale", "rollout", "rollout", "restart", "drain", "cordon", "uncordon", "uncordon", "delete")
 
 
 def random_scenario(seed: int, profile: str = "") -> LoadedScenario:
-    """The same for the same seed, whoever asks. `profile`: a scheduler configuration, if not what is built in."""
+    """Return the random scenario of a seed. `profile`: a scheduler configuration; empty: the built-in one."""
     made = _ScenarioMaker(random.Random(f"a cluster {seed}"))
     strategies = {"strategies": {"as written": {"profile": profile}}} if profile else {}
     text = dump(made.scenario(seed) | strategies)

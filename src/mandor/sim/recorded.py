@@ -1,4 +1,4 @@
-"""Reads a recording: which objects there were and when, who really ran where, how work ended, and what it used."""
+"""Reads a recording: objects and their changes, intervals in which instances ran, their ends and their usage."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ BYTES_MOST = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class RecordedChange:
-    """One object is different from then on; times count from the beginning of the recording."""
+    """Change of one object; times are seconds since the start of the recording."""
 
     at: float
     before: Object | None
@@ -39,7 +39,7 @@ class RecordedChange:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEnd:
-    """An instance came to its end by itself."""
+    """End of an instance that was not ordered."""
 
     workload: str
     instance: str
@@ -49,7 +49,7 @@ class RecordedEnd:
 
 @dataclass(slots=True)
 class Recorded:
-    """Times count from `began_at`, which is on the wall clock."""
+    """A recording; times are seconds since `began_at`, which is wall time."""
 
     path: Path
     began_at: float = 0.0
@@ -59,13 +59,13 @@ class Recorded:
     lost_seconds: float = 60.0
     profiles: str = ""
     first: list[Object] = field(default_factory=list)
-    """What there was at the beginning."""
+    """Objects at the start."""
     changes: list[RecordedChange] = field(default_factory=list)
     stays: list[RunInterval] = field(default_factory=list)
     finishes: list[RecordedEnd] = field(default_factory=list)
     used: list[tuple[float, dict[str, tuple[int, int]]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is not in it, for people."""
+    """Notes about missing parts of the recording."""
 
 
 def read_recorded(path: Path) -> Recorded:
@@ -121,7 +121,7 @@ class _RecordingReader:
         self._running: dict[Key, InstanceLine] = {}
         self._open: dict[Key, tuple[InstanceLine, float]] = {}
         self._mentioned: set[Key] | None = None
-        """While everything is told: what was."""
+        """Objects of the current snapshot; None: no snapshot is being read."""
         self._begun = False
 
     def take(self, line: AnyLine) -> None:
@@ -190,7 +190,7 @@ class _RecordingReader:
             self._see_end(before, line)
 
     def _see_end(self, before: InstanceLine, line: InstanceLine) -> None:
-        """It ended by itself: for good, or to be started again where it was."""
+        """Record an end that was not ordered, final or followed by a restart."""
         over = line.phase in {Phase.SUCCEEDED, Phase.FAILED} and line.phase is not before.phase
         again = line.restarts > before.restarts and not line.phase.over
         if (over and line.exit_code is not None) or again:

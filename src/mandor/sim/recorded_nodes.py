@@ -1,4 +1,4 @@
-"""What happened to the machines of a recording: from what the cluster heard of them, back to what must have been."""
+"""Derives node failures of a recording from the recorded versions of its nodes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from mandor.sim.recorded import Recorded
 from mandor.sim.scenario import Amounts, Limit, NodeLine
 
 BEGIN_SECONDS = 5.0
-"""Machines that are met within so long were there from the beginning."""
+"""Nodes that are recorded within these seconds existed at the start."""
 BOOT = "boot"
 UNHEARD_SECONDS = LIVE_SECONDS - 5.0
-"""From the end of a machine until silence is counted, in the mean: it was last heard half a heartbeat before."""
+"""Mean seconds from a node failure to the start of its silence: half a heartbeat interval less than the limit."""
 NEVER = float("inf")
 SILENT = frozenset({NodePhase.SUSPECT, NodePhase.DOWN})
 
@@ -51,7 +51,7 @@ def _versions(found: Recorded, name: str) -> list[_NodeVersion]:
 
 
 def node_line(name: str, found: Recorded) -> NodeLine:
-    """The machine as it was when it was first known in full."""
+    """Return the node as it was when its agent had first reported its capacity."""
     versions = _versions(found, name)
     known = [each.node for each in versions if each.node is not None]
     node = next((each for each in known if each.status.capacity.cpu_milli), known[0])
@@ -74,12 +74,12 @@ def node_line(name: str, found: Recorded) -> NodeLine:
 
 
 def _there(node: Node | None) -> bool:
-    """Its agent has told what it is, and it is not silent."""
+    """Return whether the agent has reported the node and the node is not silent."""
     return node is not None and bool(node.status.capacity.cpu_milli) and node.status.phase not in SILENT
 
 
-def _told(node: Node | None) -> tuple[object, ...]:
-    """What its agent says."""
+def _reported(node: Node | None) -> tuple[object, ...]:
+    """Return the fields that the agent reports."""
     return () if node is None else (node.status.capacity, node.status.facts, node.status.engines)
 
 
@@ -89,9 +89,9 @@ def _comes_at(versions: Sequence[_NodeVersion]) -> float:
 
 
 def _heard_at(versions: Sequence[_NodeVersion]) -> float:
-    """When the agent of a machine that is there at last began to speak: a little before everybody knew."""
+    """Return when the agent first reported the current state, which is before the node became Ready."""
     last = versions[-1]
-    return next((each.at for each in versions if _told(each.node) == _told(last.node)), last.at)
+    return next((each.at for each in versions if _reported(each.node) == _reported(last.node)), last.at)
 
 
 def node_outages(found: Recorded) -> Iterator[NodeOutage]:
@@ -123,7 +123,7 @@ def _life(name: str, versions: Sequence[_NodeVersion], found: Recorded) -> Itera
 
 
 def _limits(name: str, versions: Sequence[_NodeVersion]) -> Iterator[NodeOutage]:
-    """Other sizes than before."""
+    """Yield the changes of capacity."""
     for before, after in pairwise(versions):
         assert before.node is not None, "it is there"
         assert after.node is not None, "it is there"
@@ -138,13 +138,13 @@ def _boot(versions: Sequence[_NodeVersion]) -> str:
 
 
 def _loss(ahead: Sequence[_NodeVersion], boot: str) -> Literal["down", "partition"]:
-    """Who comes back without having started anew was only not heard; who never comes back is taken for dead."""
+    """Return `partition` if the node came back without a reboot, else `down`."""
     back = next((each.node for each in ahead if _there(each.node)), None)
     return "partition" if back is not None and back.status.facts.get(BOOT, "") == boot else "down"
 
 
 def trimmed(stays: Iterable[RunInterval], found: Recorded) -> list[RunInterval]:
-    """Whoever ran on a machine that lost power did not run any more, long before the cluster noticed."""
+    """End the intervals of instances at the power failure of their node, before the cluster noticed it."""
     lost = [(each.what, each.at) for each in node_outages(found) if each.kind == "down"]
     kept = []
     for stay in stays:

@@ -24,14 +24,14 @@ from mandor.sim.usage_rule import UsageRule
 
 RECORDED = "as recorded"
 SETTLE_SECONDS = 60.0
-"""What was there already is given so long to find its place, before anything else happens."""
+"""Seconds in which the first objects are placed, before the timeline starts."""
 CHANGE_SHARE = 0.1
-"""Usage that changes by less is no news."""
+"""Share by which usage must change to be replayed."""
 PHASES_MOST = 12
 
 
 class TextSource(ConfigSource):
-    """A configuration that is in no file of its own."""
+    """A scheduler configuration from a text."""
 
     def __init__(self, text: str, name: str, plugins: Path | None) -> None:
         super().__init__(None, plugins)
@@ -43,7 +43,7 @@ class TextSource(ConfigSource):
 
 @dataclass(slots=True)
 class _Moment:
-    """What happens at one time."""
+    """Timeline entry under construction."""
 
     objects: list[Object] = field(default_factory=list)
     delete: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class _Moment:
 
 
 def load_replay(path: Path, profile: Path | None = None, plugins: Path | None = None) -> LoadedScenario:
-    """What was recorded under the policy of then and, where one is given, under another one."""
+    """Load a recording as a scenario with the recorded configuration and, if given, another one."""
     found = read_recorded(path)
     shift = SETTLE_SECONDS if any(isinstance(each, Workload) for each in found.first) else 0.0
     moments = _Timeline(found, shift).moments
@@ -122,14 +122,14 @@ def _node_names(found: Recorded) -> list[str]:
 
 
 def _in_order(found: Recorded) -> list[Object]:
-    """As it was created; what machines were told is told again."""
+    """Return the first objects in order of creation, nodes first."""
     named = _named_volumes(found)
     kept = [made for each in found.first if (made := _replayed(each, named)) is not None]
     return sorted(kept, key=lambda each: (not isinstance(each, Node), each.meta.created_at, each.meta.name))
 
 
 def _replayed(value: Object, volumes: Collection[str]) -> Object | None:
-    """As it is submitted once more; None: it comes by itself."""
+    """Return the object to submit; None: controllers create it."""
     meta = Meta(
         name=value.meta.name,
         namespace=value.meta.namespace,
@@ -152,7 +152,7 @@ def _replayed(value: Object, volumes: Collection[str]) -> Object | None:
 
 
 def _endings(found: Recorded) -> dict[str, tuple[Ending, ...]]:
-    """Of batches: one start of an instance after the other; whoever was not seen to end takes as long as others."""
+    """Return the ends of batch instances by start; instances without a recorded end use the median."""
     batches = {
         each.meta.name
         for each in (*found.first, *(change.after for change in found.changes))
@@ -175,16 +175,16 @@ def _endings(found: Recorded) -> dict[str, tuple[Ending, ...]]:
 # Usage.
 
 
-def _unit_usage(cpu_milli: int, memory_bytes: int) -> UsageRule:
+def _usage_rule(cpu_milli: int, memory_bytes: int) -> UsageRule:
     return UsageRule(cpu=f"{cpu_milli}m", memory=str(memory_bytes))
 
 
 def _first_usage(found: Recorded) -> dict[str, UsageRule]:
-    """Each workload's as it was first measured."""
+    """Return the first recorded usage of each workload."""
     usage: dict[str, UsageRule] = {}
     for _, workloads in found.used:
         for name, amounts in workloads.items():
-            usage.setdefault(_bare(name), _unit_usage(*amounts))
+            usage.setdefault(_bare(name), _usage_rule(*amounts))
     return usage
 
 
@@ -192,7 +192,7 @@ def _usage_moments(found: Recorded) -> Iterable[tuple[float, dict[str, UsageRule
     told: dict[str, tuple[int, int]] = {}
     for at, workloads in found.used:
         news = {name: now for name, now in workloads.items() if name not in told or _differs(told[name], now)}
-        fresh = {_bare(name): _unit_usage(*now) for name, now in news.items() if name in told}
+        fresh = {_bare(name): _usage_rule(*now) for name, now in news.items() if name in told}
         told |= news
         if fresh:
             yield at, fresh
@@ -249,7 +249,7 @@ class _Timeline:
 
 
 def _named_volumes(found: Recorded) -> frozenset[str]:
-    """Volumes that somebody made; the others come with the instances that use them."""
+    """Return the volumes that users created; others are created with their instances."""
     workloads = [
         each for each in (*found.first, *(change.after for change in found.changes)) if isinstance(each, Workload)
     ]

@@ -34,7 +34,7 @@ def make_report(loaded: LoadedScenario, results: Sequence[RunResult], seeds: Seq
 
 
 def _replay(loaded: LoadedScenario, results: Sequence[RunResult]) -> dict[str, Any] | None:
-    """How far each strategy agrees with what really happened; of the first seed, which has everything as it was."""
+    """Return the agreement of each strategy with the recording, for the first seed."""
     recorded = loaded.recorded
     if recorded is None:
         return None

@@ -1,4 +1,4 @@
-"""What one run of one strategy with one seed came to."""
+"""Result of one run of one strategy with one seed."""
 
 from msgspec import Struct
 
@@ -33,9 +33,9 @@ class WorkloadState(Struct, frozen=True, gc=False, kw_only=True):
     running: int
     """At its end."""
     down_seconds: float
-    """Without a single instance."""
+    """Seconds without any running instance."""
     short_seconds: float
-    """With fewer than wanted."""
+    """Seconds with fewer running instances than wanted."""
 
 
 class PhaseResult(Struct, frozen=True, gc=False, kw_only=True):

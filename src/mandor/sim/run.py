@@ -1,4 +1,4 @@
-"""One run: one strategy, one seed, from the beginning of the scenario to its end."""
+"""One run of a scenario: one strategy with one seed."""
 
 import asyncio
 import random
@@ -38,22 +38,22 @@ NEVER_SECONDS = 10.0 * 365 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class LoadedScenario:
-    """A scenario with its work read."""
+    """A scenario with its manifests read."""
 
     scenario: Scenario
     path: Path
     first: Sequence[Object]
-    """What comes at the beginning."""
+    """Objects submitted at the start."""
     later: Sequence[Sequence[Object]]
-    """What each moment of the timeline submits."""
+    """Objects that each timeline entry submits."""
     imported: Report = NO_REPORT
-    """What files of other tools say, and the work here does not."""
+    """Report about keys of imported files that were not mapped."""
     recorded: Recorded | None = None
-    """What really happened, where that is known."""
+    """The recording, for a replay."""
     sources: Mapping[str, ConfigSource] = field(default_factory=dict)
-    """Scheduler configurations that are in no file beside the scenario, by strategy."""
+    """Scheduler configurations without a file, by strategy."""
     again: "Callable[[], LoadedScenario] | None" = None
-    """Reads it once more, in another process; absent: as a scenario, from `path`."""
+    """Reads the scenario in another process; absent: from `path`."""
 
     @property
     def folder(self) -> Path:
@@ -83,7 +83,7 @@ class LoadedScenario:
         ]
 
     def arrivals(self, strategy: Strategy, seed: int) -> list[tuple[float, Sequence[Object]]]:
-        """What others need comes first; workloads in any order, each at its own moment."""
+        """Return the first objects with their times: others first, then workloads in random order at random times."""
         objects = revised(self.first, strategy)
         workloads = [each for each in objects if isinstance(each, Workload)]
         arrival = self.scenario.arrival
@@ -97,11 +97,11 @@ class LoadedScenario:
 
     @property
     def off(self) -> set[str]:
-        """Machines without power at the beginning."""
+        """Nodes without power at the start."""
         return {name for line in self.scenario.nodes if line.off for name in line.names}
 
     def cluster(self, strategy: Strategy, seed: int, *, unreliable: bool = False, name: str = "") -> SimCluster:
-        """As yet without nodes and work; `name`: what the strategy is called."""
+        """Return a cluster without nodes and workloads. `name`: the name of the strategy."""
         given = _config(self.folder / strategy.profile) if strategy.profile else None
         restore = 60.0 if strategy.restore else NEVER_SECONDS
         clock, scenario = VirtualClock(), self.scenario
@@ -127,14 +127,14 @@ class LoadedScenario:
 
     @property
     def host_paths(self) -> tuple[str, ...]:
-        """Those that the work asks for."""
+        """Host paths that the workloads use."""
         groups = (group for each in self.workloads for group in each.spec.groups.values())
         paths = {volume.path for group in groups for volume in group.volumes.values() if volume.path is not None}
         return tuple(sorted(filter(may_be_allowed, paths)))
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Those that the work needs: what it names, else one for images, and one for commands where there are any."""
+        """Engines that the workloads need: named ones, or one for images and one for commands."""
         groups = [group for each in self.workloads for group in each.spec.groups.values()]
         named = {name for group in groups for name in group.engine}
         tasks = [task for group in groups if not group.engine for task in group.tasks.values()]
@@ -147,7 +147,7 @@ class LoadedScenario:
 
 @cache
 def _config(file: Path) -> ConfigSource:
-    """One for all seeds."""
+    """Return the scheduler configuration of a file, cached for all seeds."""
     return ConfigSource(file).once()
 
 
@@ -172,7 +172,7 @@ class _Run:
         self._scenario = loaded.scenario
         self._peak: dict[str, float] = {}
         self._looked_at: dict[str, object] = {}
-        """What each host said last: as long as that is the same, there is nothing new in it."""
+        """Last readings per node, used to skip unchanged ones."""
         self._short_since: dict[str, float] = {}
         self._short: dict[str, float] = {}
 
@@ -242,7 +242,7 @@ class _Run:
         await asyncio.sleep(max(0.0, at - self._history.now))
 
     def _look_at_hosts(self) -> bool:
-        """True: somebody is short, and it is counted for how long."""
+        """Record peaks and the time below thresholds; return whether any node is below one."""
         looked_at = self._looked_at
         now = self._history.now
         for name, node in self._cluster.nodes.items():
@@ -261,7 +261,7 @@ class _Run:
             self._short[name] = max(self._short.get(name, 0.0), now - since)
         return bool(self._short_since)
 
-    # What it came to.
+    # Results.
 
     def _result(self, name: str, begin: float, end: float) -> PhaseResult:
         settled, history = PhaseEndState(self._cluster), self._history
@@ -313,7 +313,7 @@ class _Run:
         return found
 
     def _crossing(self) -> float | None:
-        """Each pair of instances that talk carries its part of the weight."""
+        """Return the percentage of traffic between different nodes."""
         total = crossing = 0.0
         nodes: dict[str, list[str]] = {}
         for one in self._cluster.all(Instance):

@@ -39,7 +39,7 @@ class Amounts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class NodeLine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One node, or `count` of them; then `{n}` in the name is their number, or it follows the name."""
+    """One node, or `count` nodes; `{n}` in the name is replaced by their number, which else is appended."""
 
     name: str
     count: Annotated[int, Bounds(ge=1, le=NODES_MOST)] = 1
@@ -47,21 +47,21 @@ class NodeLine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     memory: Size = Size(8 << 30)
     disk: Size = Size(100 << 30)
     overhead: Amounts = Amounts()
-    """What the kernel, its caches and the engine take of it, whatever runs there."""
+    """Usage of the kernel, its caches and the engine."""
     reserved: Amounts = Amounts()
-    """What is never given to instances."""
+    """Resources that are not allocatable to instances."""
     labels: dict[str, str] = {}
     facts: dict[str, str] = {}
     pool: str = "default"
     taints: tuple[Taint, ...] = ()
     engines: tuple[str, ...] = ()
-    """Absent: those that the work needs."""
+    """Engines of the node; absent: those that the workloads need."""
     host_paths: tuple[str, ...] | None = None
-    """Folders of the machine that work may use. Absent: those that it asks for."""
+    """Host paths that tasks may use; absent: those that the workloads name."""
     devices: dict[str, Annotated[int, Bounds(ge=0)]] = {}
-    """`gpu: 4`: how many of each kind."""
+    """Number of devices by kind, such as `gpu: 4`."""
     off: bool = False
-    """It has no power until the timeline says `up`."""
+    """The node has no power until the timeline sets `up`."""
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -84,7 +84,7 @@ class NodeLine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 class Traffic(
     Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, rename={"source": "from"}
 ):
-    """Two workloads that talk to each other."""
+    """Network traffic between two workloads."""
 
     source: str
     to: str
@@ -92,22 +92,22 @@ class Traffic(
 
 
 class Strategy(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What is different from the manifests as they are."""
+    """Changes to the manifests and the control plane, to compare."""
 
     strength: Strength | None = None
-    """Of every placement rule of every workload."""
+    """Strength of every placement rule of every workload."""
     strengths: dict[str, Strength] = {}
-    """Of every placement rule of these workloads."""
+    """Strength of every placement rule, by workload."""
     priorities: dict[str, int | str] = {}
-    """Of these workloads: numbers or classes."""
+    """Priority by workload: a number or a class."""
     profile: str = ""
-    """A scheduler configuration; absent: what is built in."""
+    """A scheduler configuration file; absent: the built-in configuration."""
     restore: bool = True
-    """Whether rules that were given up are kept again when they can be."""
+    """Whether instances move back when a relaxed rule can be kept again."""
 
 
 class Spike(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Each instance of a workload uses so much for a while: `300%` of its request, or an amount."""
+    """Temporary usage of each instance of a workload: `300%` of its request, or an amount."""
 
     workload: str
     cpu: str | None = None
@@ -124,7 +124,7 @@ class Spike(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
 
 
 class Pressure(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Something else on a machine takes so much of it."""
+    """Usage of other programs on a node."""
 
     node: str
     memory: Size = Size(0)
@@ -134,29 +134,29 @@ class Pressure(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class Ending(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """How a program comes to its end by itself."""
+    """End of a program without an order to stop."""
 
     after: Seconds
     exit_code: int = 0
 
 
 class Slow(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A machine on which everything takes its time, until it is `up` again."""
+    """Slow starts and stops on a node, until the timeline sets `up`."""
 
     node: str
     times: Annotated[float, Bounds(ge=1, le=1000)] = 10.0
-    """Starting and stopping take so many times as long."""
+    """Factor for the time that starts and stops take."""
 
 
 class Scale(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A workload is given another number of instances."""
+    """Changes the number of instances of a workload."""
 
     workload: str
     replicas: Annotated[int, Bounds(ge=0, le=100_000)]
 
 
 class Limit(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A machine is given other sizes; what is not named stays."""
+    """Changes the capacity of a node; absent keys stay as they are."""
 
     node: str
     cpu: Cpu | None = None
@@ -165,11 +165,11 @@ class Limit(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Rollout(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Every instance of a workload is replaced, by its own update rules."""
+    """Starts a roll-out of a workload, by its update rules."""
 
     workload: str
     image: str | None = None
-    """Absent: a restart."""
+    """The new image; absent: all instances are restarted."""
 
 
 NODE_KEYS = (
@@ -179,48 +179,48 @@ NODE_KEYS = (
 
 
 class TimelineEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What happens at one moment. With `phase`, a new phase of the report begins."""
+    """Actions at one time. `phase` starts a new phase of the report."""
 
     at: Seconds
     phase: str = ""
     submit: tuple[dict[str, Any], ...] = ()
-    """Manifests, or `file:` with one or several of them."""
+    """Manifests, or `file:` with the path of a file or folder of manifests."""
     delete: tuple[str, ...] = ()
     """Objects to delete: `NAME` or `NAMESPACE/NAME` of a workload, `KIND NAME` or `KIND NAMESPACE/NAME` of another."""
     down: tuple[str, ...] = ()
-    """These machines lose power."""
+    """Nodes that lose power."""
     up: tuple[str, ...] = ()
-    """These have power again, and a whole connection at their usual speed."""
+    """Nodes that get power again; their connection, engines and speed are repaired."""
     partition: tuple[str, ...] = ()
-    """These go on, and nobody hears them."""
+    """Nodes that are cut off; their instances keep running."""
     mute: tuple[str, ...] = ()
-    """Of these nothing arrives any more, though they hear."""
+    """Nodes whose messages do not arrive, but that still receive."""
     deaf: tuple[str, ...] = ()
-    """These are heard, and hear nothing."""
+    """Nodes whose messages arrive, but that receive nothing."""
     engine_down: tuple[str, ...] = ()
-    """On these no engine answers; what runs there goes on."""
+    """Nodes whose engines do not answer; their instances keep running."""
     restart_agent: tuple[str, ...] = ()
-    """The agents of these die and start again; what runs there goes on."""
+    """Nodes whose agent is restarted; their instances keep running."""
     restart: tuple[Part, ...] = ()
-    """These parts of the control plane die, and start again elsewhere."""
+    """Parts of the control plane that are killed and started again."""
     messages: tuple[Messages, ...] = ()
     clock: tuple[Jump, ...] = ()
     crash: tuple[str, ...] = ()
-    """One instance of each of these workloads dies."""
+    """Workloads of which one instance is killed."""
     slow: tuple[Slow, ...] = ()
     pressure: tuple[Pressure, ...] = ()
     spike: tuple[Spike, ...] = ()
     usage: dict[str, UsageRule] = {}
-    """What instances really use from now on, by workload."""
+    """Usage of instances from this time on, by workload."""
     limit: tuple[Limit, ...] = ()
     scale: tuple[Scale, ...] = ()
     rollout: tuple[Rollout, ...] = ()
     cordon: tuple[str, ...] = ()
-    """Nothing new is placed on these."""
+    """Nodes on which no new instance is placed."""
     uncordon: tuple[str, ...] = ()
-    """With these, a drain is called off, too."""
+    """Nodes that accept instances again; a drain is cancelled, too."""
     drain: tuple[str, ...] = ()
-    """These are emptied, and nothing new is placed there."""
+    """Nodes whose instances move away, and on which no new instance is placed."""
 
     def __post_init__(self) -> None:
         for text in self.delete:
@@ -230,7 +230,7 @@ class TimelineEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     @property
     def nodes(self) -> Iterator[tuple[str, str]]:
-        """Which nodes it names, and under which key."""
+        """Yield the key and name of each node that the entry names."""
         for key in NODE_KEYS:
             yield from ((key, name) for name in getattr(self, key))
         for key in ("slow", "pressure", "limit", "messages", "clock"):
@@ -246,10 +246,10 @@ class TimelineEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Arrival(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """How the work comes at the beginning."""
+    """Order and time in which workloads arrive at the start."""
 
     shuffle: bool = True
-    """In another order for each seed; the first seed has them as they are written."""
+    """Whether workloads arrive in random order; seed 0 keeps the order of the file."""
     within: Seconds = Seconds(60)
 
 
@@ -257,19 +257,19 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     name: str
     description: str = ""
     seeds: Annotated[int, Bounds(ge=1, le=SEEDS_MOST)] = 1
-    """So many runs of each strategy, where the command does not say."""
+    """Runs of each strategy, unless `--seeds` is given."""
     nodes: tuple[NodeLine, ...]
     workloads: tuple[dict[str, Any], ...]
-    """Manifests, or `file:` with one or several of them."""
+    """Manifests, or `file:` with the path of a file or folder of manifests."""
     usage: dict[str, UsageRule] = {}
-    """What instances really use, by workload; `default` is everybody else's."""
+    """Usage of instances by workload; `default` applies to the others."""
     endings: dict[str, tuple[Ending, ...]] = {}
-    """Programs that end by themselves, by workload or instance: the first start as the first says, the second as the
-    second; the last one holds for all that follow. Whoever is not named runs until it is stopped."""
+    """Ends of programs by workload or instance, one entry per start; the last entry applies to all later starts. Other
+    programs run until they are stopped."""
     suspect_after: Seconds = Seconds(20)
-    """Silence of a node after which nothing new is placed there."""
+    """Time without heartbeats after which no new instance is placed on a node."""
     lost_after: Seconds = Seconds(60)
-    """Silence of a node after which its instances are replaced."""
+    """Time without heartbeats after which the instances of a node are replaced."""
     arrival: Arrival = Arrival()
     traffic: tuple[Traffic, ...] = ()
     strategies: dict[str, Strategy] = {}
@@ -281,9 +281,9 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         if not self.nodes:
             raise InvalidField("a scenario has at least one node", "nodes")
         if not self.workloads and not any(each.submit for each in self.timeline):
-            raise InvalidField("there is no work in it", "workloads", hint="list manifests, or `- file: FILE`")
+            raise InvalidField("the scenario has no workloads", "workloads", hint="list manifests, or `- file: FILE`")
         if not 0 < self.end <= END_MOST:
-            raise InvalidField(f"{self.end} is no end", "end", hint="more than 0s, at most 365d")
+            raise InvalidField(f"`end` is {self.end}", "end", hint="more than 0s, at most 365d")
         self._check_nodes()
         self._check_timeline()
         self._check_expectations()
@@ -294,7 +294,7 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     @property
     def phases(self) -> list[tuple[str, float, float]]:
-        """Name, begin and end of each; the first is there whether it has a name or not."""
+        """Return name, start and end of each phase; the first one always exists."""
         begins = [(each.phase, float(each.at)) for each in sorted(self.timeline, key=_at) if each.phase]
         if not begins or begins[0][1] > 0:
             begins.insert(0, ("start", 0.0))

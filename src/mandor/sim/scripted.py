@@ -1,4 +1,4 @@
-"""Nodes without an agent: they report what they are told to, which is enough where only the control plane matters."""
+"""Nodes without an agent that report scripted statuses, for tests of the control plane."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,17 +15,17 @@ from mandor.sim.world import World
 from mandor.store.base import Put
 
 Behaviour = Callable[[Instance], InstanceStatus | None]
-"""What an agent reports next about a running instance; None: nothing new."""
+"""Returns the next status of a running instance; None: no change."""
 SERVER = "s1"
 
 
 class ScriptedNode:
-    """Starts what it is told to and stops what it is told to; keeps running while it is cut off."""
+    """A node that starts and stops instances as ordered, also while it is cut off."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        """Its heartbeats and reports arrive."""
+        """Whether heartbeats and reports arrive."""
         self.running: dict[str, str] = {}
         """Name by uid: what really runs there."""
         self.disks: set[tuple[str, int]] = set()
@@ -33,7 +33,7 @@ class ScriptedNode:
         self.behave: Behaviour = lambda instance: None
         self.ready = True
         self.idle = False
-        """It is heard, and does nothing."""
+        """Whether the node sends heartbeats but handles no orders."""
         self.slow_stop = 0.0
         """Seconds it takes to stop something."""
 
@@ -58,13 +58,13 @@ class ScriptedNode:
         return answer
 
     def forget_others(self, orders: Mapping[str, Instance]) -> None:
-        """What nobody orders any more does not run any more."""
+        """Remove instances without an order."""
         for uid in [uid for uid in self.running if uid not in orders or orders[uid].node != self.name]:
             del self.running[uid]
 
 
 class ScriptedNodes:
-    """The nodes of a world, and the server that hears them; somebody calls `beat` and `act` as time passes."""
+    """Scripted nodes and the receiver of their heartbeats; the test calls `beat` and `act` as time passes."""
 
     def __init__(self, world: World, clock: Clock) -> None:
         self._world, self._clock = world, clock
@@ -103,7 +103,7 @@ class ScriptedNodes:
                 continue  # Someone was faster; next time.
 
     async def _has_volumes(self, node: ScriptedNode, instance: Instance) -> bool:
-        """As an agent sees to it: they are here, made if there is nothing in them yet, and that is told first."""
+        """Report the volumes of an instance as present before it starts, as an agent does."""
         for name in instance.spec.volumes:
             volume = self._world.find(Volume, name, instance.meta.namespace)
             if volume is None or volume.node != node.name:

@@ -11,9 +11,9 @@ from mandor.sim.cluster import SimCluster
 from mandor.sim.node import NodeKind
 
 BOOT_SECONDS = 30.0
-"""From the order of a machine until its agent runs."""
+"""Seconds from the order of a machine until its agent runs."""
 DISK_BYTES = 100 << 30
-"""Of a kind that does not say."""
+"""Size of a machine whose kind has none."""
 
 
 class SimProvisioner:

@@ -1,4 +1,4 @@
-"""Carries out what a scenario's timeline says."""
+"""Applies the timeline of a scenario to a simulated cluster."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ NAMESPACE = "default"
 
 
 class TimelineRunner:
-    """Makes things happen in a cluster, and says so in its history."""
+    """Applies timeline entries to a cluster and notes them in its history."""
 
     def __init__(self, cluster: SimCluster, history: HistoryRecorder) -> None:
         self._cluster, self._history = cluster, history
@@ -93,7 +93,7 @@ class TimelineRunner:
         for rollout in what.rollout:
             await self._change(rollout.workload, partial(self._rolled, to=rollout))
 
-    # One kind of thing each.
+    # One method per kind of entry.
 
     async def _delete(self, text: str) -> None:
         """Delete the named object, if it exists still: `[KIND ][NAMESPACE/]NAME`."""
@@ -106,22 +106,22 @@ class TimelineRunner:
             self._say("delete", text)
 
     def _disturb(self, what: TimelineEntry) -> None:
-        """Everybody goes on, and they do not understand each other."""
+        """Disturb connections, engines, messages and clocks; all programs keep running."""
         nodes = self._cluster.nodes
         for name in what.partition:
             self._say("partition", f"{name} is cut off")
             nodes[name].connection.cut()
         for name in what.mute:
-            self._say("mute", f"nothing that {name} says arrives")
+            self._say("mute", f"messages of {name} do not arrive")
             nodes[name].connection.sends = False
         for name in what.deaf:
-            self._say("deaf", f"{name} hears nothing")
+            self._say("deaf", f"{name} receives nothing")
             nodes[name].connection.deafen()
         for name in what.engine_down:
             self._say("engine_down", f"the engines of {name} do not answer")
             nodes[name].engines_down()
         for each in what.messages:
-            self._say("messages", f"of {each.node or 'the control plane'}: {_told(each)}")
+            self._say("messages", f"of {each.node or 'the control plane'}: {_describe(each)}")
             for connection in [nodes[each.node].connection] if each.node else self._cluster.connections:
                 connection.delay_seconds, connection.repeated_share = float(each.delay), each.repeated / 100
                 connection.lost_share = connection.dropped_share = each.lost / 100
@@ -131,7 +131,7 @@ class TimelineRunner:
             (nodes[jump.node].clock if jump.node else self._cluster.clock).jump(jump.seconds)
 
     def _crash(self, workload: str) -> None:
-        """The first one there is: it dies of a signal."""
+        """Kill the first running instance of a workload with a signal."""
         for each in self._cluster.instances(workload):
             node = self._cluster.nodes.get(each.node)
             if node is not None and node.up and node.kill(each.meta.uid):
@@ -167,7 +167,7 @@ class TimelineRunner:
     def _press(self, pressure: Pressure) -> None:
         node = self._cluster.nodes[pressure.node]
         takes = Resources(int(pressure.cpu), int(pressure.memory), int(pressure.disk))
-        self._say("pressure", f"something else on {node.name} takes {takes} for {pressure.duration}")
+        self._say("pressure", f"other programs on {node.name} use {takes} for {pressure.duration}")
         node.take(takes)
         self._after(pressure.duration, lambda: node.take(Resources()))
 
@@ -224,9 +224,9 @@ class TimelineRunner:
         self._history.note(kind, text)
 
 
-def _told(messages: Messages) -> str:
+def _describe(messages: Messages) -> str:
     found = [f"{name} {each}" for name in ("delay", "lost", "repeated") if (each := getattr(messages, name))]
-    return ", ".join(found) or "they arrive as they should"
+    return ", ".join(found) or "no faults"
 
 
 def _scaled(workload: Workload, to: Scale) -> Workload:

@@ -1,4 +1,4 @@
-"""How much instances really use: a share of what they asked for, or an amount, now or for a while."""
+"""Rules for the resource usage of simulated instances: a share of the request or an amount, also temporarily."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ Amount = str
 
 
 class UsageRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one instance uses of each; a percentage is of its request."""
+    """Resource usage of one instance: percentages of its request, or amounts."""
 
     cpu: Amount = "50%"
     memory: Amount = "80%"
@@ -46,7 +46,7 @@ class UsageRules:
     usual: UsageRule = USUAL
     by_workload: dict[str, UsageRule] = field(default_factory=dict)
     spikes: dict[str, UsageRule] = field(default_factory=dict)
-    """While they last, these count."""
+    """Temporary rules by workload; they override the others."""
 
     def of(self, workload: str, request: Resources) -> Resources:
         unit_usage = self.spikes.get(workload) or self.by_workload.get(workload) or self.usual

@@ -1,4 +1,4 @@
-"""Virtual time: an event loop that never waits, because it moves its own clock to the next thing that is due."""
+"""Virtual time: an event loop that does not wait but advances its clock to the next timer."""
 
 import asyncio
 import gc
@@ -17,15 +17,15 @@ Ts = TypeVarTuple("Ts")
 
 START = 1_000_000.0
 RESOLUTION = 1e-6
-"""What is due within a microsecond is due together."""
+"""Timers within a microsecond are due together."""
 LEAST = 2 * RESOLUTION
-"""So long every wait is: what rounding leaves of one would be due at once, again and again."""
+"""Shortest wait in seconds; shorter ones would be due at once because of rounding."""
 CANCELLED_MOST = 100
 GARBAGE_SECONDS = 3 * 3600.0
 
 
 class _Step(Struct, eq=False):
-    """What `asyncio.Handle` is to the loop, and as much of it as others ask for; made in a third of the time."""
+    """A smaller `asyncio.Handle` that is created in a third of the time."""
 
     _callback: Callable[..., object] | None
     _args: tuple[Any, ...]
@@ -61,9 +61,9 @@ class _Timer(Struct, eq=False):
 
 
 class _Sleep:
-    """What a sleeper waits for: timer, future and step in one object, since most of what happens is that time passes.
+    """Awaitable of `VirtualClock.sleep`: timer, future and handle in one object, because most events are sleeps.
 
-    It goes on when a future would: in the change after the one in which its time has come.
+    The waiting task runs in the turn after the one in which the time has passed, as with a future.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class _Sleep:
         self._asyncio_future_blocking = True
         yield self
 
-    # What a task asks of a future.
+    # The interface of a future, for tasks.
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
@@ -108,17 +108,17 @@ class _Sleep:
     def cancelled(self) -> bool:
         return self._cancelled
 
-    # What the loop does with it.
+    # For the loop.
 
     def wake(self) -> None:
         self._context.run(self._wake, self)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Nothing comes from outside; whoever would wait for it lets that much time pass instead.
+    """Event loop without input from outside; waiting advances its time.
 
-    A day has millions of steps, so it keeps them in its own way: nothing is asked of the operating system, and what is
-    due at the same time comes in the order in which it was asked for.
+    A simulated day has millions of steps, so the loop does not call the operating system. Timers that are due at the
+    same time run in the order of their creation.
     """
 
     def __init__(self) -> None:
@@ -126,11 +126,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now = START
         self._ready: deque[Any] = deque()
         self._moments: list[float] = []
-        """A heap: when something is due. Of many nodes that began together, a lot is due together."""
+        """Heap of the times at which timers are due."""
         self._due: dict[float, list[Any]] = {}
-        """What is due at each of them, in the order in which it was asked for."""
+        """Timers by time, in order of creation."""
         self._waiting = self._cancelled = 0
-        """How much of it there is, and how much of that is cancelled."""
+        """Number of timers, and number of cancelled ones among them."""
 
     def time(self) -> float:
         return self._now
@@ -150,7 +150,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer  # type: ignore[return-value]
 
     def schedule_sleep(self, sleep: _Sleep, seconds: float) -> None:
-        """Time passes, however short."""
+        """Schedule the end of a sleep."""
         sleep._due_now, sleep._scheduled = False, True
         self._wait(self._now + max(seconds, LEAST), sleep)
 
@@ -170,7 +170,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
         if not handle._scheduled:
-            return  # it has rung
+            return  # it is due already
         self._cancelled += 1
         if self._cancelled > CANCELLED_MOST and 2 * self._cancelled > self._waiting:
             self._sort_out()
@@ -182,10 +182,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._waiting, self._cancelled = sum(map(len, self._due.values())), 0
 
     def _run_once(self) -> None:
-        """One change, as the loop's `run_forever` wants it."""
+        """Run one turn of the loop."""
         ready = self._ready
         if not ready:
-            self._run_sleeps()
+            self._wake_sleepers()
         self._pass_time()
         for _ in range(len(ready)):
             handle = ready.popleft()
@@ -209,8 +209,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
             )
 
-    def _run_sleeps(self) -> None:
-        """As long as what is due gives nobody else anything to do, it takes no changes: sleeps go on at once."""
+    def _wake_sleepers(self) -> None:
+        """Wake sleeping tasks directly while nothing else is ready, which saves turns."""
         ready = self._ready
         while self._moments and not ready:
             when = self._moments[0]
@@ -237,15 +237,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     ready.popleft().wake()
 
     def _pass_time(self) -> None:
-        """Until there is something to do, and what else is due then."""
+        """Advance time until a handle is ready, and collect everything that is due then."""
         ready, moments = self._ready, self._moments
         while moments and (not ready or moments[0] < self._now + RESOLUTION):
             self._begin(heappop(moments))
         if not ready:
-            raise RuntimeError("nothing is due any more, and somebody still waits")
+            raise RuntimeError("deadlock: a task waits and no timer is due")
 
     def _begin(self, when: float) -> None:
-        """All that is due then."""
+        """Move the timers of one time to the ready queue."""
         together = self._due.pop(when)
         self._waiting -= len(together)
         for each in together:
@@ -259,7 +259,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """The time of the running virtual loop. `jump` moves the wall clock alone, as an administrator's hand does."""
+    """Clock of the running virtual loop. `jump` changes only the wall clock."""
 
     def __init__(self, loop: VirtualLoop | None = None) -> None:
         running = loop or asyncio.get_running_loop()
@@ -287,18 +287,17 @@ class VirtualClock:
 
 
 async def collect_garbage() -> None:
-    """Now and then in virtual time: what is collected says goodbye, and that may not depend on what else this process
-    has done before."""
+    """Collect garbage at fixed virtual times, so that finalizers run at the same time in every process."""
     while True:
         await asyncio.sleep(GARBAGE_SECONDS)
         gc.collect()
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run it to its end in virtual time; what takes a day there takes as long as its work."""
+    """Run a coroutine in virtual time."""
     collecting = gc.isenabled()
     gc.disable()
-    gc.freeze()  # What was there before is not looked through again and again.
+    gc.freeze()  # Existing objects are not scanned again.
     try:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             return runner.run(main)

@@ -21,7 +21,7 @@ SUFFIXES = frozenset({".yaml", ".yml", ".json", ".hcl", ".nomad"})
 class Work:
     objects: tuple[Object, ...] = ()
     report: Report = NO_REPORT
-    """What files of other tools say, and these objects do not."""
+    """Report about keys of imported files that were not mapped."""
 
 
 def load_work(entries: Sequence[dict[str, Any]], folder: Path, where: str) -> Work:

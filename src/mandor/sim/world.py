@@ -1,4 +1,4 @@
-"""A whole control plane in one process: the real scheduler and controllers on a memory store and any clock."""
+"""A control plane in one process: the real scheduler and controllers on a memory store and any clock."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -27,7 +27,7 @@ O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
 
 
 class World:
-    """Nodes come with whoever extends it. `checks` are what must hold whenever somebody looks."""
+    """A control plane without nodes, which subclasses add. `checks` are invariants that `check` runs."""
 
     def __init__(self, clock: Clock, store: MemoryStore, *, times: NodeTimes | None = None, seed: str = "") -> None:
         self.store = store
@@ -38,10 +38,10 @@ class World:
         self.checks: list[Callable[[], None]] = []
         self.scheduler: Scheduler | None = None
         self.scheduler_store: Store | None = None
-        """What the scheduler sees instead of the store itself."""
+        """Store of the scheduler, if not `store`."""
         self.scheduler_options: dict[str, Any] = {}
         self.controller_store: Store | None = None
-        """What the controllers see instead of the store itself."""
+        """Store of the controllers, if not `store`."""
         self.controller_options: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
@@ -73,7 +73,7 @@ class World:
         self._tasks[name] = asyncio.ensure_future(work)
 
     async def kill(self, name: str) -> None:
-        """As a crash does: nothing more is written."""
+        """Cancel a task as a crash does: it writes nothing more."""
         task = self._tasks.pop(name)
         if task.done():
             task.result()
@@ -81,14 +81,14 @@ class World:
         await asyncio.wait({task})
 
     def check(self) -> None:
-        """Nothing has died of itself, and everything holds that must."""
+        """Raise the error of a failed task or violated invariant."""
         for task in self._tasks.values():
             if task.done():
                 task.result()
         for check in self.checks:
             check()
 
-    # What there is.
+    # Lookups.
 
     def find(self, kind: type[O], name: str, namespace: str = "default") -> O | None:
         found = self.store.index.get(Key(kind.kind, namespace, name))
@@ -125,13 +125,13 @@ class World:
     def serving_count(self, workload: str) -> int:
         return sum(each.phase is Phase.RUNNING and each.status.ready for each in self.instances(workload))
 
-    # What users do.
+    # Actions of users.
 
     async def add(self, value: Object) -> None:
         await self.store.commit(Put(value))
 
     async def apply(self, wanted: Workload) -> None:
-        """Create it, or change what is there."""
+        """Create or update a workload."""
         while True:
             found = self.find(Workload, wanted.meta.name, wanted.meta.namespace)
             meta = found.meta if found else Meta(name=wanted.meta.name, namespace=wanted.meta.namespace)

@@ -41,7 +41,7 @@ def test_one_thing_need_not_be_a_list_and_phases_follow_the_timeline() -> None:
         ("at: 5m", "at: 30s", 8, "comes after", "in order of time"),
         ("at: 5m", "at: 20m", 8, "is not before the end", None),
         ("phase: again", "phase: loss", 6, "two phases are called 'loss'", None),
-        ("end: 10m", "end: 0s", 9, "is no end", None),
+        ("end: 10m", "end: 0s", 9, "`end` is 0s", None),
         ("end: 10m", "", 1, "`end` is missing", None),
         ('name: "n{n}", count: 2', "name: Not Good", 3, "node name", None),
         ("memory: 2Gi}", "memory: 2Gx}", 3, "is not a size", None),
@@ -59,7 +59,7 @@ def test_mistakes_are_told_with_their_line(old: str, new: str, line: int, messag
 def test_an_empty_file_and_a_scenario_without_work_are_refused() -> None:
     with pytest.raises(Invalid, match="a scenario is one mapping"):
         read_scenario("", "s.yaml")
-    with pytest.raises(Invalid, match="there is no work in it"):
+    with pytest.raises(Invalid, match="the scenario has no workloads"):
         read_scenario("name: x\nnodes: [{name: n}]\nworkloads: []\nend: 1m\n", "s.yaml")
 
 

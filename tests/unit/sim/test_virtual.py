@@ -53,7 +53,7 @@ def test_whoever_waits_for_what_never_comes_is_told() -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(RuntimeError, match="nothing is due"):
+    with pytest.raises(RuntimeError, match="no timer is due"):
         run_virtual(wait())
 
 

@@ -89,7 +89,7 @@ def simulate_command(
 
     if page is not None and not page.parent.is_dir():
         raise Invalid(f"cannot write {page}: the directory {page.parent} does not exist")
-    loaded = _piece(file, replay, profile, plugins)
+    loaded = _load(file, replay, profile, plugins)
     loaded = narrowed(loaded, wanted) if wanted else loaded
     show_report(loaded.imported, strict=strict)
     chosen = [seed] if seed is not None else list(range(seeds or loaded.scenario.seeds))
@@ -116,7 +116,7 @@ def _write_page(report: dict[str, Any], page: Path) -> None:
     click.echo(f"wrote the report to {page}", err=True)
 
 
-def _piece(file: Path | None, replay: Path | None, profile: str, plugins: Path | None) -> "LoadedScenario":
+def _load(file: Path | None, replay: Path | None, profile: str, plugins: Path | None) -> "LoadedScenario":
     if (file is None) == (replay is None):
         raise click.UsageError("give a SCENARIO, --replay FILE or --faults")
     if file is not None:
