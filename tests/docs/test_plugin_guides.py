@@ -69,7 +69,7 @@ def test_every_configuration_in_a_guide_is_one(page: Path, folder: Path) -> None
 
 
 @pytest.mark.req("S1-29")
-def test_the_guides_first_plugin_does_what_it_says(folder: Path) -> None:
+def test_the_first_plugin_of_the_guide_works(folder: Path) -> None:
     nodes = table(n1={"lights": "1"}, n2={"lights": "7"}, n3={}).snapshot()
     decision = decide(enabled("Blinking", folder), asked(), nodes)
     assert (decision.node, decision.fault) == ("n2", "")
@@ -78,20 +78,20 @@ def test_the_guides_first_plugin_does_what_it_says(folder: Path) -> None:
     )
 
 
-def test_the_vector_form_of_the_guide_does_what_it_says(folder: Path) -> None:
+def test_the_vector_form_of_the_guide_works(folder: Path) -> None:
     profile = enabled("KeepOneCore", folder)
     nodes = table(n1={}).snapshot()
     assert decide(profile, asked(cpu="1"), nodes).node == "n1"
     assert "its last core stays free" in decide(profile, asked(cpu="2"), nodes).message
 
 
-def test_the_hint_of_the_guide_saves_tries(folder: Path) -> None:
+def test_the_hint_of_the_guide_skips_useless_retries(folder: Path) -> None:
     plugin: Any = enabled("OnlyMarked", folder).plugin("OnlyMarked")
     for labels, hint in (({"mark": "yes"}, Hint.QUEUE), ({}, Hint.SKIP)):
         assert plugin.hint(asked(), ClusterChange(ClusterEvent.NODE_ADDED, make_node("n9", labels=labels))) is hint
 
 
-def test_the_guides_way_to_test_works(folder: Path) -> None:
+def test_the_test_of_the_guide_works(folder: Path) -> None:
     (block,) = marked(PLUGIN_GUIDE, "test")
     names: dict[str, Any] = {}
     exec(block.text, names)

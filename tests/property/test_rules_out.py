@@ -44,7 +44,7 @@ def nodes(draw: Any) -> list[Node]:
 
 @settings(max_examples=200, deadline=None)
 @given(nodes(), tolerations, st.integers(-1, 1), st.booleans(), st.sampled_from(["", *NAMES]))
-def test_who_rules_a_node_out_says_what_its_filter_says(
+def test_rules_out_agrees_with_the_filter(
     found: list[Node], tolerate: tuple[Toleration, ...], priority: int, daemon: bool, pin: str
 ) -> None:
     request = PlacementRequest(key(0), dataclasses.replace(SHAPE, tolerate=tolerate), priority, pin=pin, daemon=daemon)
@@ -59,7 +59,7 @@ def test_plugins_that_depend_on_the_node_alone_can_rule_it_out() -> None:
 
 
 @pytest.mark.req("S1-33")
-def test_who_filters_otherwise_than_its_parent_does_not_rule_out_as_that_does() -> None:
+def test_a_subclass_with_another_filter_does_not_inherit_rules_out() -> None:
     class Braver(NodeUnschedulable):
         name = "Braver"
 

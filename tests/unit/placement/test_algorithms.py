@@ -93,7 +93,7 @@ def test_round_robin_passes_over_nodes_without_room() -> None:
 
 
 @pytest.mark.req("S2-15", "S3-21")
-def test_bin_packing_fills_nodes_to_two_thirds_before_it_begins_the_next() -> None:
+def test_bin_packing_fills_a_node_to_two_thirds_before_the_next() -> None:
     cluster = Cluster(four(memory=10 * GI, cpu=64), BinPack())
     for _ in range(14):
         cluster.decide(memory="1Gi")
@@ -202,19 +202,19 @@ def test_requested_to_capacity_ratio_gives_kubernetes_numbers(asked: tuple[int, 
         ("NodeResourcesBalancedAllocation", {"resources": [{"name": "cpu", "weight": 5}]}),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(name: str, args: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(name: str, args: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         make(name, args)
 
 
-def test_best_fit_stands_nodes_that_have_nothing() -> None:
+def test_best_fit_accepts_nodes_without_capacity() -> None:
     cluster = Cluster([make_node("n1", memory=0), make_node("n2", memory=0)], BestFit(BestFitArgs(1000, 1000, 1000)))
     found = [cluster.decide() for _ in range(3)]
     assert {each.node for each in found} == {found[0].node}
     assert [each.fault for each in found] == ["", "", ""]
 
 
-def test_load_aware_goes_by_what_is_used_and_not_by_what_was_asked_for() -> None:
+def test_load_aware_scores_usage_instead_of_requests() -> None:
     def measured(name: str, memory: int) -> Node:
         node = make_node(name)
         return node.changed(status=msgspec.structs.replace(node.status, usage=Resources(100, memory, 0)))
@@ -227,7 +227,7 @@ def test_load_aware_goes_by_what_is_used_and_not_by_what_was_asked_for() -> None
     assert set(found) == {"modest", "greedy"}, "what was placed since the last measure counts, too"
 
 
-def test_load_aware_keeps_off_hot_nodes() -> None:
+def test_load_aware_refuses_nodes_above_the_threshold() -> None:
     node = make_node("n0")
     hot = node.changed(status=msgspec.structs.replace(node.status, usage=Resources(100, 8 * GI, 0)))
     cluster = Cluster([hot], LoadAware(LoadAwareArgs(usage_thresholds={"memory": 90})))
@@ -235,7 +235,7 @@ def test_load_aware_keeps_off_hot_nodes() -> None:
 
 
 @pytest.mark.req("S3-22")
-def test_proximity_puts_those_who_talk_on_one_node_and_less_traffic_crosses() -> None:
+def test_proximity_places_communicating_instances_on_one_node() -> None:
     def crossing(*plugins: ScorePlugin) -> int:
         cluster = Cluster(four(), *plugins)
         pairs = []
@@ -250,7 +250,7 @@ def test_proximity_puts_those_who_talk_on_one_node_and_less_traffic_crosses() ->
     assert crossing(NodeResourcesFit()) > 4
 
 
-def test_fragmentation_keeps_cpus_beside_free_gpus() -> None:
+def test_fragmentation_leaves_cpus_of_gpu_nodes_free() -> None:
     def cluster(*plugins: ScorePlugin) -> Cluster:
         made = Cluster([make_node("gpu", cpu=8, devices={"gpu": 4}), make_node("plain", cpu=8)])
         fit = Enabled(NodeResourcesFit())
@@ -286,7 +286,7 @@ def test_a_quota_limits_its_namespace_and_is_named_in_the_refusal() -> None:
     assert cluster.decide(namespace="team-a", cpu="1").node
 
 
-def test_a_node_holds_as_many_virtual_machines_as_it_may() -> None:
+def test_a_node_takes_virtual_machines_up_to_its_quota() -> None:
     shape = of_a_machine()
     assert shape.machine
     cluster = Cluster([make_node("n0", facts={"vm.quota": "2"}), make_node("n1")], VMQuota(VMQuotaArgs(quota=1)))

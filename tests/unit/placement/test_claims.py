@@ -152,7 +152,7 @@ def test_a_machine_for_dedicated_ones_takes_no_others() -> None:
     assert place(board, task("t2", dedicated=True)) == "a"
 
 
-def test_rules_of_a_task_are_kept() -> None:
+def test_rules_of_a_task_apply() -> None:
     board = ClusterModel([machine("a"), machine("b").changed(meta=Meta(name="b", labels={"zone": "b"}))])
     assert place(board, task("t1", where=("zone == b",))) == "b"
 

@@ -88,18 +88,18 @@ class Nobody(FilterPlugin):
         return False
 
 
-def test_the_first_to_say_no_is_blamed_and_a_node_counts_once() -> None:
+def test_the_first_plugin_that_refuses_a_node_is_recorded_once() -> None:
     assert run(OddOnly(), Nobody()).message == "0/3 nodes fit: 2 OddOnly, 1 Nobody"
     assert run(Nobody(), OddOnly()).message == "0/3 nodes fit: 3 Nobody"
 
 
-def test_when_no_node_is_left_nobody_else_is_asked() -> None:
+def test_when_no_node_is_left_other_filters_are_not_called() -> None:
     late = OddOnly()
     run(Nobody(), late)
     assert late.asked == []
 
 
-def test_a_refusal_says_what_makes_another_try_worthwhile() -> None:
+def test_a_refusal_lists_the_events_for_a_retry() -> None:
     assert run(Nobody()).retry_on == {ClusterEvent.ROOM_FREED, ClusterEvent.NODE_ADDED}
 
 
@@ -136,7 +136,7 @@ class SkipsItself(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
         raise AssertionError("skipped")
 
 
-def test_a_plugin_that_says_skip_is_skipped() -> None:
+def test_a_plugin_that_returns_skip_is_skipped() -> None:
     assert run(SkipsItself()).fault == ""
 
 
@@ -159,7 +159,7 @@ class Fixed(ScorePlugin):
         return self.answer  # type: ignore[return-value]
 
 
-def test_scores_are_weighed() -> None:
+def test_scores_are_weighted() -> None:
     one, two = Fixed("One", np.array([100, 0, 0])), Fixed("Two", np.array([0, 60, 0]))
     table = make_table()
     for weight, node in ((1, "n0"), (2, "n1")):
@@ -178,7 +178,7 @@ def test_scores_are_weighed() -> None:
         (np.array([-1, 0, 0]), "scores are 0..100"),
     ],
 )
-def test_an_answer_that_is_none_fails_the_cycle_by_the_plugins_name(answer: object, problem: str) -> None:
+def test_an_invalid_result_fails_the_cycle_and_names_the_plugin(answer: object, problem: str) -> None:
     decision = run(Fixed("Bad", answer))
     assert (decision.node, decision.fault) == ("", "Bad")
     assert problem in decision.message
@@ -199,7 +199,7 @@ class Scribbles(FilterPlugin):
         return np.ones(len(nodes), dtype=np.bool_)
 
 
-def test_a_plugin_that_raises_fails_the_cycle_by_its_name() -> None:
+def test_a_plugin_that_raises_fails_the_cycle_and_is_named() -> None:
     assert run(Raises()).message == "the plugin Raises raised RuntimeError: oops"
 
 
@@ -259,7 +259,7 @@ def test_ties_are_broken_by_the_seed_and_not_by_the_order_of_nodes() -> None:
     assert len(set(placed("a", names))) > 3, "workloads begin at different nodes"
 
 
-def test_a_column_asks_once_for_each_distinct_value() -> None:
+def test_a_column_runs_a_test_once_for_each_distinct_value() -> None:
     column: MutableColumn[str] = MutableColumn(2)
     for index in range(1000):
         column.append("ab"[index % 2])
@@ -281,7 +281,7 @@ def test_a_column_asks_once_for_each_distinct_value() -> None:
     assert len(column.where("q", lambda value: True)) == 0
 
 
-def test_values_nobody_has_any_more_are_forgotten() -> None:
+def test_values_without_nodes_are_removed() -> None:
     column: MutableColumn[str] = MutableColumn(1)
     column.append("0")
     for index in range(1, 500):
@@ -289,7 +289,7 @@ def test_values_nobody_has_any_more_are_forgotten() -> None:
     assert len(column._values) <= 2
 
 
-def test_one_fact_of_a_node_is_what_it_is_among_all() -> None:
+def test_node_fact_agrees_with_node_facts() -> None:
     engines = {"docker": Capabilities(images=True, version="24.0"), "process": Capabilities()}
     labels = {"zone": "z1", "node": "mine", "engine.docker.up": "maybe"}
     node = make_node("n1", pool="blue", labels=labels, facts={"os": "linux", "zone": "z2"}, engines=engines)
@@ -298,7 +298,7 @@ def test_one_fact_of_a_node_is_what_it_is_among_all() -> None:
     assert node_fact(node, "engine.docker.nothing") is node_fact(node, "nothing") is None
 
 
-def test_whoever_builds_on_the_preemption_has_his_own_word_in_whatever_form() -> None:
+def test_a_subclass_of_the_preemption_may_define_any_form() -> None:
     class Own(DefaultPreemption):
         name = "Own"
 

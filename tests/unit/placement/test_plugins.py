@@ -42,12 +42,12 @@ def place(table: Table, template: GroupTemplate, name: str = "web-0", **fields: 
     return decide(PROFILE, PlacementRequest(key(name), Shape.of(template), **fields), table.snapshot())
 
 
-def test_an_empty_cluster_says_so() -> None:
+def test_the_message_names_an_empty_cluster() -> None:
     assert place(Table(), make_template()).message == "0/0 nodes fit: there are no nodes"
 
 
 @pytest.mark.req("S2-13")
-def test_a_shortage_is_told_with_the_least_that_is_missing() -> None:
+def test_a_shortage_message_names_the_smallest_missing_amount() -> None:
     table = make_table(
         make_node("n1", memory=GI), make_node("n2", memory=GI + 512 * MI), make_node("n3", cordoned=True)
     )
@@ -57,13 +57,13 @@ def test_a_shortage_is_told_with_the_least_that_is_missing() -> None:
     )
 
 
-def test_what_a_node_reserves_for_itself_is_not_given_away() -> None:
+def test_reserved_resources_of_a_node_are_not_allocated() -> None:
     table = make_table(make_node("n1", cpu=2, reserved=Resources(cpu_milli=500)))
     assert place(table, make_template(cpu="2")).message == "0/1 nodes fit: 1 NodeResourcesFit (short of 500m cpu)"
     assert place(table, make_template(cpu="1500m")).node == "n1"
 
 
-def test_one_that_asks_for_nothing_fits_on_a_full_node() -> None:
+def test_a_request_of_zero_fits_on_a_full_node() -> None:
     table = make_table(make_node("n1", cpu=1))
     table.set_allocation(key("a"), "n1", Shape.of(make_template(cpu="1")))
     table.set_node(make_node("n1", cpu=0.5))
@@ -111,13 +111,13 @@ def sized(cpu: int, memory: int) -> Shape:
     return Shape.of(make_template(cpu=f"{cpu}m", memory=str(memory)))
 
 
-def test_programs_that_ask_for_nothing_still_weigh_something_in_scores() -> None:
+def test_tasks_without_requests_count_in_scores() -> None:
     assert sized(0, 0).counted == (100, 200 * MI)
     assert sized(250, 0).counted == (250, 200 * MI)
     assert sized(0, 0).wanted == ()
 
 
-def test_nodes_that_are_not_ready_say_what_they_are() -> None:
+def test_the_message_names_the_phase_of_nodes_that_are_not_ready() -> None:
     table = make_table(
         make_node("n1", phase=NodePhase.DOWN),
         make_node("n2", phase=NodePhase.SUSPECT),
@@ -135,7 +135,7 @@ def test_an_image_needs_an_engine_that_runs_images_and_a_command_one_that_does_n
     assert place(table, make_template()).node == "bare"
 
 
-def test_an_engine_that_is_down_or_missing_is_told() -> None:
+def test_the_message_names_an_engine_that_is_down_or_missing() -> None:
     down = {"docker": Capabilities(images=True, up=False)}
     table = make_table(make_node("n1", engines=down), make_node("n2", engines={}))
     assert place(table, make_template(image="web:1", engine=["docker", "podman"])).message == (
@@ -192,7 +192,7 @@ def test_a_virtual_machine_goes_where_its_engine_makes_machines() -> None:
         ("engine.incus.up == true", ""),
     ],
 )
-def test_what_the_engines_of_a_node_can_do_is_there_for_rules(rule: str, node: str) -> None:
+def test_rules_can_test_engine_capabilities(rule: str, node: str) -> None:
     new = Capabilities(images=True, version="27.1", extras=frozenset({"sandbox"}))
     table = make_table(
         make_node("n1", engines={"docker": Capabilities(images=True, version="20.10")}),
@@ -201,7 +201,7 @@ def test_what_the_engines_of_a_node_can_do_is_there_for_rules(rule: str, node: s
     assert place(table, make_template(image="x", where=[{"rule": rule}])).node == node
 
 
-def test_a_pool_is_kept_to() -> None:
+def test_a_group_stays_in_its_pool() -> None:
     table = make_table(make_node("n1"), make_node("n2", pool="web"))
     assert place(table, make_template(placement={"pool": "web"})).node == "n2"
     assert place(table, make_template(placement={"pool": "db"})).message == (
@@ -209,7 +209,7 @@ def test_a_pool_is_kept_to() -> None:
     )
 
 
-def test_a_taint_keeps_away_what_does_not_tolerate_it() -> None:
+def test_a_tainted_node_takes_only_instances_that_tolerate_it() -> None:
     table = make_table(make_node("n1", taints=(Taint("dedicated", "db"), Taint("old", effect="NoExecute"))))
     assert place(table, make_template()).message == "0/1 nodes fit: 1 TaintToleration (1 with dedicated=db:NoSchedule)"
     one = {"tolerate": [{"key": "dedicated", "value": "db"}]}
@@ -239,7 +239,7 @@ def test_rules_on_nodes_must_hold() -> None:
     ).message == ("0/2 nodes fit: 2 NodeAffinity (not `zone == c`; not `disk == hdd` or `arch exists`)")
 
 
-def test_preferences_are_weighed() -> None:
+def test_preferences_are_weighted() -> None:
     table = make_table(make_node("n1", labels={"zone": "a"}), make_node("n2", labels={"disk": "ssd"}))
     rules = [
         {"rule": "zone == a", "strength": "prefer", "weight": 30},
@@ -253,7 +253,7 @@ def test_preferences_are_weighed() -> None:
     assert place(table, make_template(where=rules)).node == "n2"
 
 
-def test_a_should_rule_is_kept_while_it_can_be_and_named_when_it_cannot() -> None:
+def test_a_should_rule_holds_while_possible_and_is_named_when_relaxed() -> None:
     rules = [{"rule": "zone == a", "strength": "should"}, {"rule": "disk == ssd", "strength": "should"}]
     both = make_node("n1", labels={"zone": "a", "disk": "ssd"})
     zone = make_node("n2", labels={"zone": "a"})
@@ -268,7 +268,7 @@ def test_a_should_rule_is_kept_while_it_can_be_and_named_when_it_cannot() -> Non
     assert place(make_table(neither), template).relaxed == ("disk == ssd", "zone == a")
 
 
-def test_a_must_rule_is_never_given_up() -> None:
+def test_a_must_rule_is_never_relaxed() -> None:
     rules = [{"rule": "zone == a"}, {"rule": "disk == ssd", "strength": "should"}]
     decision = place(make_table(make_node("n1", labels={"disk": "ssd"})), make_template(where=rules))
     assert decision.message == "0/1 nodes fit: 1 NodeAffinity (not `zone == a`)"
@@ -288,14 +288,14 @@ def test_a_host_port_belongs_to_one_instance_of_a_node() -> None:
     assert place(table, template).node == "n1"
 
 
-def test_where_it_failed_comes_last() -> None:
+def test_nodes_of_earlier_failures_are_used_last() -> None:
     table = make_table(make_node("n1", cpu=64), make_node("n2", cpu=1))
     assert place(table, make_template(), avoid=frozenset({"n1"})).node == "n2"
     again = place(table, make_template(cpu="2"), avoid=frozenset({"n1"}))
     assert (again.node, again.relaxed) == ("n1", ("avoid nodes where it failed",))
 
 
-def test_a_label_speaks_over_what_the_agent_found_and_nobody_over_name_and_pool() -> None:
+def test_labels_override_facts_but_not_node_and_pool() -> None:
     node = make_node("n1", labels={"zone": "a", "node": "lie", "pool": "lie"}, facts={"zone": "b", "arch": "arm64"})
     table = make_table(node)
     rules = ["zone == a", "arch == arm64", "node == n1", "pool == default", "engine == process"]

@@ -62,7 +62,7 @@ def test_every_built_in_feature_is_a_plugin_and_the_core_decides_nothing_without
     assert {"preEnqueue", "queueSort", "preFilter", "filter", "preScore", "score", "bind"} <= served
 
 
-def test_every_default_refuses_its_like_alike() -> None:
+def test_every_default_filter_refuses_by_class() -> None:
     """Else each of a thousand that do not fit is decided anew, for the same answer."""
     kinds = [cls for cls, _ in DEFAULTS if issubclass(cls, FilterPlugin | PreFilterPlugin)]
     assert [cls.name for cls in kinds if not (issubclass(cls, IncrementalPlugin) and cls.by_class)] == []
@@ -80,7 +80,7 @@ class Calls(FilterPlugin):
 
 
 @pytest.mark.req("S1-10")
-def test_filters_run_in_order_and_a_nodes_first_no_ends_its_evaluation() -> None:
+def test_filters_run_in_order_and_a_refused_node_is_not_evaluated_again() -> None:
     first = Calls("First", lambda name: name != "n0")
     second = Calls("Second", lambda name: name != "n1")
     third = Calls("Third", lambda name: True)
@@ -127,7 +127,7 @@ class Raising(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, PostFi
 
 @pytest.mark.req("S1-7", "S1-9", "S1-11", "S1-14")
 @pytest.mark.parametrize("point", ["pre_filter", "filter", "post_filter", "pre_score", "score", "normalize"])
-def test_an_error_at_any_point_aborts_the_cycle_by_the_plugins_name(point: str) -> None:
+def test_an_error_at_any_point_aborts_the_cycle_and_names_the_plugin(point: str) -> None:
     plugin = Raising(point)
     decision = run(plugin)
     assert (decision.node, decision.fault) == ("", "Raising")
@@ -154,7 +154,7 @@ class OncePerCycle(PreScorePlugin, ScorePlugin):
 
 
 @pytest.mark.req("S1-11", "S1-12", "S1-13", "S1-14")
-def test_normalize_sees_the_scores_of_the_nodes_that_are_left_once_a_cycle() -> None:
+def test_normalize_receives_the_feasible_scores_once_a_cycle() -> None:
     plugin = OncePerCycle()
     assert run(Calls("NotFirst", lambda name: name != "n0"), plugin).node == "n1"
     assert plugin.normalized == [[5, 3]]
@@ -179,7 +179,7 @@ def test_a_score_of_one_node_is_a_whole_number(answer: Any, problem: str) -> Non
 
 
 @pytest.mark.parametrize("answer", [None, 1, "yes", float("nan")])
-def test_a_filter_of_one_node_says_yes_or_no(answer: Any) -> None:
+def test_filter_node_returns_a_boolean(answer: Any) -> None:
     decision = run(Calls("Odd", lambda name: answer))
     assert decision.fault == "Odd"
     assert "not True or False" in decision.message
@@ -221,7 +221,7 @@ def _clear_feasible(nodes: Snapshot, feasible: Mask | None) -> None:
         (_clear_feasible, True),
     ],
 )
-def test_what_a_plugin_looks_at_cannot_be_changed(deed: Callable[[Snapshot, Mask | None], object], late: bool) -> None:
+def test_a_snapshot_cannot_be_changed(deed: Callable[[Snapshot, Mask | None], object], late: bool) -> None:
     table = make_table()
     before = table.snapshot().free.copy()
     assert run(Vandal(deed, late), table=table).fault == "Vandal"
@@ -236,7 +236,7 @@ class OddAnswer(PreFilterPlugin):
         return ["n1"]
 
 
-def test_a_pre_filter_that_answers_something_else_fails() -> None:
+def test_a_pre_filter_with_an_invalid_result_fails() -> None:
     assert "a PreFilter returns None, SKIP or Only" in run(OddAnswer()).message
 
 
@@ -260,7 +260,7 @@ def test_a_nomination_is_a_node_that_exists() -> None:
     assert run(Nominates("n1")).nominated == "", "asked only when nothing fits"
 
 
-def test_the_nominated_node_is_taken_if_it_fits_and_else_any_other() -> None:
+def test_the_nominated_node_is_chosen_if_it_fits() -> None:
     assert {run(nominated=name).node for name in ("n0", "n1", "n2")} == {"n0", "n1", "n2"}
     assert run(Calls("NotFirst", lambda name: name == "n2"), nominated="n0").node == "n2"
     assert run(nominated="gone").node
@@ -297,7 +297,7 @@ class Broken(Fancy):
 
 
 @pytest.mark.req("S1-27")
-def test_a_constructor_is_given_what_it_names() -> None:
+def test_a_constructor_receives_the_parameters_it_names() -> None:
     fancy = make_plugin(Registered(Fancy), DETACHED, Fancy.Args(5))
     assert isinstance(fancy, Fancy)
     assert (fancy.args.depth, fancy.handle) == (5, DETACHED)
@@ -309,7 +309,7 @@ def test_a_constructor_is_given_what_it_names() -> None:
         make_plugin(Registered(Broken), DETACHED)
 
 
-async def test_without_a_cluster_a_handle_shows_nothing_and_binds_nothing() -> None:
+async def test_a_detached_handle_has_no_snapshot_and_cannot_bind() -> None:
     table = make_table()
     assert Detached(table.snapshot).snapshot() is table.snapshot()
     assert list(DETACHED.waiting()) == []
@@ -349,7 +349,7 @@ def make_context(*plugins: Plugin) -> Context:
 
 
 @pytest.mark.req("S1-36")
-def test_unreserve_reaches_all_in_reverse_order_whatever_one_of_them_does() -> None:
+def test_unreserve_is_called_for_all_in_reverse_order_even_if_one_raises() -> None:
     log: list[str] = []
     context = make_context(Books("A", log), Books("B", log, refuses=True), Books("C", log))
     with pytest.raises(PluginFault, match="the plugin B raised RuntimeError: full"):
@@ -360,7 +360,7 @@ def test_unreserve_reaches_all_in_reverse_order_whatever_one_of_them_does() -> N
 
 
 @pytest.mark.req("S1-18", "S1-19", "S1-20")
-def test_a_permit_is_given_denied_or_kept_waiting() -> None:
+def test_a_permit_approves_denies_or_waits() -> None:
     log: list[str] = []
     assert run_permits(make_context(Books("A", log))).waits == ()
     waits = run_permits(make_context(Books("A", log, answer=Wait(3)), Books("B", log), Books("C", log, answer=Wait(5))))
@@ -375,7 +375,7 @@ def test_a_permit_is_given_denied_or_kept_waiting() -> None:
 
 
 @pytest.mark.req("S1-8", "S1-40")
-def test_profiles_that_do_not_go_together_are_refused() -> None:
+def test_profiles_that_do_not_work_together_are_refused() -> None:
     class Other(PrioritySort):
         name = "Other"
 
@@ -392,7 +392,7 @@ def test_profiles_that_do_not_go_together_are_refused() -> None:
 
 
 @pytest.mark.req("S1-15")
-def test_what_a_plugin_works_out_before_reserve_is_there_at_reserve() -> None:
+def test_values_in_the_state_are_available_at_reserve() -> None:
     class Prepares(ScorePlugin, ReservePlugin):
         name = "Prepares"
 
@@ -429,5 +429,5 @@ def test_a_plugin_need_not_be_hashable() -> None:
     assert run(Data()).node == "n1"
 
 
-def test_skip_is_the_only_word_that_skips() -> None:
+def test_only_skip_skips() -> None:
     assert list(Skip) == [SKIP]

@@ -30,7 +30,7 @@ def placed(*nodes: Node, priority: int = 0) -> Decision:
 
 
 @pytest.mark.req("S3-7")
-def test_a_node_under_pressure_takes_nothing_unimportant() -> None:
+def test_a_node_under_pressure_refuses_low_priorities() -> None:
     assert placed(pressed("n1", "disk", "memory"), make_node("n2")).node == "n2"
     refused = placed(pressed("n1", "disk", "memory"))
     assert not refused.node
@@ -38,11 +38,11 @@ def test_a_node_under_pressure_takes_nothing_unimportant() -> None:
 
 
 @pytest.mark.req("S3-8")
-def test_it_takes_what_matters() -> None:
+def test_a_node_under_pressure_takes_high_priorities() -> None:
     assert placed(pressed("n1", "memory"), priority=1).node == "n1"
 
 
-def test_what_has_enough_again_takes_everything() -> None:
+def test_a_node_takes_all_priorities_after_pressure() -> None:
     table = Table()
     table.set_node(pressed("n1", "memory"))
     request = PlacementRequest(Key(Instance.kind, "default", "web-0"), Shape.of(make_template()))

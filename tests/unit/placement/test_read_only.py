@@ -187,7 +187,7 @@ def test_a_snapshot_shows_later_changes_of_the_table() -> None:
     assert isinstance(nodes.nodes[0], Node)
 
 
-def test_a_dry_run_that_is_kept_after_its_trial_changes_nothing() -> None:
+def test_a_dry_run_used_after_its_trial_changes_nothing() -> None:
     made = table()
     kept: list[DryRun] = []
 

@@ -164,7 +164,7 @@ def test_spread_counts_only_domains_that_its_node_rules_allow() -> None:
     assert sorted(found) == ["a0", "a0", "b0", "b0"], "the empty zone c holds nobody back"
 
 
-def test_should_rules_of_all_kinds_are_given_up_from_the_end_as_declared() -> None:
+def test_should_rules_of_all_kinds_are_relaxed_from_the_last() -> None:
     board = Board(make_node("n1", labels={"zone": "a"}))
     board.put("n1", "web", {})
     rules = {
@@ -182,7 +182,7 @@ def test_should_rules_of_all_kinds_are_given_up_from_the_end_as_declared() -> No
     assert turned.decide("web", {**rules, "order": ["spread", "apart", "where"]}).relaxed[0] == "disk == ssd"
 
 
-def test_only_what_stands_in_the_way_and_what_was_declared_after_it_is_given_up() -> None:
+def test_only_the_blocking_rule_and_later_ones_are_relaxed() -> None:
     board = Board(*zones(a=1))
     board.put("a0", "web", {})
     rules = {

@@ -60,7 +60,7 @@ def test_an_instance_goes_where_its_data_is() -> None:
         assert placed(table, make_ask()).node == node
 
 
-def test_a_volume_that_was_only_meant_for_a_node_is_preferred_there_and_no_more() -> None:
+def test_a_planned_node_of_a_volume_is_preferred_and_not_required() -> None:
     table = make_table("n1", "n2", "n3")
     table.set_volume(key("data-web-0"), known(node="n3"))
     assert placed(table, make_ask()).node == "n3"
@@ -109,7 +109,7 @@ def test_a_trial_leaves_volumes_as_they_were() -> None:
     assert free_disk(table, "n1") == free_disk(table, "n2")
 
 
-def test_the_roomiest_disk_is_best() -> None:
+def test_the_node_with_the_most_free_disk_is_preferred() -> None:
     table = make_table("n1", "n2")
     table.set_node(make_node("n3", disk=500 * GI))
     assert placed(table, make_ask(volumes={"data": {"size": "60Gi", "per_instance": True}})).node == "n3"
@@ -125,7 +125,7 @@ def test_the_roomiest_disk_is_best() -> None:
         ({"data": {"type": "host", "path": "/srv/data"}}, "the host path /srv/data is not allowed"),
     ],
 )
-def test_a_refusal_says_what_the_volumes_lack(volumes: dict[str, Any], said: str) -> None:
+def test_the_message_names_what_the_volumes_need(volumes: dict[str, Any], said: str) -> None:
     table = make_table("n1", "n2")
     table.set_volume(key("there"), known(node="n9", made=True))
     table.set_volume(key("picky"), known(pool="gold"))

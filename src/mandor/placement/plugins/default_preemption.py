@@ -1,4 +1,4 @@
-"""DefaultPreemption: where nothing fits, the least important leave a node, and their room is held for the ask."""
+"""DefaultPreemption: if no node fits, stops instances of lower priority and holds their room for the request."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,17 +32,17 @@ from mandor.placement.framework.victim_selection import (
 )
 
 TIES = 10
-"""Of nodes that look equal, so many are looked at closely."""
+"""Number of equally cheap nodes whose victims are computed."""
 STARTED_MOST = 4
-"""So many of the best are tried before it is said that each would set off too much."""
+"""Number of the best candidates whose cascade is simulated before the preemption is given up."""
 VICTIMS_MOST = 64
-"""So many may have to go at once: they are told in one commit."""
+"""Victims of one preemption; they are stopped in one commit."""
 DEPTH_MOST = 4
-"""Who has to go may take the place of others, and these again: so many steps from the first."""
+"""Depth of a cascade: victims that preempt others, which preempt others again."""
 CASCADE_MOST = 128
-"""So many may have to go in all of that."""
+"""Victims of a whole cascade."""
 PLAYED = 2 * TURN
-"""So much of it is played through in one go: for the next, all before is done again."""
+"""Work units of a simulation that run in one step; the next step repeats all changes before it."""
 _FEW = 64
 _NEVER = np.iinfo(np.int64).max
 
@@ -52,14 +52,14 @@ Percent = Annotated[int, Bounds(ge=0, le=100)]
 
 class DefaultPreemptionArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     min_candidate_nodes_percentage: Percent = 10
-    """Of all nodes, so many are looked at closely at most;"""
+    """Percentage of nodes whose victims are computed at most;"""
     min_candidate_nodes_absolute: Annotated[int, Bounds(ge=1, le=100_000)] = 100
-    """or so many, if that is more."""
+    """or this number of nodes, if that is more."""
 
 
 class DefaultPreemption(SteppedPostFilter):
-    """Chooses as Kubernetes does: fewest budgets broken, lowest highest priority, smallest sum of priorities, fewest,
-    youngest. The first two hold over all nodes; the rest among those that look cheapest."""
+    """Chooses victims as Kubernetes does: fewest violated budgets, lowest highest priority, smallest sum of priorities,
+    fewest victims, youngest victims. The first two are compared over all nodes, the others among the cheapest nodes."""
 
     name = "DefaultPreemption"
     Args = DefaultPreemptionArgs
@@ -72,7 +72,7 @@ class DefaultPreemption(SteppedPostFilter):
     def making_room(self, state: CycleState, dry_run: DryRun) -> Steps[Nomination | None]:
         if not _can(dry_run):
             return None
-        yield 0  # From here on it takes longer than any other decision.
+        yield 0  # From here on, it takes longer than other decisions.
         known = yield from self._candidates(dry_run)
         elsewhere = state.find(self.name, Agreed)
         if elsewhere is not None and known and known[0].victims:
@@ -101,7 +101,7 @@ class DefaultPreemption(SteppedPostFilter):
         return max(share, self._args.min_candidate_nodes_absolute)
 
     def _candidates(self, dry_run: DryRun, ties: int = TIES) -> Steps[list[PreemptionCandidate]]:
-        """The cheapest first."""
+        """Return candidates, the cheapest first."""
         most = self._most(dry_run)
         found: list[PreemptionCandidate] = []
         best: Bound = (_NEVER, _NEVER)
@@ -116,7 +116,7 @@ class DefaultPreemption(SteppedPostFilter):
         return sorted(found, key=_cost)
 
     def _ends_well(self, dry_run: DryRun, first: PreemptionCandidate) -> Steps[bool]:
-        """Play it through, some of it at a time: what was done before is done again then."""
+        """Return whether the simulated cascade ends with a placement; it runs in steps that repeat earlier changes."""
         scratch = ReplayableSteps()
         steps = self._played(dry_run, first, scratch)
         while True:
@@ -132,8 +132,8 @@ class DefaultPreemption(SteppedPostFilter):
             yield looks
 
     def _played(self, dry_run: DryRun, first: PreemptionCandidate, scratch: ReplayableSteps) -> Steps[bool]:
-        """Who has to go finds another place, or takes somebody's, or waits. It must come to an end, and the ask must
-        have its place then."""
+        """Simulate the cascade: each victim is placed elsewhere, preempts others or waits. Return whether it ends
+        within the limits and the request still fits."""
         _carry_out(dry_run, first, scratch)
         displaced = deque((each, 1) for each in first.victims)
         count = len(displaced)
@@ -170,32 +170,31 @@ class DefaultPreemption(SteppedPostFilter):
 
 
 def _looks(dry_run: DryRun, slot: int) -> int:
-    """What it takes to find out who must leave a node: each there goes and comes back, where that is really tried with
-    everybody asked about it."""
+    """Return the work units to find the victims of a node; more if all filters run for each removed instance."""
     there = int(dry_run.nodes.instances[slot])
     return there * WRITTEN * (2 if dry_run.by_amounts else 12)
 
 
 def _look_at_all(dry_run: DryRun) -> int:
-    """What it takes to look at all nodes, in columns."""
+    """Return the work units of an operation on all nodes."""
     return 10 * WRITTEN + len(dry_run.nodes) // 10
 
 
 def _can(dry_run: DryRun) -> bool:
-    """There is somebody of lower priority."""
+    """Return whether the request may preempt and there are instances of lower priority."""
     lowest = dry_run.occupancy.lowest()
     return dry_run.request.preempts and lowest is not None and lowest < dry_run.request.priority
 
 
 def _promising(dry_run: DryRun) -> Iterator[tuple[Bound, int]]:
-    """The nodes where it could fit by amounts, with the least that it can cost there: the cheapest first."""
+    """Yield the nodes where the request could fit by amounts, with a lower bound of the cost; the cheapest first."""
     occupancy = dry_run.occupancy
     if not len(dry_run.nodes):
         return
     anyway = _taken(dry_run)
     levels = occupancy.levels(dry_run.request.priority)
     tight = occupancy.tight()
-    # The least short first, then by luck.
+    # The smallest shortage first, then by tie break.
     rank = dry_run.nodes.order() * (2.0**-32 * 1e-6) + _shortage(dry_run, anyway)
     left = dry_run.possible.copy()
     for broken, of in enumerate((_without(dry_run, levels, tight), levels) if tight else (levels,)):
@@ -207,8 +206,8 @@ def _promising(dry_run: DryRun) -> Iterator[tuple[Bound, int]]:
 def _level_by_level(
     dry_run: DryRun, anyway: Amounts | None, levels: Sequence[PriorityUsage], left: Mask
 ) -> Iterator[tuple[int, Mask]]:
-    """The lowest priority such that enough is free if all up to it go, and the nodes where that is so; of those that
-    are left, which get fewer."""
+    """Yield priorities with the nodes where enough is free once all instances up to that priority are removed. Nodes
+    are removed from `left` as they are found."""
     nodes = dry_run.nodes
     needs = [(nodes.rows[name], need) for name, need in dry_run.needs.items()]
     free = [nodes.free[row] + (0 if anyway is None else anyway[row]) for row, _ in needs]
@@ -225,8 +224,8 @@ def _level_by_level(
 
 
 def _taken(dry_run: DryRun) -> Amounts | None:
-    """What those take who go anyway; None: nobody does. Many may be going while many wait: where all of a node go in
-    time, nobody is looked at by himself."""
+    """Return what instances that end anyway take; None: there are none. If all stopping instances of a node end in
+    time, they are not checked one by one."""
     nodes, occupancy = dry_run.nodes, dry_run.occupancy
     going, lowest = occupancy.going(), occupancy.lowest_held()
     held = occupancy.held() if lowest is not None and lowest < dry_run.request.priority else ()
@@ -248,7 +247,7 @@ def _without(
     copies = {level.priority: level.taken.copy() for level in levels}
     slots = dry_run.nodes.slots
     for each in placed_instances:
-        # Where priorities are lumped together, theirs is the highest that is not above it.
+        # If levels hold several priorities, use the highest level that is not above this priority.
         level = max((priority for priority in copies if priority <= each.priority), default=None)
         if level is not None and each.priority < dry_run.request.priority:
             at = [slots[node] for node in each.counts]
@@ -257,7 +256,7 @@ def _without(
 
 
 def _add(taken: Amounts, dry_run: DryRun, shape: Shape, slots: Sequence[int], counts: Sequence[int]) -> None:
-    """To each of these slots, which are all different, so many."""
+    """Add a number of instances of a shape to each of these distinct slots."""
     rows, many = dry_run.nodes.rows, np.array(counts, dtype=np.int64)
     for resource, amount in shape.wanted:
         taken[rows[resource], slots] += amount * many
@@ -265,7 +264,7 @@ def _add(taken: Amounts, dry_run: DryRun, shape: Shape, slots: Sequence[int], co
 
 
 def _shortage(dry_run: DryRun, anyway: Amounts | None) -> NDArray[np.float64]:
-    """How much is missing on each node, in shares of what is asked for: the less, the fewer have to go."""
+    """Return the missing amounts of each node as shares of the request; nodes with less need fewer victims."""
     nodes = dry_run.nodes
     short = np.zeros(len(nodes), dtype=np.float64)
     for resource, amount in dry_run.request.shape.wanted:
@@ -280,7 +279,7 @@ def _shortage(dry_run: DryRun, anyway: Amounts | None) -> NDArray[np.float64]:
 
 
 def _in_turn(rank: NDArray[np.float64]) -> Iterator[int]:
-    """The lowest first, but for the endless ones; most of many are never asked for."""
+    """Yield slots by rank, the lowest first, without infinite ranks. Sorted in parts, because few are used."""
     best = int(rank.argmin())
     if rank[best] == np.inf:
         return
@@ -320,7 +319,7 @@ def _ask(placed_instance: PlacedInstance) -> PlacementRequest:
         identity=placed_instance.identity,
         preempts=rank.preempts,
     )
-    # Where it goes rather than not at all is what matters here.
+    # All soft rules are relaxed: the simulation asks whether the instance fits anywhere.
     return replace(request, dropped=len(placed_instance.shape.should), lenient=True)
 
 

@@ -26,9 +26,9 @@ class FragmentationArgs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fragmentation(PreScorePlugin, ScorePlugin):
-    """For each usual request: how many fewer of it would fit on a node after this placement, times its share of
-    the largest node, times how usual it is. A program that needs no GPU so keeps off the CPUs that the GPUs
-    beside them need, and a GPU is taken where others are already in use."""
+    """Rates a node by the number of frequent requests that would no longer fit there, weighted with their size and
+    frequency. So instances without GPUs leave the CPUs of GPU nodes free, and GPUs are taken where others are in
+    use."""
 
     name = "Fragmentation"
     Args = FragmentationArgs
@@ -37,12 +37,12 @@ class Fragmentation(PreScorePlugin, ScorePlugin):
         self._count = (args or FragmentationArgs()).shapes
 
     def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return None if self._usual(nodes) else SKIP
+        return None if self._frequent(nodes) else SKIP
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         taken = dict(request.shape.wanted)
         loss = np.zeros(len(nodes), dtype=np.int64)
-        for wanted, count in self._usual(nodes):
+        for wanted, count in self._frequent(nodes):
             before, after = _places(wanted, {}, nodes), _places(wanted, taken, nodes)
             loss += (before - after) * _size(wanted, nodes) * count
         return loss
@@ -50,7 +50,7 @@ class Fragmentation(PreScorePlugin, ScorePlugin):
     def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         return scaled(scores, reverse=True)
 
-    def _usual(self, nodes: Snapshot) -> list[tuple[Wanted, int]]:
+    def _frequent(self, nodes: Snapshot) -> list[tuple[Wanted, int]]:
         asked = ((wanted, count) for wanted, count in nodes.wanted.items() if wanted)
         return nlargest(self._count, asked, key=lambda item: (item[1], item[0]))
 

@@ -1,6 +1,6 @@
-"""NodeUnschedulable: nothing new for nodes that are cordoned, silent or not heard yet; under pressure, little.
+"""NodeUnschedulable: filters nodes that are cordoned or not ready, and limits nodes under pressure by priority.
 
-Daemons belong to their nodes, and go to cordoned ones, too, unless those are drained.
+Daemons are placed on cordoned nodes, too, unless the node is drained.
 """
 
 from collections.abc import Hashable

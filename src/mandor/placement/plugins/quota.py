@@ -57,7 +57,7 @@ class Quota(PreFilterPlugin, IncrementalFilter):
         return np.full(len(nodes), next(self._over(request, nodes), None) is None, dtype=np.bool_)
 
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
-        return "; ".join(_told(request.key.namespace, limit, short) for limit, short in self._over(request, nodes))
+        return "; ".join(_message(request.key.namespace, limit, short) for limit, short in self._over(request, nodes))
 
     def hint(self, request: PlacementRequest, change: ClusterChange) -> Hint:
         """Retry only after changes in the same namespace."""
@@ -82,7 +82,7 @@ class Quota(PreFilterPlugin, IncrementalFilter):
                 yield limit, short
 
 
-def _told(namespace: str, limit: Limit, short: dict[str, int]) -> str:
+def _message(namespace: str, limit: Limit, short: dict[str, int]) -> str:
     which = f"quota {limit.name} of the namespace {namespace}" if limit.name else f"quota of the namespace {namespace}"
     return f"the {which} is exceeded by {', '.join(f'{_shown(each, over)} {each}' for each, over in short.items())}"
 

@@ -12,7 +12,7 @@ from mandor.placement.framework.snapshot import Snapshot
 class RoundRobin(ScorePlugin):
     """Scores 100 for the node with the oldest placement, 0 for all others; nodes without placements come first.
 
-    After a restart of the scheduler the turns begin anew.
+    The order starts again after a restart of the scheduler.
     """
 
     name = "RoundRobin"

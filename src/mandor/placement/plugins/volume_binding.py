@@ -27,10 +27,9 @@ from mandor.placement.framework.volumes import WantedVolume
 
 
 class VolumeBinding(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore, PreBindPlugin):
-    """What it reserves is counted by the table together with the instance; PreBind writes it down before the bind.
+    """The table counts new volumes together with the instance; PreBind writes them to the store before the bind.
 
-    The score of a node is the share of its disk that is left with the new volumes on it; the node that an earlier try
-    had chosen gets 100, and where nothing has to be found room for, all are equal.
+    The score is the share of the disk that is left with the new volumes. The node of an earlier attempt gets 100.
     """
 
     name = "VolumeBinding"
