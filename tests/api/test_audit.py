@@ -10,7 +10,7 @@ from tests.api.conftest import Api
 SPEC = {"groups": {"main": {"tasks": {"main": {"command": ["sleep", "1"], "env": {"PASSWORD": "hunter2"}}}}}}
 
 
-async def test_who_changed_what_is_kept_in_order_and_without_values(api: Api) -> None:
+async def test_audit_records_list_changes_in_order_and_without_values(api: Api) -> None:
     ani = await api.client(await api.token("operator", "user:ani"))
     admin = await api.client(await api.token("admin", "user:budi"))
     await api.store.commit(Put(make_node("n1")), Put(make_instance("web-0", node="n1")))

@@ -1,4 +1,4 @@
-"""Who is let in, and how far: tokens, roles by namespace, and this machine without tokens."""
+"""Authentication: tokens, roles by namespace, and servers without tokens."""
 
 import time
 
@@ -61,7 +61,7 @@ async def test_health_and_documentation_need_no_token(api: Api) -> None:
         assert await client.request("GET", path)
 
 
-async def test_a_made_token_works_and_its_secret_is_kept_nowhere(api: Api) -> None:
+async def test_a_created_token_works_and_its_secret_is_not_stored(api: Api) -> None:
     admin = await api.client(await api.token("admin", "user:admin"))
     made = await admin.call(
         "POST", "/v1/tokens", dict, body={"role": "operator", "identity": "ani", "namespaces": ["team"]}
@@ -323,7 +323,7 @@ async def test_a_deleted_node_frees_its_name(dev: Api) -> None:
     assert again["credential"] != first["credential"]
 
 
-async def test_a_rotated_token_is_good_beside_its_successor_and_then_ends(api: Api) -> None:
+async def test_a_rotated_token_stays_valid_for_the_overlap_and_then_ends(api: Api) -> None:
     admin = await api.client(await api.token("admin", "user:ani"))
     wanted = {"role": "viewer", "identity": "budi", "expires_seconds": 900}
     made = await admin.call("POST", "/v1/tokens", dict, body=wanted)

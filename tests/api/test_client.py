@@ -1,4 +1,4 @@
-"""The client: moves on between servers, raises what the server said, trusts only whom it is told."""
+"""The client: fails over between servers, raises the server's errors, and trusts only configured certificates."""
 
 import asyncio
 import time
@@ -69,7 +69,7 @@ async def test_no_server_at_all_is_unavailable_with_their_addresses() -> None:
 
 @asynccontextmanager
 async def answering(*answers: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A server that says what it is told to, and then hangs up; and the requests it got."""
+    """A server that sends a given answer, closes the connection, and records its requests."""
     asked: list[bytes] = []
     left = list(answers)
 
@@ -87,7 +87,7 @@ async def answering(*answers: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
 
 
 async def test_a_write_whose_answer_is_lost_is_not_sent_again() -> None:
-    """It may have happened; only the caller can know what to do."""
+    """A request that may have been processed is not retried."""
     async with answering() as (url, asked), Client([url, url.replace("127.0.0.1", "localhost")]) as client:
         with pytest.raises(Unavailable):
             await RemoteStore(client).commit(Put(make_node("n1")))

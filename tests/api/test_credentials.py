@@ -84,7 +84,7 @@ async def test_both_are_good_until_the_old_one_ends(api: Api) -> None:
     assert await admits(api, new)
 
 
-async def test_saying_it_again_changes_nothing_and_an_old_one_renews_nothing(api: Api) -> None:
+async def test_repeating_a_renewal_changes_nothing_and_an_old_credential_cannot_renew(api: Api) -> None:
     old = await api.client(await joined(api))
     await renew(old)
     before = await api.store.get(Key("token", "", "node.n1"))
@@ -105,7 +105,7 @@ async def test_a_watch_that_was_begun_with_the_old_one_ends_with_it(api: Api) ->
         await api.parts.auth.check_valid(caller)
 
 
-async def test_who_cannot_or_may_not_is_told_why(api: Api) -> None:
+async def test_a_renewal_that_is_impossible_or_forbidden_is_refused_with_the_reason(api: Api) -> None:
     credential = await joined(api, renews=False)
     admin = await api.client(await api.token("admin", "user:ani"))
     with pytest.raises(Unsupported, match="cannot renew its credential") as caught:
@@ -140,7 +140,7 @@ async def test_the_servers_say_when_it_is_to_be_renewed(start_api: StartApi) -> 
     assert again["renew_seconds"] <= 86_400
 
 
-async def test_without_an_age_it_is_renewed_when_it_is_told(api: Api) -> None:
+async def test_without_a_maximum_age_a_credential_is_renewed_only_on_request(api: Api) -> None:
     joiner = await api.client(await api.token("join", "join:first"))
     assert (await joiner.call("POST", "/v1/nodes/n1/join", dict, body={}))["renew_seconds"] is None
 
@@ -173,7 +173,7 @@ async def issued(api: Api, **more: object) -> dict[str, Any]:
     return made
 
 
-async def test_one_that_is_made_by_hand_lets_the_one_that_the_agent_has_go_on_for_a_while(api: Api) -> None:
+async def test_a_credential_created_by_hand_leaves_the_agents_valid_for_the_overlap(api: Api) -> None:
     old = await joined(api)
     made = await issued(api)
     assert made["former_until"] == pytest.approx(api.parts.clock.now() + 3600, abs=60)
@@ -195,7 +195,7 @@ async def test_without_an_overlap_all_that_was_before_ends_at_once(api: Api) -> 
     assert [await admits(api, each) for each in (first, second["token"], third["token"])] == [False, False, True]
 
 
-async def test_a_second_one_within_the_overlap_is_refused_for_it_would_lock_the_agent_out(api: Api) -> None:
+async def test_a_second_credential_within_the_overlap_is_refused(api: Api) -> None:
     old = await joined(api)
     made = await issued(api)
     with pytest.raises(Conflict, match="the former credential of n1 is still valid") as caught:

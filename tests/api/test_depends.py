@@ -29,7 +29,7 @@ async def test_a_cycle_with_what_is_stored_is_refused(dev: Api) -> None:
     assert found["line"] == 3
 
 
-async def test_a_cycle_through_what_is_stored_is_told_where_the_first_of_those_given_stands(dev: Api) -> None:
+async def test_a_cycle_through_stored_workloads_is_reported_at_the_first_given_one(dev: Api) -> None:
     await apply(dev, "name: a\ncommand: [run]\ndepends_on: {c: healthy}\n---\nname: b\ncommand: [run]\n")
     given = (
         f"name: {name}\ncommand: [run]\ndepends_on: {{{other}: healthy}}\n" for name, other in (("c", "b"), ("b", "a"))

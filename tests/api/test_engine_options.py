@@ -1,4 +1,4 @@
-"""What an engine would refuse at the start is refused at apply, with its line."""
+"""Engine options are validated by an apply, with the line of an error."""
 
 from __future__ import annotations
 

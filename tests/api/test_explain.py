@@ -53,7 +53,7 @@ async def ask(api: Api, path: str, status: int = 200, token: str = "") -> dict[s
 
 
 @pytest.mark.req("S0-35")
-async def test_a_pending_instance_is_told_who_said_no_and_the_smallest_change(dev: Api) -> None:
+async def test_a_pending_instance_is_explained_with_refusing_plugins_and_the_smallest_change(dev: Api) -> None:
     await fill(dev)
     found = await ask(dev, "instances/web-1")
     text = "0/2 nodes fit: 1 NodeUnschedulable (1 cordoned), 1 NodeResourcesFit (short of 2Gi memory)"
@@ -70,7 +70,7 @@ async def test_a_pending_instance_is_told_who_said_no_and_the_smallest_change(de
     assert "nodes" not in found
 
 
-async def test_each_node_is_told_on_request(dev: Api) -> None:
+async def test_the_verdict_on_each_node_is_included_on_request(dev: Api) -> None:
     await fill(dev)
     found = await ask(dev, "instances/web-1?nodes=true")
     assert found["nodes"] == [
@@ -79,7 +79,7 @@ async def test_each_node_is_told_on_request(dev: Api) -> None:
     ]
 
 
-async def test_a_gate_is_the_reason_and_the_rules_are_told_all_the_same(dev: Api) -> None:
+async def test_a_gate_is_the_reason_and_the_rules_are_explained_as_well(dev: Api) -> None:
     await fill(dev, gates=("budget",))
     found = await ask(dev, "instances/web-1")
     assert "budget" in found["summary"]
@@ -95,7 +95,7 @@ async def test_room_that_is_about_to_be_free_is_the_smallest_change(dev: Api) ->
     assert found["remedies"][0]["text"] == "wait until web-0 has stopped"
 
 
-async def test_a_placed_instance_is_told_how_the_nodes_compare(dev: Api) -> None:
+async def test_a_placed_instance_is_explained_with_the_scores_of_nodes(dev: Api) -> None:
     await fill(dev)
     found = await ask(dev, "instances/web-0")
     assert found["node"] == "n1"
@@ -105,7 +105,7 @@ async def test_a_placed_instance_is_told_how_the_nodes_compare(dev: Api) -> None
     assert found["since"] == ["the decision is not stored; the scores are as of now, without this instance"]
 
 
-async def test_what_has_changed_since_the_decision_is_told(dev: Api) -> None:
+async def test_an_explanation_lists_changes_since_the_decision(dev: Api) -> None:
     await fill(dev)
     instance = await dev.store.get(make_instance(0).key)
     assert instance is not None
@@ -225,7 +225,7 @@ async def test_a_plugin_that_loops_is_broken_off_and_named(start_api: StartApi, 
     assert (await ask(api, "instances/web-0", 503))["code"] == "unavailable"
 
 
-async def test_many_who_ask_at_once_are_answered_or_told_to_come_back(dev: Api) -> None:
+async def test_concurrent_explanations_are_answered_or_refused_with_a_retry_time(dev: Api) -> None:
     await fill(dev)
     session = await dev.session()
 
@@ -238,7 +238,7 @@ async def test_many_who_ask_at_once_are_answered_or_told_to_come_back(dev: Api) 
     assert 200 in codes
 
 
-async def test_odd_sizes_are_told_in_round_numbers(dev: Api) -> None:
+async def test_odd_sizes_are_shown_as_round_numbers(dev: Api) -> None:
     workload = make_workload("web", replicas=1, version=0, memory="4Gi")
     await put(
         dev,
@@ -292,7 +292,7 @@ async def test_those_who_are_asked_over_http_are_asked_for_an_explanation_too(
 
 
 @pytest.mark.req("S0-2", "S0-35")
-async def test_which_form_was_chosen_is_told_and_why_those_before_had_no_place(dev: Api) -> None:
+async def test_an_explanation_names_the_chosen_form_and_why_earlier_forms_did_not_fit(dev: Api) -> None:
     fields = {"image": "web:1", "alternatives": [{"engine": ["process"], "command": ["run"]}]}
     workload = make_workload("web", replicas=2, version=0, cpu="3", **fields)
     placed = make_instance(0, Phase.RUNNING, version=0)

@@ -236,7 +236,7 @@ def talks(draw: st.DrawFn) -> list[bytes]:
 
 @given(st.lists(talks(), min_size=1, max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_callers_cannot_tell_the_two_ways_apart(conversations: list[list[bytes]]) -> None:
+def test_both_paths_send_the_same_bytes(conversations: list[list[bytes]]) -> None:
     async def compare() -> None:
         # Each has its own state: some of what is sent changes it.
         here, there = await make_place(), await make_place()

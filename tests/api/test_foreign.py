@@ -1,4 +1,4 @@
-"""Files of other tools, posted as they are: what they stand for is applied, and what they lose is told."""
+"""Files of other tools: they are converted and applied, with a report of dropped keys."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_who_says_manifest_gets_nothing_else(dev: Api) -> None:
     assert "Kubernetes" in found["detail"]
 
 
-async def test_an_unknown_format_is_told_with_a_near_one(dev: Api) -> None:
+async def test_an_unknown_format_is_refused_with_a_similar_one(dev: Api) -> None:
     status, found = await post(dev, "/v1/apply", COMPOSE, format="compos")
     assert status >= 400
     assert "compose" in found["hint"]

@@ -1,4 +1,4 @@
-"""Who may read /metrics, and what it counts."""
+"""Rights on /metrics, and its contents."""
 
 from __future__ import annotations
 

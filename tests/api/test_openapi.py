@@ -212,7 +212,7 @@ def test_every_operation_keeps_what_the_document_promises(label: str, url: str) 
 
 @pytest.mark.parametrize("label", WITH_EDGES)
 @pytest.mark.req("S2-12")
-def test_the_edges_of_every_parameter_are_kept(label: str, url: str) -> None:
+def test_the_limits_of_every_parameter_are_enforced(label: str, url: str) -> None:
     ask_all(WITH_EDGES[label], url, Phase.explicit)
 
 

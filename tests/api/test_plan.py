@@ -81,7 +81,7 @@ async def test_a_plan_tells_where_everything_goes_and_writes_nothing(dev: Api) -
     assert found == await plan(dev, yaml=WEB)
 
 
-async def test_what_does_not_fit_is_told_with_its_reason(dev: Api) -> None:
+async def test_instances_that_do_not_fit_are_reported_with_the_reason(dev: Api) -> None:
     await put(dev, make_node("n1", cpu=2))
     found = await plan(dev, files(WEB))
     assert found["fits"] is False
@@ -90,7 +90,7 @@ async def test_what_does_not_fit_is_told_with_its_reason(dev: Api) -> None:
     ]
 
 
-async def test_soft_rules_that_would_be_given_up_are_told(dev: Api) -> None:
+async def test_soft_rules_that_would_be_relaxed_are_reported(dev: Api) -> None:
     await put(dev, make_node("n1"))
     soft = "name: web\ncommand: [run]\nplacement: {where: [{rule: zone == a, strength: should}]}\n"
     found = await plan(dev, files(soft))
@@ -130,7 +130,7 @@ async def test_the_loss_of_a_node_is_planned(dev: Api) -> None:
     assert {each["before"] for each in found["placements"]} == {"n1"}
 
 
-async def test_what_the_only_node_takes_with_it_is_told(dev: Api) -> None:
+async def test_the_loss_of_the_only_node_reports_its_instances(dev: Api) -> None:
     await put(dev, make_node("n1", cpu=4))
     await running(dev, "n1")
     found = await plan(dev, query="?without=n1")
@@ -145,7 +145,7 @@ async def test_a_drain_and_an_apply_are_planned_together(dev: Api) -> None:
     assert {each["node"] for each in found["placements"]} == {"n2"}
 
 
-async def test_those_who_wait_already_are_told_apart_and_do_not_fail_the_plan(dev: Api) -> None:
+async def test_instances_that_are_already_pending_are_listed_separately_and_do_not_fail_the_plan(dev: Api) -> None:
     await put(dev, make_node("n1", cpu=4))
     await running(dev, "", name="big", cpu="64")
     found = await plan(dev, files(WEB))

@@ -1,4 +1,4 @@
-"""Priority classes over HTTP: made, named, changed, and kept while somebody needs them."""
+"""Priority classes over HTTP: create, refer to, change, and no deletion while in use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Secrets: sealed in the store, shown to nobody, and opened for the nodes whose tasks name them."""
+"""Secrets: sealed in the store, never returned to users, and opened for nodes whose tasks refer to them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_viewer_writes_none_and_another_namespace_sees_none(start_api: A
         await elsewhere.call("GET", "/v1/secrets/db", dict[str, Any])
 
 
-async def test_a_workload_is_told_which_secret_is_not_there_yet(dev: Api) -> None:
+async def test_an_apply_warns_of_secrets_that_do_not_exist_yet(dev: Api) -> None:
     client = await dev.client()
     result = await send(client, WEB)
     assert result["warnings"] == ["there is no secret db yet; instances that need it wait until it exists"]

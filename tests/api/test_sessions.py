@@ -1,4 +1,4 @@
-"""Logs and exec: a caller waits, the node dials back, the ends are joined; nobody dials a node."""
+"""Logs and exec: the node dials back, and the server connects it with the waiting caller."""
 
 import asyncio
 import json

@@ -49,7 +49,7 @@ async def test_a_change_to_the_cluster_as_it_is_gets_the_answer_of_the_command(a
     assert [each.meta.name for each in (await api.store.list("workload")).items] == ["old"]
 
 
-async def test_a_mistake_in_a_scenario_is_told_with_its_line_and_no_file_of_the_server_is_read(api: Api) -> None:
+async def test_an_error_in_a_scenario_has_its_line_and_no_file_of_the_server_is_read(api: Api) -> None:
     wrong = (await ask(api, OWN.replace("end: 2m", "end: 2m\nseedz: 3")))["error"]
     assert "scenario.yaml:6" in wrong["detail"], wrong
     refused = await ask(api, OWN.replace("{name: web, command: [run]}", "{file: /etc/passwd}"), status=400)

@@ -84,7 +84,7 @@ async def result(session: Session, task: str) -> dict[str, Any]:
 @pytest.mark.req("S4-4")
 @pytest.mark.req("S4-7")
 @pytest.mark.req("S4-23")
-async def test_a_task_gets_a_machine_and_its_story_is_told(dev: Api, tasks: Background) -> None:
+async def test_a_request_gets_a_machine_and_its_history_is_recorded(dev: Api, tasks: Background) -> None:
     session = await start(dev, tasks, machines=1)
     task = await ask(session, wanted())
     assert await result(session, task) == {"status": "completed", "result": {"name": "bm-0", "ip": ""}}
@@ -102,7 +102,7 @@ async def test_without_a_worker_it_says_that_it_is_being_processed(dev: Api) -> 
     assert await read(session, f"/result/{await ask(session, wanted(1, 1))}") == {"status": "processing"}
 
 
-async def check_told_with_its_failure(dev: Api, task: str) -> None:
+async def check_recorded_with_its_failure(dev: Api, task: str) -> None:
     """In one commit: nobody can die in between."""
     stored = await read_request(dev.store, request_key(task))
     events = [each for each in (await dev.store.list(Event.kind)).items if isinstance(each, Event)]
@@ -120,7 +120,7 @@ async def test_what_fits_nowhere_fails_after_its_tries_and_leaves_nothing(dev: A
     story = await read(session, f"/schedule/{task}")
     assert story["attempts"] == 2
     assert not (await dev.store.list(Instance.kind)).items
-    await check_told_with_its_failure(dev, task)
+    await check_recorded_with_its_failure(dev, task)
 
 
 async def test_room_is_held_until_it_is_given_back(dev: Api, tasks: Background) -> None:
@@ -140,7 +140,7 @@ async def test_a_machine_that_nobody_confirms_is_given_back(dev: Api, tasks: Bac
         while (story := await read(session, f"/schedule/{task}"))["state"] != "Failed":
             await asyncio.sleep(0.05)
     assert (story["reason"], story["status"]) == ("Timeout", "failed")
-    await check_told_with_its_failure(dev, task)
+    await check_recorded_with_its_failure(dev, task)
     assert (await result(session, await ask(session, wanted(cpu=8))))["status"] == "completed"
 
 
@@ -251,9 +251,7 @@ async def test_tasks_are_listed_by_state_pool_and_machine(dev: Api, tasks: Backg
     assert await listed("pool=other") == set()
 
 
-async def test_who_comes_when_too_many_are_under_way_is_told_when_to_come_again(
-    dev: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many_open_requests_are_refused_with_a_retry_time(dev: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mandor.api.tasks.OPEN_MOST", 3)
     await dev.store.commit(Put(make_node("bm-0", cpu=8, memory=32 * GIB)))
     session = await dev.session()

@@ -126,7 +126,7 @@ async def test_an_object_of_a_later_schema_can_be_read_and_deleted_but_not_writt
     assert await api.store.get(Key("node", "", "n1")) is None
 
 
-async def test_a_client_too_far_from_the_server_is_told_so_and_a_newer_one_gets_a_hint(api: Api) -> None:
+async def test_a_client_of_a_distant_version_is_refused_and_a_newer_one_gets_a_hint(api: Api) -> None:
     session = await api.session(await api.token("admin", "user:ani"))
     for version, status in (("0.1.7", 200), ("0.2.0", 200), ("0.3.0", 422), ("9.0.0", 422), ("?", 422)):
         async with session.get("/v1/nodes", headers={"x-mandor-version": version}) as answer:

@@ -1,4 +1,4 @@
-"""Volumes over HTTP: made beforehand, shown, and deleted when nobody has them."""
+"""Volumes over HTTP: create in advance, read, and delete when unused."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ async def test_a_watch_resumes_from_its_revision(dev: Api) -> None:
         assert [await lines.change() for _ in range(2)] == [("created", "n3"), ("created", "n4")]
 
 
-async def test_a_revision_that_is_not_kept_any_more_is_gone(start_api: StartApi) -> None:
+async def test_a_watch_from_a_dropped_revision_is_expired(start_api: StartApi) -> None:
     dev = await start_api(store=MemoryStore(history_most=10), tokens_required=False)
     for number in range(30):
         await dev.store.commit(Put(make_node(f"n{number}")))
@@ -409,7 +409,7 @@ async def test_an_order_comes_with_what_its_node_needs_once(api: Api) -> None:
 
 
 @pytest.mark.req("S0-7", "S0-19")
-async def test_a_remote_store_tells_of_supplies_with_each_order_if_all_servers_know_them(api: Api) -> None:
+async def test_a_remote_store_receives_order_dependencies_if_all_servers_support_them(api: Api) -> None:
     workload = make_workload("web")
     await api.store.commit(Put(make_node("n1")), Put(workload), Put(make_release(workload, 1)))
     remote = RemoteStore(await api.client(await api.token("node", "node:n1")))

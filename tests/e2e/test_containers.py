@@ -90,7 +90,7 @@ def test_a_compose_file_is_applied_in_a_browser_and_becomes_running(cluster: Clu
     with open_page(tmp_path) as page:
         page.goto(f"{cluster.urls[0]}/ui/#/plan")
         page.get_by_label("A manifest, or a Compose").fill(COMPOSE)
-        page.get_by_role("button", name="Rehearse").click()
+        page.get_by_role("button", name="Preview").click()
         expect(page.get_by_text("Every instance would get a node.")).to_be_visible()
         page.get_by_role("button", name="Apply").click()
         expect(page.get_by_text("workload default/shop created")).to_be_visible()

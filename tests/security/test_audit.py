@@ -461,7 +461,7 @@ async def test_what_expires_is_announced_and_the_chain_stays_whole() -> None:
         assert verify(unsaid).faults
 
 
-async def test_records_are_kept_for_as_long_as_the_setting_says() -> None:
+async def test_audit_records_are_deleted_after_the_configured_time() -> None:
     now = SystemClock().now()
     async with MemoryStore() as store:
         for number in range(450):

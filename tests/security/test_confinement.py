@@ -1,4 +1,4 @@
-"""What a restricted task finds inside its container: no root, no powers, a system-call filter, nothing to write on."""
+"""Confinement of restricted tasks: no root, no capabilities, a seccomp filter, a read-only root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server calls for an object of the API: only hosts that an administrator allows, judged after resolution."""
+"""Egress for objects of the API: only hosts that an administrator allows, checked after name resolution."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_no_notation_of_a_special_address_is_allowed_by_default(host: str)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "192.0.2.1", "8.8.8.8", "2001:db8::1", "::ffff:8.8.8.8"])
-async def test_other_addresses_are_allowed_by_default_and_not_beside_a_list(host: str) -> None:
+async def test_other_addresses_are_allowed_by_default_but_not_with_a_list(host: str) -> None:
     assert (await STRICT.target(host, 80)).addresses
     with pytest.raises(Refused):
         await Egress(["10.1.0.0/16", "hooks.example"]).target(host, 80)

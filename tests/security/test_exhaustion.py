@@ -121,7 +121,7 @@ async def test_endless_trailers_and_chunk_extensions_end_the_connection(api: Api
 # Times.
 
 
-async def test_headers_that_trickle_in_are_answered_with_408(start_api: StartApi) -> None:
+async def test_slowly_sent_headers_are_answered_with_408(start_api: StartApi) -> None:
     api = await start_api(head_seconds_most=0.5)
     reader, writer = await dial(api.url)
     writer.write(b"GET /healthz HTTP/1.1\r\n")
@@ -205,7 +205,7 @@ async def test_a_refusal_is_never_the_answer_of_another_request(api: Api) -> Non
 # Numbers.
 
 
-async def test_idle_strangers_shut_out_neither_an_agent_nor_an_admin(start_api: StartApi) -> None:
+async def test_idle_unauthenticated_connections_shut_out_neither_an_agent_nor_an_admin(start_api: StartApi) -> None:
     api = await start_api(connections_most=40, connections_each=10, head_seconds_most=SECONDS)
     await api.store.commit(Put(Node(meta=Meta(name="n1"))))
     node, admin = await api.token("node", "node:n1"), await api.token("admin", "user:ani")
@@ -233,7 +233,7 @@ async def test_idle_strangers_shut_out_neither_an_agent_nor_an_admin(start_api: 
             writer.close()
 
 
-def test_the_oldest_stranger_of_an_address_makes_room_for_the_next() -> None:
+def test_the_oldest_unauthenticated_connection_of_an_address_is_closed_for_the_next() -> None:
     now, closed = [0.0], list[int]()
     limits = ConnectionLimits(100, 2, lambda: now[0])
     first = limits.enter("10.0.0.1", lambda: closed.append(1))
@@ -248,7 +248,7 @@ def test_the_oldest_stranger_of_an_address_makes_room_for_the_next() -> None:
     assert closed == []
 
 
-def test_an_agent_is_never_closed_for_a_stranger_and_has_room_in_reserve() -> None:
+def test_an_agent_is_never_closed_for_an_unauthenticated_connection_and_has_reserved_places() -> None:
     now, closed = [0.0], list[str]()
     limits = ConnectionLimits(10, 100, lambda: now[0])
     agent = limits.enter("10.0.0.1", lambda: closed.append("agent"))
@@ -363,7 +363,7 @@ def test_stalled_handshakes_end_and_shut_nobody_out(
 # The agent's metrics.
 
 
-async def test_the_metrics_of_an_agent_are_served_beside_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_metrics_of_an_agent_are_served_despite_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_page, "CONNECTIONS_MOST", 4)
 
     async def families() -> list[Family]:

@@ -201,7 +201,7 @@ async def test_a_token_that_is_not_signed_by_the_issuers_key_is_refused(provider
     await login.refused(tokens[0])
 
 
-async def test_strangers_with_unknown_keys_do_not_make_the_server_ask_the_issuer(
+async def test_tokens_with_unknown_keys_do_not_make_the_server_call_the_issuer(
     provider: oidc.Provider, login: Login
 ) -> None:
     await login.issuers.identify(provider.sign())

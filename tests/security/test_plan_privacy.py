@@ -1,4 +1,4 @@
-"""What a planner sees is what it may read, and a configuration from a caller reaches no file and no address."""
+"""Plans show only objects that the caller may read, and a caller's profile reaches no file and no host."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_drain_and_a_loss_name_nothing_of_other_namespaces(tenants: Api)
         assert SECRET not in text
 
 
-async def test_a_victim_is_not_told_whom_of_another_namespace_it_makes_room_for(api: Api) -> None:
+async def test_a_victim_does_not_show_the_instance_of_another_namespace_that_evicts_it(api: Api) -> None:
     """The other way round: what is planned elsewhere evicts an instance that the caller sees."""
     spaces = [Namespace(meta=Meta(name=name), spec=NamespaceSpec(level="privileged")) for name in (EAST, WEST)]
     await put(api, [make_node("n1", cpu=2), make_node("n2", cpu=2), make_class("high", 1000), *spaces])

@@ -257,7 +257,7 @@ async def test_a_task_that_is_not_root_cannot_cover_the_nodes_etc(bench: Bench, 
     assert "cover a system folder" in ended.message
 
 
-async def test_the_name_service_is_asked_before_a_tenants_files_are_mounted(
+async def test_users_are_resolved_before_files_of_a_namespace_are_mounted(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Had the engine let it pass, a volume at /etc would still not say which groups a task gets."""
@@ -351,7 +351,7 @@ async def test_what_a_view_consists_of_cannot_be_covered(bench: Bench, path: str
 
 
 @pytest.mark.parametrize("level", CONFINED)
-async def test_a_command_beside_the_task_is_confined_as_the_task_is(scene: Scene, level: str) -> None:
+async def test_an_exec_command_is_confined_like_its_task(scene: Scene, level: str) -> None:
     look = "id -u; id -G; grep -E '^(CapPrm|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; ls /proc/self/ns -l"
     unit = await scene.bench.start(f"{look} | sed 's/.*-> //'; sleep 3600", user=ATTACKER, level=level)
     expected = [line for line in await scene.bench.printed(unit, 17) if b"pid_for" not in line]
@@ -365,7 +365,7 @@ async def test_a_command_beside_the_task_is_confined_as_the_task_is(scene: Scene
 
 
 @pytest.mark.parametrize("level", CONFINED)
-async def test_a_command_beside_the_task_reads_no_more_than_the_task(scene: Scene, level: str) -> None:
+async def test_an_exec_command_reads_no_more_than_its_task(scene: Scene, level: str) -> None:
     unit = await scene.bench.start("sleep 3600", user=ATTACKER, level=level, env=scene.facts)
     script = "cat $VOLUME/data $FOLDER/log /proc/[0-9]*/environ /proc/$VICTIM/environ 2>&1"
     execution = await scene.bench.engine.exec(unit, ["sh", "-c", script])

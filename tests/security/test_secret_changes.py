@@ -89,7 +89,7 @@ def test_readers_see_the_same_content_id_and_no_value_in_it() -> None:
     assert "hunter2" not in second.content_id
 
 
-def test_a_server_beside_older_ones_changes_values_without_the_new_field() -> None:
+def test_a_server_among_older_ones_changes_values_without_the_new_field() -> None:
     first = stored({"a": "1"})
     changed = sealed(RING, first, secret({"a": "2"}), counted=False)
     assert gated(changed) == []

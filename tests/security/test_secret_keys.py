@@ -167,7 +167,7 @@ async def test_a_master_key_is_replaced_in_two_steps() -> None:
         await begin(store, ring(1))
 
 
-async def test_a_key_that_another_object_still_names_is_kept() -> None:
+async def test_a_key_that_another_object_uses_is_not_deleted() -> None:
     store = MemoryStore()
     keys = await begin(store, ring(1))
     first = keys.ring.key_id

@@ -146,7 +146,7 @@ async def test_a_watch_names_nothing_of_another_namespace(shared: Api) -> None:
 
 
 @pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
-async def test_an_answer_does_not_tell_whether_an_object_of_another_namespace_exists(shared: Api, role: Any) -> None:
+async def test_an_answer_does_not_reveal_whether_an_object_of_another_namespace_exists(shared: Api, role: Any) -> None:
     """Every operation on one object: the same answer for one that is there and for one that is not."""
     session = await shared.session(await shared.token(role, f"user:{role}", (MINE,)))
     present = {each.kind: each.meta.name for each in theirs()}
@@ -204,7 +204,7 @@ async def test_a_namespace_that_exists_is_checked_as_one_that_does_not(shared: A
             await store.commit(Check(Key("namespace", "", name), 1))
 
 
-async def test_a_node_cannot_tell_whether_another_node_has_an_instance(shared: Api) -> None:
+async def test_a_node_cannot_find_out_whether_another_node_has_an_instance(shared: Api) -> None:
     await shared.store.commit(Put(of(THEIRS, make_instance(f"{MARK}-far", node="n2"))))
     client = await shared.client(await shared.token("node", "node:n7"))
     store = RemoteStore(client)

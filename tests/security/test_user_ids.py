@@ -1,4 +1,4 @@
-"""User ids of namespaces: no two namespaces ever have the same ones, whoever creates them at the same time."""
+"""User ids of namespaces: no two namespaces share ids, also when they are created concurrently."""
 
 from __future__ import annotations
 

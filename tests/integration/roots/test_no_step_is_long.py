@@ -1,4 +1,4 @@
-"""With very many instances, no step of scheduler, controllers or API looks at all of them: others have their turn."""
+"""No step of scheduler, controllers or API processes all of very many instances without yielding to the event loop."""
 
 from __future__ import annotations
 

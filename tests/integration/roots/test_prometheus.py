@@ -80,7 +80,7 @@ async def test_an_invalid_answer_is_an_error_with_its_reason(body: bytes, status
             await prometheus.ask(Metric(query="up", target=1, url=url))
 
 
-async def test_nobody_there_is_told_too() -> None:
+async def test_an_unreachable_server_is_an_error() -> None:
     async with Prometheus(loopback=True) as prometheus:
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
             await prometheus.ask(Metric(query="up", target=1, url="http://127.0.0.1:1"))

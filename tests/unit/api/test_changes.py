@@ -52,7 +52,7 @@ def test_what_is_the_same_has_no_differences() -> None:
     assert differences(make_workload("web", a="b"), make_workload("web", a="b")) == []
 
 
-def test_a_changed_added_and_removed_label_are_told_apart() -> None:
+def test_changed_added_and_removed_labels_are_distinguished() -> None:
     found = differences(
         make_workload("web", same="1", old="2", other="3"), make_workload("web", same="1", other="4", new="5")
     )

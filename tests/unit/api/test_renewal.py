@@ -1,4 +1,4 @@
-"""When a credential is to be renewed: at the age that is set, and well before it ends."""
+"""Renewal of credentials: at the configured age, and well before they expire."""
 
 from __future__ import annotations
 

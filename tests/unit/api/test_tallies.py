@@ -1,4 +1,4 @@
-"""What servers sum up of the usage that heartbeats tell, and what of it the store gets."""
+"""Tallies: sums of the usage in heartbeats, and their writes to the store."""
 
 from __future__ import annotations
 

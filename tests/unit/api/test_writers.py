@@ -126,7 +126,7 @@ def test_a_namespace_of_others_is_not_written() -> None:
             check_write(caller, None, value)
 
 
-def test_fields_are_told_in_their_order() -> None:
+def test_changed_fields_are_in_order() -> None:
     free = make_instance("web-0").stamped(version=1, uid="u1")
     assert changed_fields(free, free) == []
     assert changed_fields(free, None) == ["existence"]
