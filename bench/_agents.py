@@ -26,7 +26,7 @@ from mandor.store.remote import KEYS_MOST
 
 CALL_SECONDS = 120.0
 FOLLOWED = "instance,node,session,volume"
-"""What an agent watches, in one stream."""
+"""Kinds that an agent watches in one stream."""
 NOBODY = Raw(b"null")
 _VERSION = re.compile(rb'"version":\d+')
 _CAPACITY = {"cpu_milli": 32_000, "memory_bytes": 2**38, "disk_bytes": 2**40}
@@ -85,24 +85,24 @@ _revision = msgspec.json.Decoder(_Revision)
 
 @dataclass(slots=True)
 class Tally:
-    """What all agents have seen and done; times are those of the monotonic clock."""
+    """Measurements of all agents; times are monotonic."""
 
     seen: list[float] = field(default_factory=list)
-    """When each order reached its node."""
+    """Time at which each order reached its node."""
     bound_at: list[float] = field(default_factory=list)
-    """When each was given its node, by the wall clock of the server."""
+    """Wall time of the server at which each instance was bound."""
     acknowledged: list[float] = field(default_factory=list)
-    """When the store had taken that it runs."""
+    """Time at which the status Running was stored."""
     running: int = 0
     wait_seconds: list[float] = field(default_factory=list)
     """Each acknowledgement, since the order came."""
     beat_seconds: list[float] = field(default_factory=list)
     conflicts: int = 0
-    """Somebody wrote first: what was sent had to be sent again."""
+    """Number of writes that were repeated after a conflict."""
     put_off: int = 0
-    """So often somebody was told to come again."""
+    """Number of requests that were answered with 429 or 503."""
     requests: int = 0
-    """Without heartbeats and streams."""
+    """Number of requests, without heartbeats and streams."""
     backlog_most: int = 0
     """Orders that had come and were not acknowledged yet, at the worst moment."""
 
@@ -222,7 +222,7 @@ class Agent:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Until its orders are followed."""
+        """Wait until the agent watches its orders."""
         joined = msgspec.json.decode(await self._call("POST", f"/v1/nodes/{self.name}/join", b"{}"), type=_Joined)
         self._credential, self._cluster = joined.credential, str(joined.cluster["id"])
         await self._call("GET", "/v1")
@@ -245,7 +245,7 @@ class Agent:
         await stream.begun
 
     async def _ask(self, data: bytes) -> tuple[int, bytes]:
-        """Whoever is told to come again does, as agents do."""
+        """Retry refused requests, as agents do."""
         while True:
             self._tally.requests += 1
             status, answer = await self._calls.ask(data)
@@ -334,7 +334,7 @@ class Agent:
         self._names += [f"default/{_meta.decode(each.meta).name}" for each in objects]
 
     async def _report(self, objects: list[_Order], status: bytes) -> list[_Order]:
-        """As they are stored then. Where somebody wrote first, each is read again and sent alone, as agents do."""
+        """Write statuses and return them as stored; after a conflict, read and write each one alone, as agents do."""
         puts = [
             b'{"put":{"kind":"instance","meta":%b,"spec":%b,"status":%b}}'
             % (bytes(each.meta), bytes(each.spec), status)

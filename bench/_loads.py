@@ -138,7 +138,7 @@ def _event(number: int, now: float) -> Event:
 
 @load("a doctor comes")
 async def doctor(driver: Driver) -> None:
-    """What `mandor doctor` asks for."""
+    """Send the requests of `mandor doctor`."""
     for path in ("/readyz", "/v1/servers", "/v1/nodes", "/v1/instances?node=", "/v1/workloads"):
         await driver.ask("GET", path)
 

@@ -1,4 +1,4 @@
-"""Where the main thread's time on the processor goes: it is looked at a thousand times in a second of it."""
+"""Samples the stack of the main thread 1,000 times per second of CPU time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TextIO
 EACH_SECONDS = 0.001
 _ROOT = str(Path(__file__).resolve().parent.parent)
 _ELSEWHERE = re.compile(r"^.*/(site-packages|lib/python3\.\d+)/")
-"""Where Python and its packages are installed says nothing."""
+"""Path prefixes of Python and its packages, which are left out."""
 
 
 class Sampler:

@@ -33,9 +33,9 @@ from mandor.store.open import open_store
 
 LONGEST = 5
 HOLD_SECONDS = 0.005
-"""So often it is looked how late the event loop is."""
+"""Seconds between measurements of the event loop's delay."""
 SHOWN = 25
-"""So many lines each part of a profile has."""
+"""Lines in each part of a profile."""
 
 
 class Holds:
@@ -67,7 +67,7 @@ class Holds:
 
 
 def _name(owner: object) -> str:
-    """What ran: a task and its coroutine, or the class whose method it was."""
+    """Return the running task and its coroutine, or the class of the method."""
     if not isinstance(owner, asyncio.Task):
         return type(owner).__name__
     return f"{owner.get_name()}: {getattr(owner.get_coro(), '__qualname__', '')}"

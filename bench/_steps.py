@@ -39,7 +39,7 @@ class Steps:
     found: list[Step] = field(default_factory=list)
     longest_pass_ms: float = 0.0
     passed: float = 0.0
-    """What the steps of the pass that goes on have computed."""
+    """Results of the steps of the current pass."""
     _garbage: float = 0.0
     _collecting: float = 0.0
     _samples: list[tuple[str, ...]] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Steps:
         signal.setitimer(signal.ITIMER_PROF, SAMPLE_SECONDS, SAMPLE_SECONDS)
 
     def quiet(self) -> None:
-        """Once somebody else has asked the loop for signals: those of the timer are none of its business."""
+        """Keep the timer's signal out of the event loop, after other code has registered signal handlers."""
         signal.set_wakeup_fd(-1)
 
     def end(self) -> None:

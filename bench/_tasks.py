@@ -63,7 +63,7 @@ def write_machines(path: Path, count: int) -> None:
 
 @dataclass
 class Load:
-    """So many requests, by as many connections as ask; each sends its next one when it has its answer."""
+    """Send requests over several connections; each connection sends the next one after its answer."""
 
     requests: list[bytes]
     accepted: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Load:
         return cls([_request(port, rng) for _ in range(count)])
 
     async def send(self, port: int, connections: int) -> float:
-        """Until all have their answer; how long that took."""
+        """Wait for all answers and return the seconds that took."""
         loop = asyncio.get_running_loop()
         askers = [Asker(self, loop.create_future()) for _ in range(connections)]
         for each in askers:
@@ -160,7 +160,7 @@ async def fetch(port: int, path: str) -> Any:
 
 
 async def until_ready(port: int, machines: int) -> None:
-    """It answers, and knows the last of the machines."""
+    """Return whether the server answers and lists the last machine."""
     async with asyncio.timeout(READY_SECONDS):
         while True:
             try:
@@ -180,7 +180,7 @@ async def until_idle(port: int) -> None:
 
 @dataclass
 class Held:
-    """What the store holds once the server has ended."""
+    """Return the objects in the store after the server has ended."""
 
     states: Counter[str] = field(default_factory=Counter)
     missing: int = 0

@@ -47,7 +47,7 @@ async def main(settings: ServerSettings) -> None:
 
 
 async def _answers(listen: str) -> None:
-    """Until the server says that it is ready."""
+    """Wait until the server is ready."""
     host, _, port = listen.partition(":")
     async with asyncio.timeout(READY_SECONDS):
         while True:

@@ -1,4 +1,4 @@
-"""What watches cost the server over real HTTP: memory of 5,000 open ones, CPU of a burst to 1,000.
+"""Cost of watches over HTTP: memory of 5,000 open watches, CPU time of a burst to 1,000.
 
 Bounds: 5,000 open watches below 1 GiB; 100 events to 1,000 watchers at most 1 µs of CPU a delivered event.
 """
@@ -105,7 +105,7 @@ async def _commit_rounds(
 
 
 def _unwatched(name: str) -> object:
-    """As large as an instance, of a kind that nobody watches here."""
+    """Return an object of the size of an instance, of a kind without watches."""
     from mandor.model.meta import Meta
     from mandor.model.record import Event, EventSpec
 

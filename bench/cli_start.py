@@ -1,4 +1,4 @@
-"""What `mandor --help` costs, beside a bare interpreter and the library it is made with."""
+"""CPU time of `mandor --help`, compared with a bare interpreter and with its command-line library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an apply over HTTP to the last bind: API, store, workload controller and scheduler in one process, no agents.
+"""Time from an apply over HTTP to the last bind, with API, controllers and scheduler in one process, without agents.
 
 python bench/end_to_end.py [--store sqlite|etcd|memory] [--nodes 5000] [--count 20000] [--workloads 1]
                            [--profile FILE] [--trace] [--json FILE]
@@ -68,7 +68,7 @@ async def watch(store: Store, meter: Meter, wanted: int, done: asyncio.Event) ->
 
 
 async def add_nodes(store: Store, count: int) -> None:
-    """So many, and somebody who hears them all."""
+    """Return nodes and a receiver of their heartbeats."""
     for start in range(0, count, WRITES_MOST):
         await store.commit(*(Put(node(index)) for index in range(start, min(count, start + WRITES_MOST))))
     names = tuple(sorted(f"node-{index}" for index in range(count)))

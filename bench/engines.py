@@ -78,7 +78,7 @@ class Bench:
 
 
 def _used(pid: int) -> float:
-    """With what runs below it now; what has ended below it is counted where it was waited for."""
+    """Return the CPU time of a process with its running children; ended children are counted by their parent."""
     process = psutil.Process(pid)
     times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
     return sum(each.user + each.system + each.children_user + each.children_system for each in times)

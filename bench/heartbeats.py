@@ -103,7 +103,7 @@ async def connect(target: Server, credentials: list[str], every_seconds: float) 
 
 
 async def measure(target: Server, options: argparse.Namespace) -> dict[str, Any]:
-    """What the server used while the agents beat."""
+    """Return the resources that the server used while agents sent heartbeats."""
     credentials = await join(target, options.agents)
     agents = await connect(target, credentials, options.every)
     # The first round fills the table and writes the first summaries.

@@ -1,4 +1,4 @@
-"""What computes longest without giving way: a whole server with much state, and everything that can be asked of it.
+"""Longest time that the event loop of a server with much state is blocked, for every kind of request.
 
 python bench/holds.py [--nodes 5000] [--instances 100000] [--only PART] [--json FILE]
 
@@ -46,7 +46,7 @@ YAML = "application/yaml"
 
 
 class Agents:
-    """All nodes' agents at once: what is bound runs, what is told to stop has stopped."""
+    """Acts as the agents of all nodes: bound instances run, stopping instances have stopped."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -336,7 +336,7 @@ async def spread(driver: Driver) -> None:
 
 @part("change what half of all are")
 async def change_large(driver: Driver) -> None:
-    """Its priority, its labels, its budget: what all its instances are to others."""
+    """Change priority, labels and budget of a workload, which concern all its instances."""
     now: dict[str, Any] = {}
     for change in ({"priority": 5}, {"labels": {"tier": "front"}}, {"disruption": {"max_unavailable": "1%"}}):
         now |= change

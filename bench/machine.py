@@ -1,4 +1,4 @@
-"""What a result was measured on."""
+"""Description of the machine of a result."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ UPDATES_A_SECOND = 20
 """Commits; each changes `TOGETHER` instances, and every tenth a node and a workload."""
 TOGETHER = 5
 LIVES_COMMITS = 20
-"""So long an instance lives that comes and goes."""
+"""Lifetime in seconds of instances that come and go."""
 KEY_MS = 60
 TEXT = "service-1 on node-77 and then some more of it to type"
 GIB = 2**30
@@ -115,7 +115,7 @@ async def fill(store: RemoteStore, nodes: int, instances: int, copies: int) -> l
 
 
 class Traffic:
-    """What happens in a cluster: instances report, some come and go, somebody writes an event."""
+    """Simulate activity: instances report, some come and go, events are written."""
 
     def __init__(self, store: RemoteStore, instances: list[Object]) -> None:
         self._store, self._instances = store, instances
@@ -163,7 +163,7 @@ async def first_view(page: Page, url: str) -> float:
 
 
 async def type_and_look(page: Page, processor: Processor, place: str) -> dict[str, Any]:
-    """Somebody types a sentence into the search while this page is shown."""
+    """Type a sentence into the search field of the page."""
     await page.evaluate(f"location.hash = '#/{place}'")
     await asyncio.sleep(1)
     await page.fill("#search", "")
@@ -186,7 +186,7 @@ async def type_and_look(page: Page, processor: Processor, place: str) -> dict[st
 
 
 async def switch_pages(page: Page, rounds: int) -> dict[str, Any]:
-    """From page to page by the keyboard, as fast as a person looks."""
+    """Move from page to page with the keyboard."""
     await page.evaluate("document.activeElement.blur()")
     await page.evaluate("panelBench.reset()")
     for _ in range(rounds):
@@ -266,7 +266,7 @@ async def measure(target: Server, page: Page, store: RemoteStore, options: argpa
 
 
 def log_in(target: Server) -> str:
-    """What a page does before its own scripts, so that it has a token."""
+    """Return the script that gives a page its token before its own scripts run."""
     return f"if (location.hostname) sessionStorage['mandor.token'] = '{target.tokens['viewer']}'"
 
 

@@ -96,7 +96,7 @@ class Case:
     nodes: int = NODES
     count: int = 3000
     warm: int = 100
-    """So many are placed before: a class that is new costs more once."""
+    """Instances placed before the measurement, because the first of a class costs more."""
 
 
 CASES = {
@@ -119,7 +119,7 @@ CASES = {
 }
 
 PREEMPTION = {"preemption": 1, "cascade": 3}
-"""With so many priorities."""
+"""Number of priorities."""
 PREEMPTION_WANTED = 500
 PREEMPTION_COUNT = 500
 
@@ -207,7 +207,7 @@ def _preempt(table: Table, profile: Profile, request: PlacementRequest) -> None:
 
 
 def memory() -> dict[str, float]:
-    """What the table takes for a node, without the node object itself, and for an instance on it."""
+    """Return the memory of the table per node, without the node object, and per instance."""
     tracemalloc.start()
     table = make_table(NODES)
     empty = tracemalloc.get_traced_memory()[0]

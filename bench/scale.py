@@ -35,7 +35,7 @@ from mandor.client.aio import Client
 from mandor.errors import Invalid
 
 WORKLOADS = 10
-"""So many the instances of a round belong to."""
+"""Workloads that the instances of a round belong to."""
 ROUND_SECONDS = 900.0
 TICK_SECONDS = 0.01
 
@@ -61,7 +61,7 @@ def home(name: str, folder: Path) -> Iterator[tuple[str, Path, CpuSeconds]]:
 
 
 class Stretch:
-    """What the server, its store and this process used since it began."""
+    """Resources that the server, its store and this process have used since the start."""
 
     def __init__(self, target: Server, others: CpuSeconds, profile: str = "") -> None:
         self._target, self._others, self._profile = target, others, profile
@@ -71,16 +71,16 @@ class Stretch:
         self._at, self._mine, self._store = time.monotonic(), own_cpu(), others()
 
     def look(self) -> None:
-        """What the server has used by now, from outside: to ask it would end what it remembers of its loop."""
+        """Return the resources of the server process as the system counts them, without a request to the server."""
         times = self._process.cpu_times()
         self._seen.append((time.time(), times.user + times.system - self._before["cpu_seconds"]))
 
     def cpu_until(self, wall: float) -> float:
-        """By this moment, as far as somebody looked; no less than what the system counts in."""
+        """Return the last measurement, at least one unit of the system's clock."""
         return max((cpu for at, cpu in self._seen if at <= wall and cpu > TICK_SECONDS), default=TICK_SECONDS)
 
     def turn(self, profile: str) -> dict[str, Any]:
-        """What comes now is another part of it, with a profile of its own; how late the loop was so far."""
+        """Start the next part with its own profile; return the delay of the event loop so far."""
         late: dict[str, Any] = self._target.usage(self._profile)["loop_late_ms"]
         self._profile = profile
         if profile:
@@ -129,7 +129,7 @@ TERMS = "/v1/objects?key=lease//term-scheduler&key=lease//term-controllers"
 
 
 async def leaders(client: Client) -> int:
-    """So often somebody began to lead the scheduler or the controllers."""
+    """Number of leader changes of the scheduler and the controllers."""
     found = json.loads(await client.request("GET", TERMS))
     return sum(each["spec"]["renewals"] for each in found["items"])
 
@@ -143,7 +143,7 @@ async def submit(
     profile: str,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """So many instances more, until the last is reported running."""
+    """Add instances and wait until the last one is reported as running."""
     count = len(agents) * options.each
     tally.reset()
     stretch = Stretch(target, others, profile and f"{profile}_binding.txt")

@@ -25,7 +25,7 @@ KEPT += ("bound_per_cpu_second", "etcd_cpu_seconds", "memory_peak_bytes", "nodes
 
 
 def chosen(case: Case, largest: int) -> list[Workload]:
-    """One of those that are alike, of those that fit."""
+    """Choose one of several equal nodes that fit."""
     found: dict[str, Workload] = {}
     for workload in case.workloads:
         numbers = [value for value in workload.params.values() if isinstance(value, int)]

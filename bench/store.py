@@ -84,7 +84,7 @@ async def timed(work: Awaitable[object]) -> float:
 
 
 class Holds:
-    """The longest time that the event loop let nobody else run."""
+    """Longest time that the event loop was blocked."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -314,7 +314,7 @@ BENCHES: dict[str, Callable[[Path], Awaitable[list[Figure]]]] = {
 
 
 def best(runs: Sequence[Sequence[Figure]]) -> list[Figure]:
-    """Of each figure the best of the runs: the greatest speed, the least time."""
+    """Return the best run for each figure: the greatest speed or the least time."""
     found: dict[str, Figure] = {}
     for same in zip(*runs, strict=True):
         choose = max if same[0].unit.endswith("/s") else min

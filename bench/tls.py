@@ -1,4 +1,4 @@
-"""What a connection costs a real server: without TLS, with TLS, and with the certificate of a node as well.
+"""Cost of a connection to a real server: without TLS, with TLS, and with a node's certificate.
 
 Each connection is new, with a full handshake and one request (`GET /v1/whoami`
 of an admin by token, or of the node by its certificate). The processor time is the server's own.

@@ -59,7 +59,7 @@ MOST_PERCENT = 130
 FIRST_PERCENT = 50
 STEP_PERCENT = 5
 USUAL = 40
-"""So many of the most frequent requests say what free room is worth."""
+"""Number of most frequent requests that value free resources."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Pod:
     memory_mib: int
     gpus: int
     milli: int
-    """Of each GPU."""
+    """Requested thousandths of each GPU."""
     models: tuple[str, ...]
 
     @property
@@ -133,7 +133,7 @@ class Cards(FilterPlugin):
             self.left[index, : each.gpus] = WHOLE
         self._order: tuple[int, Any] = (0, None)
         self.pod: Pod | None = None
-        """Who is being placed."""
+        """Request that is being placed."""
 
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         if self._order[0] != len(nodes):

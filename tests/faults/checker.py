@@ -64,7 +64,7 @@ def refused_writes_are_not_stored(history: History) -> Iterator[str]:
 
 
 def revisions_keep_to_the_clock(history: History) -> Iterator[str]:
-    """What was answered before another call began has the smaller revision, on whatever server."""
+    """A call that was answered before another one began has the smaller revision, on any server."""
     calls = [each for each in history.calls if each.outcome == "acknowledged" and each.verb != "delete"]
     seen = [(each.ended, each.revision, _shown(each)) for each in calls]
     seen += [(each.ended, each.revision, f"a read on server {each.server}") for each in history.reads]
@@ -79,7 +79,7 @@ def revisions_keep_to_the_clock(history: History) -> Iterator[str]:
 
 
 def no_server_goes_back(history: History) -> Iterator[str]:
-    """Whoever reads from a server sees all that it told or wrote before, also after its restart."""
+    """A client reads its earlier reads and writes from a server, also after a restart of the server."""
     known: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for read in history.reads:
         known[read.server].append((read.ended, read.revision))
@@ -96,7 +96,7 @@ def no_server_goes_back(history: History) -> Iterator[str]:
 
 
 def an_order_has_one_node(history: History) -> Iterator[str]:
-    """Bound once; and nobody else executes it."""
+    """An instance is bound once and runs on no other node."""
     nodes: dict[str, str] = {}
     for each in _instances(history):
         uid, node = each.facts["uid"], each.facts["node"]

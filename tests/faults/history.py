@@ -1,4 +1,4 @@
-"""What happened in a cluster under faults, as values: calls of clients, changes in the store, lives of units.
+"""History of a cluster under faults: calls of clients, changes in the store, lifetimes of units.
 
 All times are seconds of the machine's own monotonic clock, which everything in one history shares.
 """
@@ -27,9 +27,9 @@ class Call:
     count: int | None = None
     """The replicas it asks for."""
     revision: int = 0
-    """What the answer said: the revision that was written; of a deletion, the version that was deleted."""
+    """Revision of the write, or the deleted version."""
     why: str = ""
-    """What was said instead of yes."""
+    """Error code of the answer; empty: the call succeeded."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Stored:
     """The version it had; 0: it is new."""
     gone: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What rules ask about: of an instance its uid, phase, node; of a lease its holder …"""
+    """Fields that rules use, such as uid, phase and node of an instance, or holder of a lease."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Final:
     """The cluster when it had its time to come to rest."""
 
     listings: Sequence[Mapping[str, int]]
-    """Of each server: workloads and their replicas."""
+    """Workloads and their replicas, by server."""
     versions: Mapping[str, int]
     """Of everything in the store, asked by a way of its own: `kind/name` and the version."""
     instances: Sequence[Mapping[str, str]]
@@ -101,7 +101,7 @@ class History:
 
 
 def story(history: History, word: str) -> list[str]:
-    """All that is known of an instance, by its name or uid, in the order of time: for whoever looks for a mistake."""
+    """Return all records about an instance in order of time, by name or uid, to find the cause of a violation."""
     found = [
         (each.at, f"{each.name} at revision {each.revision}: {'gone' if each.gone else each.facts}")
         for each in history.stored

@@ -27,7 +27,7 @@ STOPPED_SECONDS, GOING_SECONDS = 0.4, 0.15
 
 @dataclass(frozen=True)
 class Suffered:
-    """A fault that happened: whom it hit, and when."""
+    """A fault with its target and time."""
 
     kind: str
     victims: tuple[str, ...]
@@ -73,7 +73,7 @@ class Trouble:
 
     @property
     def able(self) -> set[str]:
-        """What this machine lets us do."""
+        """Return the kinds of faults that this machine supports."""
         found = {"network"} if self._rig.network.real else set()
         return found | ({"disks"} if {"e0", "p0"} <= self._rig.disks.keys() else set())
 
@@ -151,7 +151,7 @@ class Trouble:
 
     @contextlib.contextmanager
     def _cut_and_killed(self, name: str) -> Victims:
-        """Nobody on its machine hears the control plane, and no agent is there to mind it."""
+        """Cut a machine off from the control plane while its agent is killed."""
         with self._cut([name], self._rig.names) as victims, self._killed([self._rig.agents[name]]):
             yield victims
 
@@ -201,7 +201,7 @@ class Trouble:
 
     @contextlib.contextmanager
     def _member_full(self, index: int) -> Victims:
-        """etcd ends when it cannot write; somebody starts it again when there is room."""
+        """Fill the disk of etcd, which exits; restart it when there is room again."""
         with self._full(self._rig.members[index]) as victims:
             yield victims
         # It may just be about to end.
@@ -211,7 +211,7 @@ class Trouble:
 
     @contextlib.contextmanager
     def _stutter(self) -> Victims:
-        """As with a slow disk: everybody stands still again and again, for longer than a heartbeat of etcd's."""
+        """Pause all etcd members repeatedly, for longer than a heartbeat of etcd, as a slow disk does."""
         over = threading.Event()
 
         def stutter() -> None:

@@ -1,4 +1,4 @@
-"""When each unit began and ended, as its engine, or the machine itself, knows it: whatever agents say."""
+"""Start and end of each unit as recorded by its engine or the machine, independent of agents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EPOCH_DAY = 2440587.5
 
 
 def keep_diary(folder: Path) -> None:
-    """From now on whatever happens in the fake world of this folder is written down beside it, and stays."""
+    """Log all changes of a fake engine's state to a file beside its folder."""
     FileState(folder).close()
     with closing(sqlite3.connect(folder / "world.db", isolation_level=None)) as world:
         world.executescript(_DIARY)
@@ -78,7 +78,7 @@ class Roll:
 
     @property
     def command(self) -> str:
-        """What a process runs first, in a shell."""
+        """Return the shell command that records the start of a process."""
         who = "$MANDOR_NODE $MANDOR_INSTANCE $MANDOR_UNIT $$ $up"
         return f'read up rest < /proc/uptime; echo "{who}" >> {self._file}; exec sleep 100000'
 
@@ -116,7 +116,7 @@ class Roll:
         self._going[descriptor] = (Life(node, uid, task, int(attempt), name, begun, None), now)
 
     def lives(self) -> list[Life]:
-        """All there were; nobody is looked at any more."""
+        """Stop observing and return all recorded lifetimes."""
         self._end.set()
         self._thread.join()
         self.look()

@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Machine:
-    """Where a program runs: its address, and the way in."""
+    """Network namespace of a program, with its address."""
 
     def __init__(self, name: str, address: str = "127.0.0.1", namespace: int | None = None) -> None:
         self.name = name
@@ -30,12 +30,12 @@ class Machine:
         self._namespace = namespace
 
     def port(self, usual: int) -> int:
-        """The usual one, where nobody else is."""
+        """The network of this process."""
         return free_port() if self._namespace is None else usual
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """What this thread starts, or opens, until it leaves is on that machine's network."""
+        """Enter the network of a machine: processes and sockets of this thread use it until the block ends."""
         if self._namespace is None:
             yield
             return
@@ -141,7 +141,7 @@ class Network:
 
 
 def why_not() -> str:
-    """What keeps this process from having such a network; empty: nothing does."""
+    """Return why network namespaces are not available; empty: they are."""
     if shutil.which("ip") is None and not Path("/sbin/ip").exists():
         return "there is no `ip` (iproute2)"
     try:

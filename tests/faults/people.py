@@ -43,7 +43,7 @@ class People:
         self.calls: list[Call] = []
         self.reads: list[Read] = []
         self._drained = (rig.fakes[-1], rig.fakes[-2], rig.processes[-1])
-        """Nobody sends all nodes away."""
+        """Largest number of nodes that are drained at the same time."""
         self._over = threading.Event()
         self._broken: list[BaseException] = []
         self._threads = [

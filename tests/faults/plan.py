@@ -1,4 +1,4 @@
-"""What goes wrong when, from a seed: pure. Servers, etcd and agents each have their own troubles, all at once."""
+"""Plans faults from a seed, without I/O; servers, etcd and agents fail independently of each other."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Fault:
     """Seconds of calm before it."""
     lasts: float
     pick: int
-    """Decides whom it hits, among those there are then."""
+    """Number that selects the target among those that exist then."""
 
     def __str__(self) -> str:
         return f"{self.kind}, after {self.after:.1f} s, for {self.lasts:.1f} s"

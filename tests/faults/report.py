@@ -1,4 +1,4 @@
-"""What a trial, or several, showed, in figures: faults survived, what became of writes, how long nobody led."""
+"""Figures of one or several trials: faults, results of writes, and time without a leader."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def terms(stored: Sequence[Stored], election: str) -> list[Stored]:
 
 
 def took_over(stored: Sequence[Stored], election: str, after: float) -> float | None:
-    """When the next term began."""
+    """Return the start of the next term."""
     return next((each.at for each in terms(stored, election) if each.at > after), None)
 
 
@@ -84,7 +84,7 @@ def failovers(stored: Sequence[Stored], suffered: Sequence[Suffered]) -> list[fl
 
 
 def longest(stored: Sequence[Stored], election: str) -> float:
-    """The longest time from somebody's last renewal to the next one's term."""
+    """Return the longest time between the last renewal of a leader and the term of the next one."""
     renewals = [each for each in stored if each.kind == "lease" and each.name == f"leader-{election}"]
     most = 0.0
     for term in terms(stored, election):

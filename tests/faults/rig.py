@@ -219,7 +219,7 @@ class Rig:
     def call(
         self, server: int, method: str, path: str, body: Any = None, *, content: str = "application/json"
     ) -> tuple[int, Any]:
-        """From the people's machine; any thread may."""
+        """Call the API from the clients' machine; safe in any thread."""
         host = self.urls[server].removeprefix("https://")
         headers = {"Authorization": f"Bearer {self.token(server)}", "Content-Type": content}
         with self.people.inside():
@@ -261,7 +261,7 @@ class Rig:
         return observer.read(self.seen)
 
     def leaders(self) -> dict[str, int]:
-        """Who leads each election, by the number of the server; nobody who gave it back."""
+        """Return the number of the leading server of each election, without released leases."""
         found: dict[str, int] = {}
         for each in self.changes():
             if each.kind == "lease" and each.name.startswith("leader-") and not each.gone:
@@ -278,7 +278,7 @@ class Rig:
         return found
 
     def versions(self) -> tuple[dict[str, int], int]:
-        """Of all there is in etcd, past our own code, and its revision."""
+        """Return all keys of etcd, read without Mandor's code, and the revision."""
         answer = json.loads(self.etcd.etcdctl("get", "--prefix", f"{PREFIX}objects/", "--keys-only", "-w", "json"))
         found = {}
         for each in answer.get("kvs", []):
@@ -288,7 +288,7 @@ class Rig:
         return found, answer["header"]["revision"]
 
     def final(self) -> Final:
-        """The end of a run: everybody is asked, and everything but units and etcd is killed."""
+        """End the run: collect the state and kill everything except units and etcd."""
         listings = []
         for number in range(SERVERS):
             found, _ = self.items("workloads", number)

@@ -1,4 +1,4 @@
-"""What a fake world and real processes did is known afterwards, whoever ran them."""
+"""Lifetimes of fake units and real processes are recorded, independent of agents."""
 
 from __future__ import annotations
 

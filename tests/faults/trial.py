@@ -20,7 +20,7 @@ from tests.faults.plan import make_plan
 from tests.faults.rig import Rig, summary
 
 REST_SECONDS = 4.0
-"""So long nothing changes any more: longer than any unit lives that ends by itself."""
+"""Seconds without changes after which a cluster has settled; longer than any unit that ends by itself runs."""
 PATIENCE_SECONDS = 180.0
 
 
@@ -32,14 +32,14 @@ class Trial:
     suffered: Sequence[Suffered]
     seconds: float
     rest_seconds: float
-    """From the end of the last fault until the counts were right, and stayed so."""
+    """Seconds from the end of the last fault until the counts were and stayed correct."""
 
     @property
     def violations(self) -> list[str]:
         return violations(self.history)
 
     def evidence(self) -> list[str]:
-        """What is known of the instances that broken rules name."""
+        """Return the history of the instances that violations name."""
         history = self.history
         words = {word.strip("(),:") for each in self.violations for word in each.split()}
         known = {life.uid for life in history.lives} | {life.name for life in history.lives}
@@ -96,7 +96,7 @@ def settle(rig: Rig, people: People) -> None:
 
 
 def converged(rig: Rig) -> list[Any] | None:
-    """What runs, if that is what is wanted."""
+    """Return the running instances if they match the wanted counts."""
     try:
         if unrest(rig):
             return None
@@ -106,7 +106,7 @@ def converged(rig: Rig) -> list[Any] | None:
 
 
 def unrest(rig: Rig) -> list[str]:
-    """What is not as it is wanted."""
+    """Return the differences between the wanted and the running instances."""
     workloads, instances = rig.items("workloads")[0], rig.items("instances")[0]
     wanted = {each["meta"]["name"]: each["spec"]["groups"]["main"]["replicas"] for each in workloads}
     found = Counter(each["spec"]["workload"] for each in instances)

@@ -18,7 +18,7 @@ from tests.scenarios.world import World
 FILES = sorted((Path(__file__).parent / "cluster").glob("*.txt"))
 
 
-class Story:
+class ScriptRun:
     def __init__(self, world: World) -> None:
         self.world = world
 
@@ -59,7 +59,7 @@ class Story:
         return "ok"
 
     async def do_fail(self, step: Step) -> str:
-        """From now on, whatever runs on these nodes fails."""
+        """Let all instances on these nodes fail from now on."""
         for name in step.words:
             self.world.nodes[name].behave = lambda each: InstanceStatus(
                 phase=Phase.FAILED, reason="CrashLoop", since=self.world.clock.now()
@@ -96,7 +96,7 @@ class Story:
 async def test_cluster(path: Path) -> None:
     async with World() as world:
         world.checks = [world.check_capacity]
-        story = Story(world)
+        story = ScriptRun(world)
         for step in read_script(path):
             assert await story.do(step) == step.expected, f"{path.name}:{step.line}: {step.command}"
 

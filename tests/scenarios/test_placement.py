@@ -93,13 +93,13 @@ class Board:
         return "\n".join(said)
 
     def do_remedies(self, step: Step) -> str:
-        """What would let it run, the smallest change first."""
+        """Return the changes that would let an instance run, smallest first."""
         [request] = self._asks(step)
         found = remedies(self.profile, request, self.table)
         return "\n".join(f"{each.text} -> {each.node}" for each in found) or "nothing that was tried"
 
     def do_steps(self, step: Step) -> str:
-        """What is given up on the way, and who says no even then."""
+        """Return the relaxed rules and the filters that still refuse."""
         [request] = self._asks(step)
         steps, verdict, last = steps_of(self.profile, request, self.table.snapshot())
         said = [f"{each.gives_up or 'all rules'}: {each.fits} fit" for each in steps]

@@ -1,4 +1,4 @@
-"""The simulator's world on a clock that stands still until a test turns it, with nodes that do as they are told."""
+"""The simulator's control plane on a manual clock, with scripted nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class World(PlainWorld):
         """The API server lives and hears the nodes."""
         self.tallies = Tallies("s1")
         self.usage: Callable[[Instance], InstanceUsage] | None = None
-        """What a running instance uses; None: no heartbeat tells."""
+        """Usage of a running instance; None: heartbeats contain no usage."""
         self.metric: Callable[[Metric], float] | None = None
         self.controller_options["ask"] = self._ask
 
@@ -50,7 +50,7 @@ class World(PlainWorld):
     # Time.
 
     async def run(self, seconds: float, step: float = 0.5) -> None:
-        """Let time pass, with everybody doing what they do, and the invariants checked at every step."""
+        """Advance time in steps; agents act and invariants are checked at every step."""
         for _ in range(round(seconds / step)):
             if self.serving:
                 await self._scripted.beat()
