@@ -102,7 +102,7 @@ class NodePlugins(Protocol):
 
 
 def run_filters(
-    judges: NodePlugins,
+    plugins: NodePlugins,
     state: CycleState,
     request: PlacementRequest,
     nodes: Snapshot,
@@ -120,7 +120,7 @@ def run_filters(
     skipped: set[int] = set()
     current: Plugin | None = None
     try:
-        for current in judges.pre_filters:
+        for current in plugins.pre_filters:
             watch.begin(current.name, "PreFilter")
             answer = current.pre_filter(state, request, nodes)
             if answer is SKIP:
@@ -131,11 +131,11 @@ def run_filters(
                 feasible &= named
             elif answer is not None:
                 raise PluginFault(current.name, f"returned {answer!r}; a PreFilter returns None, SKIP or Only(…)")
-        for current in judges.filters:
+        for current in plugins.filters:
             if id(current) in skipped:
                 continue
             watch.begin(current.name, "Filter")
-            if id(current) in judges.one_by_one:
+            if id(current) in plugins.one_by_one:
                 passed = filter_each(current, state, request, nodes, feasible)
             else:
                 passed = current.filter(state, request, nodes)
@@ -152,7 +152,7 @@ def run_filters(
 
 
 def run_scores(
-    judges: NodePlugins,
+    plugins: NodePlugins,
     state: CycleState,
     request: PlacementRequest,
     nodes: Snapshot,
@@ -171,14 +171,14 @@ def run_scores(
     current: Plugin | None = None
     feasible.flags.writeable = False  # other plugins read the same array
     try:
-        for current in judges.pre_scores:
+        for current in plugins.pre_scores:
             watch.begin(current.name, "PreScore")
             answer = current.pre_score(state, request, nodes, feasible)
             if answer is SKIP:
                 skipped.add(id(current))
             elif answer is not None:
                 raise PluginFault(current.name, f"returned {answer!r}; a PreScore returns None or SKIP")
-        for current, weight in judges.scores:
+        for current, weight in plugins.scores:
             if id(current) in skipped:
                 continue
             watch.begin(current.name, "Score")

@@ -27,7 +27,7 @@ class PreemptionCandidate:
     victims: tuple[PlacedInstance, ...]
     violations: int
     """Number of victims beyond what their disruption budgets allow."""
-    luck: int
+    tie_break: int
 
     @property
     def bound(self) -> tuple[int, int]:
@@ -42,7 +42,7 @@ class PreemptionCandidate:
         priorities = [each.rank.priority for each in all_terms]
         highest = max(priorities, default=NO_VICTIMS)
         oldest = min([each.born for each in all_terms if each.rank.priority == highest], default=0.0)
-        return self.violations, highest, sum(priorities) + count * _OFFSET, count, -oldest, self.luck
+        return self.violations, highest, sum(priorities) + count * _OFFSET, count, -oldest, self.tie_break
 
 
 def goes_anyway(placed_instance: PlacedInstance, dry_run: DryRun) -> bool:
@@ -116,14 +116,16 @@ def candidate(dry_run: DryRun, slot: int) -> PreemptionCandidate | None:
     nodes = dry_run.nodes
     if not dry_run.possible[slot]:
         return None
-    node, luck = nodes.nodes[slot].meta.name, int(nodes.order()[slot])
+    node, tie_break = nodes.nodes[slot].meta.name, int(nodes.order()[slot])
     placed_instances = dry_run.occupancy.placed_instances(node)
     if dry_run.by_amounts:
         found = _victims(dry_run, _InNumbers(dry_run, slot), placed_instances)
     else:
         with dry_run.trial():
             found = _victims(dry_run, _InTable(dry_run, slot, node), placed_instances)
-    return None if found is None else PreemptionCandidate(slot, node, tuple(found), _violations(dry_run, found), luck)
+    return (
+        None if found is None else PreemptionCandidate(slot, node, tuple(found), _violations(dry_run, found), tie_break)
+    )
 
 
 def agreed(dry_run: DryRun, offer: Offer) -> PreemptionCandidate | None:

@@ -319,7 +319,7 @@ def _ask(placed_instance: PlacedInstance) -> PlacementRequest:
         identity=placed_instance.identity,
         preempts=rank.preempts,
     )
-    # All soft rules are relaxed: the simulation asks whether the instance fits anywhere.
+    # All soft rules are relaxed: the simulation checks whether the instance fits anywhere.
     return replace(request, dropped=len(placed_instance.shape.should), lenient=True)
 
 
