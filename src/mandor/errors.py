@@ -1,18 +1,18 @@
-"""Every error mandor raises on purpose.
+"""All errors that Mandor raises deliberately.
 
-MandorError              internal         a bug, or a case nobody thought of
+MandorError              internal         a defect, or an unexpected case
 ├── NotFound             not_found        no such object
 ├── Invalid              invalid          the request can never succeed as written
-│   └── TooLarge         too_large        a body, list or object over its bound
-├── Conflict             conflict         someone wrote first: read again, then retry
+│   └── TooLarge         too_large        a body, list or object above its limit
+├── Conflict             conflict         another client wrote first: read again, then retry
 ├── Expired              expired          the watch fell too far behind: list again
-├── Unsupported          unsupported      this engine or store cannot do that
-├── Unauthenticated      unauthenticated  no token, or one nobody knows
-├── Forbidden            forbidden        a known caller who may not do that
-├── TooMany              too_many         a bounded queue or table is full: slow down
+├── Unsupported          unsupported      the engine or store does not support the operation
+├── Unauthenticated      unauthenticated  no token, or an unknown one
+├── Forbidden            forbidden        the caller lacks the permission
+├── TooMany              too_many         a rate limit or bounded queue is exceeded: slow down
 └── Unavailable          unavailable      a dependency is down: retry later
-    ├── EngineDown       engine_down      an engine does not answer
-    └── PortTaken        port_taken       somebody else has that port of the node
+    ├── EngineDown       engine_down      an engine does not respond
+    └── PortTaken        port_taken       the host port is in use
 
 A code is part of the public API: it is never renamed and never reused.
 """
@@ -21,7 +21,7 @@ from typing import ClassVar
 
 
 class MandorError(Exception):
-    """Base class. `facts` go to logs and JSON; the message is for people."""
+    """Base class of all errors. The message is for people; `facts` go to logs and JSON."""
 
     code: ClassVar[str] = "internal"
     retry: ClassVar[bool] = False
@@ -86,7 +86,7 @@ class PortTaken(Unavailable):
 
     @property
     def port(self) -> int:
-        """Which one; 0: it does not say."""
+        """The port number; 0 if unknown."""
         found = self.facts.get("port")
         return found if isinstance(found, int) else 0
 
@@ -99,4 +99,4 @@ def _tree(base: type[MandorError]) -> dict[str, type[MandorError]]:
 
 
 BY_CODE: dict[str, type[MandorError]] = _tree(MandorError)
-"""What a client uses to raise again what a server answered."""
+"""Error classes by code; clients use it to raise the error that a server returned."""

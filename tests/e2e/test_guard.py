@@ -10,7 +10,7 @@ import pytest
 
 from mandor.engines.base import UnitPhase
 from mandor.engines.registry import make_engine
-from mandor.lib.lock import Held, hold
+from mandor.lib.lock import LockHeld, hold
 from mandor.roots.guard import LOCK
 from tests.components.image import NAME
 from tests.components.incus import IMAGE
@@ -37,7 +37,7 @@ def guards(cluster: Cluster, name: str) -> bool:
     try:
         with hold(cluster.home(name) / LOCK):
             return False
-    except Held:
+    except LockHeld:
         return True
 
 

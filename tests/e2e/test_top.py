@@ -157,4 +157,4 @@ def test_without_a_terminal_or_a_server_it_says_so(tmp_path: Path) -> None:
     assert "top needs a terminal" in told.stderr
     with terminal(tmp_path, "top", "--server", "http://127.0.0.1:9") as screen:
         assert screen.ends() == 1
-        assert b"no server answers" in screen.written
+        assert b"no server responds" in screen.written

@@ -27,9 +27,9 @@ from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
 from mandor.lib.egress import STRICT, Egress
 from mandor.lib.metrics import Metrics
+from mandor.lib.paced_queue import PacedQueue
 from mandor.lib.sealing import Sealer
 from mandor.lib.secret_files import NO_FILES, SecretFiles
-from mandor.lib.trickle import Trickle
 from mandor.model.features import FEATURES
 from mandor.model.meta import Object
 from mandor.model.receiver import Receiver
@@ -116,7 +116,7 @@ class ApiParts:
     order_dependencies: OrderDependencyCache = field(init=False)
     joining: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     """Held while a node joins with a join token."""
-    of_nodes: Trickle = field(init=False)
+    of_nodes: PacedQueue = field(init=False)
     """Limits how many requests of nodes start per pass of the event loop."""
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ class ApiParts:
         make(self, "identities", IdentityKeys(self.store, self.clock, self.sealer))
         make(self, "streams", Streams(settings.watches_most, settings.watches_each, self.revocation))
         make(self, "sessions", Sessions(self.store, self.clock, settings, self.revocation))
-        make(self, "of_nodes", Trickle(self._nodes_each_pass))
+        make(self, "of_nodes", PacedQueue(self._nodes_each_pass))
         make(self, "auditor", Auditor(self.clock, self.everywhere))
         make(self, "vm_requests", VmRequestIntake(self.store, self.clock, self.auditor))
         make(self, "order_dependencies", OrderDependencyCache(self.store))

@@ -1,1 +1,1 @@
-"""The HTTP API, from Python."""
+"""Python clients of the HTTP API."""

@@ -1,4 +1,4 @@
-"""The HTTP API from asyncio: several servers, typed errors, streams and dial-back."""
+"""Asyncio client of the HTTP API: several servers, typed errors, streams and WebSockets."""
 
 import asyncio
 import time
@@ -28,19 +28,20 @@ Query = Mapping[str, str | int | float | bool | None]
 JSON = "application/json"
 VERSION_HEADER = "x-mandor-version"
 SESSION_HEADER = "X-Mandor-Session"
-"""The secret of a session, from the agent that dials back."""
+"""Header with the secret of a session, sent by the agent that connects back."""
 CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 30.0
 SILENT_SECONDS = 35.0
-"""A watch has a bookmark every ten seconds, so one that is silent for so long is dead."""
+"""Seconds without data after which a watch is dead; servers send a bookmark every ten seconds."""
 PIECE_BYTES = 64 * 1024
 FRAME_BYTES_MOST = 1024 * 1024
 PROBLEM_BYTES_MOST = 1024 * 1024
 
 
 class Client:
-    """Use as `async with`. It stays with the server that answered last and moves on when that one does not, or hangs:
-    then its streams end, too."""
+    """Client for several servers; use as `async with`. It stays with the server that answered last, and switches to
+    another one if that one fails or hangs; open streams of that server then end.
+    """
 
     def __init__(
         self,
@@ -52,24 +53,25 @@ class Client:
         identity: Path | None = None,
         timeout_seconds: float = TOTAL_SECONDS,
     ) -> None:
-        """`pinned`, `identity`: as `Trust` takes them."""
+        """`pinned` and `identity` are those of `Trust`."""
         if not servers:
-            raise Invalid("no server to talk to", hint="--server URL, or MANDOR_SERVER")
+            raise Invalid("no server given", hint="set --server URL or MANDOR_SERVER")
         self._servers = ServerList(server.rstrip("/") for server in servers)
         self.token = split_fingerprint(token)[0]
-        """What this client shows; an agent that has joined changes it to its own credential, or shows its certificate
-        instead."""
+        """Token sent by this client. An agent replaces it with its own credential after joining, or uses its
+        certificate instead.
+        """
         self.trust = Trust(ca_file, pinned=pinned, identity=identity)
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._session: aiohttp.ClientSession | None = None
         self._streams: dict[aiohttp.ClientResponse, str] = {}
-        """Answers that go on, and whose they are."""
+        """Open streams with their servers."""
         self.ahead_seconds = 0.0
-        """How far this machine's clock is ahead of the server's that answered last, to about a second."""
+        """Seconds by which this machine's clock is ahead of the last server's, to about a second."""
 
     @property
     def server(self) -> str:
-        """The server that is asked first."""
+        """The server that is tried first."""
         return self._servers.first
 
     async def call(
@@ -83,8 +85,9 @@ class Client:
         repeat: bool | None = None,
         token: str | None = None,
     ) -> T:
-        """Ask for a value of this type; the body is sent as JSON. `token`: shown instead of what is shown else, and
-        without a certificate."""
+        """Send a request with a JSON body and decode the response as this type. `token` overrides the client's token
+        and certificate.
+        """
         data = msgspec.json.encode(body) if body is not None else None
         answer = await self.request(method, path, query=query, body=data, repeat=repeat, token=token)
         return decode_known(answer, wanted)
@@ -100,11 +103,10 @@ class Client:
         repeat: bool | None = None,
         token: str | None = None,
     ) -> bytes:
-        """The body of the answer; problems are raised as the errors they were.
+        """Return the body of the response; problems are raised as errors.
 
-        `repeat`: whether the request may be sent again when it is not known what became of it
-        (absent: reading may, writing may not; then the error is `Unavailable`). One that a busy server turned away
-        is sent again a few times.
+        `repeat` allows sending the request again if its outcome is unknown (default: only for GET; otherwise
+        `Unavailable` is raised). A request rejected by an overloaded server is retried a few times.
         """
         may_repeat = repeatable(method) if repeat is None else repeat
         return await _patiently(lambda: self._request(method, path, query, body, content_type, may_repeat, token))
@@ -131,7 +133,7 @@ class Client:
                     return data
                 error = problem(status, data)
             except aiohttp.ClientConnectorError as refused:
-                last = last or refused  # What a server answered says more than that another is away.
+                last = last or refused  # A server's response is more useful than a failed connection.
                 continue
             except (aiohttp.ClientError, TimeoutError, OSError) as broken:
                 last = last if isinstance(last, MandorError) else broken
@@ -151,7 +153,7 @@ class Client:
             method,
             url,
             params=_plain(query),
-            # Large bodies go out piece by piece, so that others get their turn.
+            # Large bodies go out piece by piece, so that other tasks can run.
             data=BytesIO(body) if body is not None and len(body) > PIECE_BYTES else body,
             headers=self._headers(url, headers, token),
             timeout=self._timeout,
@@ -163,8 +165,9 @@ class Client:
             return answer.status, data
 
     async def _heed(self, server: str, asking: Awaitable[T]) -> T:
-        """What it answers; `TimeoutError` when it does not, and does not live either, where there are others to ask.
-        Whether it did what it was asked to is not known then."""
+        """Return the response; raises `TimeoutError` if the server hangs and there are other servers. The outcome of
+        the request is then unknown.
+        """
         if not self._servers.several:
             return await asking
         answer = asyncio.ensure_future(asking)
@@ -191,7 +194,7 @@ class Client:
     async def stream(
         self, path: str, *, query: Query | None = None, accept: str = "", silent_seconds: float | None = SILENT_SECONDS
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """An answer that goes on; leaving the block ends it."""
+        """Open a streaming response; leaving the block closes it."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silent_seconds)
         answer = await self._begin(path, query, {"accept": accept} if accept else {}, timeout)
         try:
@@ -242,7 +245,7 @@ class Client:
     async def dial(
         self, path: str, *, server: str = "", query: Sequence[tuple[str, str]] = (), headers: Mapping[str, str] = {}
     ) -> "Line":
-        """A WebSocket; `server`: this very one, which need not be among ours."""
+        """Open a WebSocket; `server` overrides the server and need not be one of the client's."""
         url = (server.rstrip("/") or self.server) + path
         try:
             async with asyncio.timeout(self._timeout.total):
@@ -258,7 +261,7 @@ class Client:
         except aiohttp.WSServerHandshakeError as refused:
             raise _refusal(refused) from refused
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unavailable(f"{url} cannot be dialled: {str(error) or type(error).__name__}") from error
+            raise Unavailable(f"cannot connect to {url}: {str(error) or type(error).__name__}") from error
         return Line(socket)
 
     async def close(self) -> None:
@@ -287,11 +290,11 @@ class Client:
         return {**more, "authorization": f"Bearer {shown}"} if shown else more
 
     async def authority(self, fingerprint: str) -> str:
-        """The authority with this fingerprint (PEM), as a server tells it; nothing secret is sent."""
+        """Return the authority with this fingerprint (PEM), fetched from a server without sending any secret."""
         return await asyncio.to_thread(fetch_authority, self._servers.in_order(), fingerprint)
 
     def _leave(self, server: str) -> None:
-        """It hangs: whoever comes next asks another one first, and whoever listens to it does not wait any longer."""
+        """Stop using a hanging server: try another one first, and close its streams."""
         self._servers.leave(server)
         for answer in [each for each, whose in self._streams.items() if whose == server]:
             answer.close()
@@ -301,13 +304,13 @@ class Client:
             return error
         asked = ", ".join(self._servers.in_order())
         return Unavailable(
-            f"no answer from {asked}: {str(error) or type(error).__name__}",
-            hint="is the server running there?",
+            f"no response from {asked}: {str(error) or type(error).__name__}",
+            hint="check that the server is running",
         )
 
 
 class Line:
-    """Binary frames both ways; leaving the block closes it."""
+    """A connection for binary frames in both directions; leaving the block closes it."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -316,10 +319,10 @@ class Line:
         try:
             await self._socket.send_bytes(frame)
         except (aiohttp.ClientError, ConnectionError) as error:
-            raise Unavailable(f"the line is broken: {error}") from error
+            raise Unavailable(f"the connection is broken: {error}") from error
 
     async def receive(self) -> bytes | None:
-        """None: the other side has closed it."""
+        """Return the next frame; None if the other side has closed the connection."""
         while True:
             message = await self._socket.receive()
             if message.type is aiohttp.WSMsgType.BINARY:
@@ -341,7 +344,7 @@ class Line:
 
 
 async def flowing(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The pieces of an answer that has an end; `TimeoutError`: it does not go on."""
+    """Yield the pieces of a finite response; raises `TimeoutError` if it stalls."""
     while True:
         try:
             async with asyncio.timeout(STALL_SECONDS):
@@ -354,16 +357,16 @@ async def flowing(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def problem(status: int, data: bytes) -> MandorError:
-    """The error that a server answered."""
+    """Return the error that a server responded with."""
     try:
-        told = msgspec.json.decode(data, type=dict[str, Any])
+        document = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        told = {}
-    return error_of(told, status)
+        document = {}
+    return error_of(document, status)
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """What a server that has too much to do turns away is asked again a few times."""
+    """Retry requests that an overloaded server rejects."""
     for tries in count(1):
         try:
             return await ask()
@@ -378,7 +381,7 @@ async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
 def _refusal(refused: aiohttp.WSServerHandshakeError) -> MandorError:
     codes = {401: "unauthenticated", 403: "forbidden", 404: "not_found", 409: "conflict", 429: "too_many"}
     kind = BY_CODE[codes.get(refused.status, "unavailable")]
-    return kind(f"the server refused the line with {refused.status}")
+    return kind(f"the server rejected the connection with status {refused.status}")
 
 
 def _ahead(date: str) -> float:

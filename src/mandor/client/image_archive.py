@@ -1,4 +1,4 @@
-"""Image archives: what a tar file with an OCI layout, or of `docker save`, says about itself."""
+"""Reads the description of an image archive: a tar file with an OCI layout, or from `docker save`."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from typing import IO, Any
 from mandor.errors import Invalid
 
 JSON_MOST = 4 << 20
-"""Descriptions are small; so much of them is kept while the archive is read."""
+"""Maximum size of a description that is kept while the archive is read."""
 KEPT_MOST = 64 << 20
 _HASH = re.compile(r"([0-9a-f]{64})(?:\.json)?$")
 _NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
@@ -23,24 +23,24 @@ _INDEX = {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.dis
 class Archive:
     names: tuple[str, ...]
     count: int
-    """How many images it holds."""
+    """Number of images."""
     id: str = ""
-    """The hash of the configuration, if it is one image for one platform."""
+    """Hash of the configuration, if the archive holds one image for one platform."""
     described: bool = False
-    """It has docker's own description: every engine can read it."""
+    """Whether the archive has Docker's description (manifest.json), which every engine can read."""
     docker: Mapping[str, Any] | None = None
-    """What docker's description would say, where it is missing and can be made."""
+    """Content of Docker's description, if it is missing and can be made."""
     end: int = 0
-    """Where its last file ends."""
+    """Offset after the last file."""
     size: int = 0
 
 
 def read_archive(content: IO[bytes]) -> Archive | None:
-    """None: it is an image of Incus, not an archive. The file is read once, from front to end."""
+    """Read an archive from start to end; None if it is an Incus image."""
     kept: dict[str, bytes] = {}
     end, room = 0, KEPT_MOST
     metadata = rootfs = False
-    # What is packed can be read only forwards; nothing here goes back.
+    # Compressed data can only be read forwards.
     with tarfile.open(fileobj=content, mode="r:") as tar:
         for member in tar:
             name = member.name.removeprefix("./")
@@ -53,7 +53,7 @@ def read_archive(content: IO[bytes]) -> Archive | None:
                 kept[name] = file.read() if file is not None else b""
                 room -= member.size
     if metadata:
-        raise Invalid("this is the metadata of an Incus image without its root file system", hint="name both files")
+        raise Invalid("this is the metadata of an Incus image without its root file system", hint="give both files")
     size = content.seek(0, os.SEEK_END)
     if "manifest.json" in kept:
         return _docker(kept, end, size)
@@ -94,14 +94,14 @@ def _oci(kept: Mapping[str, bytes], end: int, size: int) -> Archive:
 
 
 def _entries(index: Any) -> list[dict[str, Any]]:
-    """Attestations and the like are no images."""
+    """Return the images of an index, without attestations and similar entries."""
     listed = index.get("manifests", ()) if isinstance(index, dict) else ()
     found = [each for each in listed if isinstance(each, dict)]
     return [each for each in found if (each.get("platform") or {}).get("os") != "unknown"]
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    """A mere tag is no name."""
+    """Return the name of an image; a tag alone does not count."""
     notes = entry.get("annotations") or {}
     found = (str(notes[key]) for key in _NAMES if notes.get(key))
     return next((name for name in found if ":" in name or "/" in name), "")
@@ -111,13 +111,13 @@ def _path(entry: Any) -> str:
     digest = str(entry.get("digest", "")) if isinstance(entry, dict) else ""
     method, _, value = digest.partition(":")
     if method != "sha256" or not _HASH.fullmatch(value):
-        raise Invalid(f"its description names a part by {digest!r}, which is no SHA-256")
+        raise Invalid(f"its description refers to {digest!r}, which is not a SHA-256 digest")
     return f"blobs/sha256/{value}"
 
 
 def _json(kept: Mapping[str, bytes], name: str) -> Any:
     if name not in kept:
-        raise Invalid(f"it has no {name}", hint="was it written to its end?")
+        raise Invalid(f"it has no {name}", hint="check that the file is complete")
     _, _, digest = name.rpartition("blobs/sha256/")
     if name != digest and hashlib.sha256(kept[name]).hexdigest() != digest:
         raise Invalid(f"its part {name} is damaged")

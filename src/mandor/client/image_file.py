@@ -1,4 +1,4 @@
-"""An image in a file on this machine: what it is, and its bytes as nodes want them."""
+"""Image files on this machine: their description, and their bytes in the format that nodes expect."""
 
 import bz2
 import gzip
@@ -24,17 +24,17 @@ BLOCK = 256 << 10
 TAR_BLOCK = 512
 _SQUASHFS = b"hsqs"
 _PACKED: dict[bytes, Callable[[Any], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-"""By their first bytes."""
+"""Decompressors by the first bytes of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """`image` is what a node is told; `read` gives the bytes it announces, as often as it is asked."""
+    """`image` is the header for the node; `read` yields the announced bytes, any number of times."""
 
     image: ImageFile
     _parts: tuple[Path, ...]
     _length: int | None = None
-    """Of the tar file before its end, where something is added."""
+    """Length of the tar file without its end, if a file is appended."""
     _added: bytes = b""
 
     def read(self) -> Iterator[bytes]:
@@ -51,17 +51,19 @@ class ImageSource:
 
 
 def open_image(paths: Sequence[Path], names: Sequence[str] = ()) -> ImageSource:
-    """Look at a file, or at the two of an Incus image; `Invalid` says why it is no image. `names`: further names."""
+    """Examine a file, or the two files of an Incus image; raises `Invalid` if it is not an image. `names` are
+    additional names.
+    """
     try:
         found = _look(paths, names)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
-            raise NotFound(f"there is no file {error.filename}") from None
+            raise NotFound(f"the file {error.filename} does not exist") from None
         raise Invalid(f"{paths[0]} cannot be read: {error.strerror or error}") from error
     except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
         raise Invalid(f"{paths[0]} is damaged: {error}") from error
     try:
-        # What the server would refuse is told before anything is sent.
+        # Report errors before anything is sent.
         msgspec.convert(msgspec.to_builtins(found.image), ImageFile)
     except msgspec.ValidationError as error:
         raise Invalid(f"{paths[0]}: {error}", hint="`--name` takes names like `shop/web:1.2`") from None
@@ -88,23 +90,24 @@ def _look(paths: Sequence[Path], names: Sequence[str]) -> ImageSource:
 
 
 def _read(content: IO[bytes], path: Path) -> Archive | None:
-    """None: it is an image of Incus."""
+    """Read an archive; None if it is an Incus image."""
     try:
         return read_archive(content)
     except (tarfile.ReadError, gzip.BadGzipFile) as error:
         raise Invalid(
-            f"{path} is no tar file: {error}", hint="`docker save`, `podman save` and `skopeo copy` make image archives"
+            f"{path} is not a tar file: {error}",
+            hint="`docker save`, `podman save` and `skopeo copy` make image archives",
         ) from error
     except MandorError as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
 
 
 def _incus(paths: Sequence[Path], names: Sequence[str], metadata_bytes: int = 0) -> ImageSource:
-    """Its fingerprint is the hash of its bytes, of both files one after the other."""
+    """Describe an Incus image; its fingerprint is the hash of the bytes of both files."""
     if len(paths) > 2:
-        raise Invalid("an image has one file, or two: its metadata and its root file system")
+        raise Invalid("an image consists of one file, or of two: metadata and root file system")
     if not names:
-        raise Invalid(f"{paths[0]} is an image of Incus, which has no name of its own", hint="give one: --name NAME")
+        raise Invalid(f"{paths[0]} is an Incus image without a name", hint="set one with --name NAME")
     digest, size = hashlib.sha256(), 0
     for path in paths:
         with path.open("rb") as file:
@@ -118,11 +121,9 @@ def _incus(paths: Sequence[Path], names: Sequence[str], metadata_bytes: int = 0)
 def _archive(path: Path, found: Archive, names: Sequence[str]) -> ImageSource:
     called = tuple(dict.fromkeys((*found.names, *names)))
     if not called:
-        raise Invalid(f"{path} does not say what its image is called", hint="give a name: --name shop/web:1.2")
+        raise Invalid(f"the image in {path} has no name", hint="set one with --name shop/web:1.2")
     if names and found.count > 1:
-        raise Invalid(
-            f"{path} holds {found.count} images: --name would be the name of all", hint="load them one by one"
-        )
+        raise Invalid(f"{path} holds {found.count} images, so --name is ambiguous", hint="load them one by one")
     if not found.described and found.docker is not None:
         described = [{**found.docker, "RepoTags": [_with_tag(name) for name in called]}]
         added = _tar_end("manifest.json", json.dumps(described).encode())
@@ -140,7 +141,7 @@ def _with_tag(name: str) -> str:
 
 
 def _tar_end(name: str, content: bytes) -> bytes:
-    """A last file, and the end of the archive."""
+    """Return a last file and the end of the archive."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         entry = tarfile.TarInfo(name)

@@ -1,4 +1,4 @@
-"""Logging in with OpenID Connect: authorization code with PKCE on a loopback address, device code, and refresh."""
+"""Login with OpenID Connect: authorization code with PKCE on a loopback address, device code, and refresh."""
 
 import base64
 import hashlib
@@ -20,15 +20,15 @@ from mandor.lib.loopback import is_loopback
 
 BYTES_MOST = 1 << 20
 WAIT_SECONDS = 300.0
-"""Time that a user has to log in."""
+"""Seconds that a user has to log in."""
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 EARLY_SECONDS = 60.0
-"""An ID token that ends sooner is refreshed first."""
+"""Seconds before its expiry at which an ID token is refreshed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """An OpenID provider, by its own description."""
+    """An OpenID provider and its discovery document."""
 
     issuer: str
     client_id: str
@@ -91,7 +91,7 @@ class Provider:
                     pause += 5
                 elif error.code != "authorization_pending":
                     raise
-        raise Unauthenticated("the code was not confirmed in time", hint="`mandor login` again")
+        raise Unauthenticated("the code was not confirmed in time", hint="run `mandor login` again")
 
     def refreshed(self, refresh_token: str) -> dict[str, Any]:
         found = self._tokens("refresh_token", {"refresh_token": refresh_token}, None)
@@ -107,27 +107,29 @@ class Provider:
         if claims.get("iss") != self.issuer or self.client_id not in (
             audience if isinstance(audience, list) else [audience]
         ):
-            raise Forbidden("the provider gave an ID token of another issuer or for another client")
+            raise Forbidden("the provider returned an ID token of another issuer or for another client")
         if nonce is not None and not hmac.compare_digest(str(claims.get("nonce", "")), nonce):
-            raise Forbidden("the provider gave an ID token that belongs to another login")
+            raise Forbidden("the provider returned an ID token of another login")
         found = {"id_token": token, "expires_at": float(claims["exp"])}
         return {**found, "refresh_token": answer["refresh_token"]} if answer.get("refresh_token") else found
 
     def revoke(self, refresh_token: str) -> None:
-        """Tell the provider that the refresh token is not used any more, where it has an endpoint for that."""
+        """Revoke the refresh token, if the provider has an endpoint for that."""
         if self.endpoints.get("revocation_endpoint"):
             form = {"client_id": self.client_id, "token": refresh_token, "token_type_hint": "refresh_token"}
             _ask(self.endpoint("revocation_endpoint"), form, self.ca_file, empty=True)
 
 
 def claims_of(token: str) -> dict[str, Any]:
-    """The claims of an ID token, not verified."""
+    """Return the claims of an ID token without verifying it."""
     try:
         part = token.split(".")[1]
         found = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
         float(found["exp"])
     except (IndexError, ValueError, KeyError, TypeError) as error:
-        raise Unauthenticated("the provider gave no ID token", hint="does it know the scope `openid`?") from error
+        raise Unauthenticated(
+            "the provider returned no ID token", hint="check that it supports the scope `openid`"
+        ) from error
     return dict(found)
 
 
@@ -136,10 +138,12 @@ def _challenge(verifier: str) -> str:
 
 
 class Refused(Unauthenticated):
-    """The token endpoint's own error, as `authorization_pending`."""
+    """An error of the token endpoint, such as `authorization_pending`."""
 
     def __init__(self, error: str, description: str) -> None:
-        super().__init__(f"the OpenID provider refuses: {error} {description}".strip(), hint="`mandor login` again")
+        super().__init__(
+            f"the OpenID provider rejected the request: {error} {description}".strip(), hint="run `mandor login` again"
+        )
         self.code = error  # type: ignore[misc]
 
 
@@ -154,7 +158,7 @@ class _NoRedirect(HTTPRedirectHandler):
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
-        raise Invalid(f"{url[:200]!r} is not https", hint="credentials go over https alone")
+        raise Invalid(f"{url[:200]!r} is not https", hint="credentials are sent only over https")
 
 
 def _ask(url: str, form: Mapping[str, str] | None, ca_file: str, *, empty: bool = False) -> dict[str, Any]:
@@ -176,7 +180,7 @@ def _ask(url: str, form: Mapping[str, str] | None, ca_file: str, *, empty: bool 
         raise Unavailable(f"{urlsplit(url).netloc} cannot be reached: {error}") from error
     found = _plain(text)
     if not found and not empty:
-        raise Unavailable(f"{url} gives no JSON object")
+        raise Unavailable(f"{url} did not return a JSON object")
     return found
 
 
@@ -215,7 +219,7 @@ class _Callback:
         self._server.server_close()
 
     def take(self, request: BaseHTTPRequestHandler) -> None:
-        """Requests that do not carry the state of this login come from elsewhere and change nothing."""
+        """Handle one request; requests without the state of this login are ignored."""
         parts = urlsplit(request.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         mine = parts.path == "/callback" and hmac.compare_digest(query.get("state", ""), self._state)
@@ -245,7 +249,9 @@ class _Callback:
         if "error" in self._found:
             raise Refused(self._found["error"][:100], self._found.get("error_description", "")[:300])
         if not self._found:
-            raise Unauthenticated("no login arrived in time", hint="`mandor login` again; `--device` needs no browser")
+            raise Unauthenticated(
+                "the login was not completed in time", hint="run `mandor login` again; `--device` needs no browser"
+            )
         return self._found["code"]
 
 
@@ -253,11 +259,11 @@ class _Callback:
 
 
 def fresh_token(login: Mapping[str, Any], now: float) -> tuple[str, dict[str, Any] | None]:
-    """The ID token to send, and the login as it is kept from now on; None: unchanged."""
+    """Return the ID token to send, and the changed login to store; None if it is unchanged."""
     if float(login["expires_at"]) - EARLY_SECONDS > now:
         return str(login["id_token"]), None
     if not login.get("refresh_token"):
-        raise Unauthenticated("the login has expired", hint="`mandor login` again")
+        raise Unauthenticated("the login has expired", hint="run `mandor login` again")
     provider = Provider.find(login["issuer"], login["client_id"], tuple(login["scopes"]), login.get("provider_ca", ""))
     found = {**login, **provider.refreshed(str(login["refresh_token"]))}
     return found["id_token"], found

@@ -1,4 +1,4 @@
-"""Logins: the ID and refresh tokens of a user, by server, in a file that only the user reads."""
+"""Storage of logins: ID and refresh tokens by server, in a file readable only by the user."""
 
 import json
 import os
@@ -12,7 +12,7 @@ FILE = "logins.json"
 
 
 def config_folder() -> Path:
-    """`mandor` in the user's configuration folder."""
+    """Return the directory `mandor` in the user's configuration directory."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "mandor"
 
@@ -22,7 +22,7 @@ def read_login(server: str) -> dict[str, Any] | None:
 
 
 def write_login(server: str, login: dict[str, Any] | None) -> None:
-    """Keep the login for this server; None: forget it."""
+    """Store the login for this server; None deletes it."""
     found = _read_all()
     if login is None:
         found.pop(_key(server), None)
@@ -30,7 +30,7 @@ def write_login(server: str, login: dict[str, Any] | None) -> None:
         found[_key(server)] = login
     folder = config_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A file of its own, readable by the user alone from its first byte, takes the place of the old one.
+    # A new file, readable only by the user from its first byte, replaces the old one.
     handle, name = tempfile.mkstemp(dir=folder, prefix=".logins-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

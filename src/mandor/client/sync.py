@@ -1,4 +1,4 @@
-"""The HTTP API for programs that wait for their answers: thin, over http.client, one request a connection."""
+"""Blocking client of the HTTP API over http.client, with one request per connection."""
 
 import json
 import os
@@ -28,16 +28,16 @@ NDJSON = "application/x-ndjson"
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0
 WATCH_QUIET_SECONDS = 45.0
-"""A watch sends a bookmark every ten seconds; one that is silent for so long is dead."""
+"""Seconds without data after which a watch is dead; servers send a bookmark every ten seconds."""
 ANSWER_BYTES_MOST = 256 << 20
-MAYBE_DONE = "look whether it was done before you try again"
+MAYBE_DONE = "check whether it was done before you retry"
 
 Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One API server's address."""
+    """Address of one API server."""
 
     scheme: str
     host: str
@@ -50,7 +50,7 @@ class Server:
 
 
 def parse_server(text: str) -> Server:
-    """`http://HOST:PORT`, `https://HOST`, or just `HOST:PORT`."""
+    """Parse `http://HOST:PORT`, `https://HOST` or `HOST:PORT`."""
     address = text.strip()
     parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
@@ -58,48 +58,48 @@ def parse_server(text: str) -> Server:
     except ValueError:
         port = -1
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1:
-        raise Invalid(f"{text!r} is not the address of a server", hint="write http://HOST:PORT or https://HOST:PORT")
+        raise Invalid(f"{text!r} is not the URL of a server", hint="write http://HOST:PORT or https://HOST:PORT")
     standard = 443 if parts.scheme == "https" else 80
     return Server(parts.scheme, parts.hostname, port or standard, parts.path.rstrip("/"))
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """One server's answer, and how it came."""
+    """Response of one server, with details of the connection."""
 
     body: dict[str, Any]
     seconds: float
-    """How long it took, connecting included."""
+    """Seconds until the response, including the connection."""
     date: str
-    """Its clock, as HTTP says it; empty: it did not say."""
+    """The server's clock, as an HTTP date; empty if unknown."""
     certificate_until: str
-    """When its certificate ends, as OpenSSL says it; empty: there is none."""
+    """End of the certificate's validity in OpenSSL's format; empty without TLS."""
     certificate_from: str = ""
-    """When it begins."""
+    """Start of the certificate's validity."""
 
 
 Waits = Callable[[str], AbstractContextManager[None]]
-"""Shows people that something takes a while."""
+"""Context manager that shows progress while a request is waiting."""
 
 
 class _Patience(NamedTuple):
-    """How long to wait, in seconds; None: for ever."""
+    """Timeouts in seconds; None waits without limit."""
 
     head: float | None
     piece: float | None
-    """Of what the answer says, once it has begun."""
+    """Timeout between two pieces of the body."""
 
 
 Asking = Callable[[str, str], AbstractContextManager[Mapping[str, str]]]
-"""Told the method and the path of a request: what else it says, and what it is part of."""
+"""Called with the method and path of a request; returns a context manager that yields additional headers."""
 
 
 class _Passed(Exception):
-    """This server did nothing for us: ask the next one."""
+    """Raised when a server had no effect, so that the next one is tried."""
 
 
 class Client:
-    """A cluster, through any of its servers: one that cannot be reached is passed over."""
+    """Client for several servers; unreachable ones are skipped."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class Client:
         waits: Waits | None = None,
         asking: Asking | None = None,
     ) -> None:
-        """`asking`: each request is made within it, with the headers it gives."""
+        """`asking` wraps each request and provides additional headers."""
         if not servers:
-            raise Invalid("no server is named", hint="give --server URL")
+            raise Invalid("no server given", hint="set --server URL")
         self._servers = ServerList(parse_server(each) for each in servers)
         self.token, self._fingerprint = split_fingerprint(token)
         self.ca_file = ca_file
@@ -134,13 +134,13 @@ class Client:
         return self._object("GET", _path(plural, name), query={"namespace": namespace})
 
     def list(self, plural: str, query: Query | None = None) -> tuple[list[dict[str, Any]], int]:
-        """All items, page by page, and the revision from which a watch misses nothing."""
+        """Return all items, page by page, and the revision from which a watch misses nothing."""
         items: list[dict[str, Any]] = []
         after, revision = None, 0
         while True:
             page = self._object("GET", _path(plural), query={**(query or {}), "limit": 1000, "after": after})
             items += page["items"]
-            # The first page's: what changed while the others were read comes again in a watch.
+            # The first page's: a watch repeats what changed while the other pages were read.
             revision = revision or int(page["revision"])
             after = page.get("after")
             if not after:
@@ -171,12 +171,12 @@ class Client:
         found = self.call(method, path, **options)
         if not isinstance(found, dict):
             raise Unavailable(
-                f"{path} was answered with something else than an object", hint="is this a mandor server?"
+                f"{path} did not return a JSON object", hint="check that the URL is that of a mandor server"
             )
         return found
 
     def examine(self, server: Server, path: str) -> Examined:
-        """Ask this one server, whatever the others do."""
+        """Send a request to this server only."""
         connection, began = self._connection(server, self._connect_seconds), time.monotonic()
         try:
             answer = self._ask_one(connection, server, "GET", path, None, {}, self._whole)
@@ -194,7 +194,7 @@ class Client:
     # Requests.
 
     def call(self, method: str, path: str, *, query: Query | None = None, body: Any = None, content: str = JSON) -> Any:
-        """The answer's JSON; a problem is raised as the error it tells of."""
+        """Return the JSON of the response; problems are raised as errors."""
         data = _encoded(body)
         headers = {"Content-Type": content} if data is not None else {}
         failures: list[str] = []
@@ -209,26 +209,30 @@ class Client:
                     if not repeatable(method):
                         raise Unavailable(failures[0], hint=MAYBE_DONE) from why
         raise Unavailable(
-            f"no server answers to the end: {'; '.join(failures)}",
-            hint="try again; if it stays so, look at the network and at the server's log",
+            f"no server responded completely: {'; '.join(failures)}",
+            hint="try again; if it persists, check the network and the server's log",
         )
 
     @property
     def _whole(self) -> _Patience:
-        """With an answer that is read to its end."""
+        """Timeouts for a response that is read to its end."""
         return _Patience(self._answer_seconds, min(self._answer_seconds, STALL_SECONDS))
 
     @contextmanager
     def stream(
         self, path: str, *, query: Query | None = None, accept: str = NDJSON, quiet_seconds: float | None = None
     ) -> Iterator[HTTPResponse]:
-        """An answer that goes on: read lines or blocks from it. `quiet_seconds`: None waits for ever."""
+        """Open a streaming response of lines or blocks. `quiet_seconds` is the idle timeout; None waits without
+        limit.
+        """
         patience = _Patience(quiet_seconds, quiet_seconds)
         with self._answer("GET", path, query, None, {"Accept": accept}, patience) as answer:
             yield answer
 
     def watch(self, kind: str, *, since: int, query: Query | None = None) -> Iterator[dict[str, Any]]:
-        """Each change after `since`, bookmarks too; ends when the connection does. `Expired`: list again."""
+        """Yield each change after `since`, and bookmarks, until the connection ends. Raises `Expired` if a new list
+        is needed.
+        """
         asked = {**(query or {}), "kind": kind, "since": since}
         try:
             with self.stream("/v1/watch", query=asked, quiet_seconds=WATCH_QUIET_SECONDS) as answer:
@@ -241,7 +245,7 @@ class Client:
             return  # The caller watches again from the last revision it saw.
 
     def websocket(self, path: str, query: Query) -> tuple[str, dict[str, str], ssl.SSLContext | None]:
-        """Where and how to open a WebSocket, at the first server that answers."""
+        """Return URL, headers and TLS context of a WebSocket at the first live server."""
         server = self._living()
         url = str(server).replace("http", "ws", 1) + path + _encoded_query(query)
         context = self._context() if server.scheme == "https" else None
@@ -251,7 +255,7 @@ class Client:
         return next((server for server in self.servers[:-1] if self._trouble(server) is None), self.servers[-1])
 
     def _trouble(self, server: Server) -> Exception | None:
-        """Why it does not say that it lives."""
+        """Return the error of a server's health check; None if the server is alive."""
         connection = self._connection(server, LIFE_SECONDS)
         try:
             connection.request("GET", server.prefix + LIFE_PATH)
@@ -275,7 +279,7 @@ class Client:
         headers: dict[str, str],
         patience: _Patience,
     ) -> Iterator[HTTPResponse]:
-        """Of the server that is the first of all from then on."""
+        """Send a request and yield the response; the server that answers is tried first from then on."""
         with self._asking(method, path) as more:
             target = path + _encoded_query(query)
             connection, answer = self._patiently(method, target, data, headers | dict(more), patience)
@@ -288,7 +292,7 @@ class Client:
     def _patiently(
         self, method: str, target: str, data: bytes | None, headers: dict[str, str], patience: _Patience
     ) -> tuple[HTTPConnection, HTTPResponse]:
-        """An answer that is no problem; a server that has too much to do is asked again a few times."""
+        """Return a successful response; requests rejected by an overloaded server are retried a few times."""
         for tries in count(1):
             connection, answer = self._ask(method, target, data, headers, patience)
             if answer.status < 400:
@@ -307,15 +311,15 @@ class Client:
     def _ask(
         self, method: str, target: str, data: bytes | None, headers: dict[str, str], patience: _Patience
     ) -> tuple[HTTPConnection, HTTPResponse]:
-        """The first answer of a server, with its connection."""
+        """Return the first response of a server, with its connection."""
         failures: list[str] = []
         several = self._servers.several
         for server in self.servers:
             connection = self._connection(server, self._connect_seconds)
             try:
-                # What is written is sent once: better to whom lives.
+                # A write is sent only once, so prefer a server that is alive.
                 if several and not repeatable(method) and self._hangs(server):
-                    raise _Passed("it hangs")
+                    raise _Passed("the server hangs")
                 with self._doubt(connection, server) if several else nullcontext():
                     return connection, self._ask_one(connection, server, method, target, data, headers, patience)
             except _Passed as why:
@@ -326,13 +330,13 @@ class Client:
                 connection.close()
                 raise
         raise Unavailable(
-            f"no server answers: {'; '.join(failures)}",
-            hint="`mandor dev` starts a cluster on this machine; --server or MANDOR_SERVER names another",
+            f"no server responds: {'; '.join(failures)}",
+            hint="start a local cluster with `mandor dev`, or set --server or MANDOR_SERVER",
         )
 
     @contextmanager
     def _doubt(self, connection: HTTPConnection, server: Server) -> Iterator[None]:
-        """A server that hangs is not waited for: the connection to it ends, and reading from it fails."""
+        """Close the connection if the server hangs, so that reading from it fails."""
         from threading import Event, Lock, Thread
 
         over, lock = Event(), Lock()
@@ -343,7 +347,7 @@ class Client:
                     continue
                 with lock:
                     if not over.is_set() and connection.sock is not None:
-                        # Not the method of a TLS socket: that one would take its state from under who reads.
+                        # Not the method of a TLS socket, which would change its state while another thread reads.
                         with suppress(OSError):
                             socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
                 return
@@ -379,7 +383,7 @@ class Client:
         except (OSError, HTTPException) as error:
             if repeatable(method):
                 raise _Passed(_reason(error)) from error
-            raise Unavailable(f"{server} did not answer: {_reason(error)}", hint=MAYBE_DONE) from error
+            raise Unavailable(f"{server} did not respond: {_reason(error)}", hint=MAYBE_DONE) from error
         if answer.status == 503 and repeatable(method) and self._servers.several:
             raise _Passed(_problem(answer).message)
         return answer
@@ -398,7 +402,7 @@ class Client:
             raise Invalid(f"cannot use the certificates in {self.ca_file}: {error}") from error
 
     def _pinned(self, fingerprint: str) -> Path:
-        """The file with the authority that the token names: fetched once, then compared with the fingerprint."""
+        """Return the file with the authority of the token's fingerprint, fetched once and verified."""
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mandor"
         file = folder / f"{fingerprint[:64]}.pem"
         with suppress(OSError):
@@ -412,8 +416,8 @@ class Client:
             partial.replace(file)
         except OSError as error:
             raise Invalid(
-                f"the authority of the cluster cannot be kept in {folder}: {error.strerror}",
-                hint="XDG_CACHE_HOME names another folder; --ca FILE names the authority",
+                f"cannot store the cluster's authority in {folder}: {error.strerror}",
+                hint="set XDG_CACHE_HOME to another directory, or give the authority with --ca FILE",
             ) from error
         return file
 
@@ -432,12 +436,15 @@ def _problem(answer: HTTPResponse) -> MandorError:
     try:
         found = json.loads(_read(answer))
     except _Passed as why:
-        return Unavailable(f"the server answered {answer.status} {answer.reason}, but {why}")
+        return Unavailable(f"the server responded with {answer.status} {answer.reason}, but {why}")
     except ValueError:
         found = None
     if isinstance(found, dict) and "code" in found:
         return error_of(found)
-    return Unavailable(f"the server answered {answer.status} {answer.reason}", hint="is this a mandor server?")
+    return Unavailable(
+        f"the server responded with {answer.status} {answer.reason}",
+        hint="check that the URL is that of a mandor server",
+    )
 
 
 def _json(raw: bytes, answer: HTTPResponse) -> Any:
@@ -447,7 +454,9 @@ def _json(raw: bytes, answer: HTTPResponse) -> Any:
         return json.loads(raw)
     except ValueError:
         kind = answer.headers.get("Content-Type", "nothing known")
-        raise Unavailable(f"the server answered with {kind}, not JSON", hint="is this a mandor server?") from None
+        raise Unavailable(
+            f"the server responded with {kind}, not JSON", hint="check that the URL is that of a mandor server"
+        ) from None
 
 
 def _read(answer: HTTPResponse) -> bytes:
@@ -456,9 +465,9 @@ def _read(answer: HTTPResponse) -> bytes:
     except TimeoutError as error:
         raise _Passed(STALLED) from error
     except (OSError, HTTPException) as error:
-        raise _Passed(f"its answer broke off: {_reason(error)}") from error
+        raise _Passed(f"the response was interrupted: {_reason(error)}") from error
     if len(raw) == ANSWER_BYTES_MOST:
-        raise Unavailable(f"the answer has more than {ANSWER_BYTES_MOST} bytes", hint="ask for less")
+        raise Unavailable(f"the response has more than {ANSWER_BYTES_MOST} bytes", hint="request less data")
     return raw
 
 
@@ -488,9 +497,9 @@ def _path(*words: str) -> str:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message}); --ca FILE names the authority"
+        return f"the certificate is not trusted ({error.verify_message}); give the authority with --ca FILE"
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__

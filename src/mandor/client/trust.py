@@ -1,8 +1,8 @@
-"""Which servers a client trusts, and what it shows them: files that are read again when they change.
+"""TLS settings of clients: trusted authorities and client certificates, reloaded when their files change.
 
-A token may carry the fingerprint of the cluster's authority behind a dot: `mdr_NAME_SECRET.FINGERPRINT`. A client that
-has no certificate to trust fetches the authority from the server, compares it with the fingerprint, and trusts it from
-then on; nothing secret is sent before.
+A token may carry the fingerprint of the cluster's authority after a dot: `mdr_NAME_SECRET.FINGERPRINT`. A client
+without a CA file fetches the authority from the server, compares it with the fingerprint, and trusts it from then on;
+no secret is sent before.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from mandor.lib.loopback import is_loopback
 
 PLAIN = "http"
 PREFIX = "mdr_"
-"""Begins the tokens that servers make."""
+"""Prefix of tokens made by servers."""
 FETCH_SECONDS = 10.0
 AUTHORITY_BYTES_MOST = 256 * 1024
 AUTHORITY_PATH = "/v1/ca"
@@ -29,17 +29,17 @@ log = logging.getLogger(__name__)
 
 
 def check_private(url: str, token: str) -> None:
-    """Raise `Invalid` for a token that would go over plain HTTP to another machine: others could read it."""
+    """Raise `Invalid` for a token that would be sent over unencrypted HTTP to another machine."""
     parts = urlsplit(url)
     if token and parts.scheme == PLAIN and not is_loopback(parts.hostname or ""):
         raise Invalid(
-            f"no token is sent to {parts.netloc} over plain HTTP, where others could read it",
-            hint="name the server with https://",
+            f"tokens are not sent to {parts.netloc} over unencrypted HTTP",
+            hint="use an https:// URL",
         )
 
 
 def split_fingerprint(token: str) -> tuple[str, str]:
-    """The token as servers take it, and the fingerprint behind it; empty: it has none."""
+    """Return the token as servers expect it, and its fingerprint; empty if it has none."""
     if not token.startswith(PREFIX):
         return token, ""  # An ID token has dots of its own.
     head, _, secret = token.rpartition("_")
@@ -48,9 +48,9 @@ def split_fingerprint(token: str) -> tuple[str, str]:
 
 
 def fetch_authority(servers: Sequence[str], fingerprint: str) -> str:
-    """The authority with this fingerprint (PEM), from the first server that answers; nothing secret is sent.
+    """Return the authority with this fingerprint (PEM) from the first server that responds; no secret is sent.
 
-    Raise `Invalid` if a server has another one: then it is another cluster, or somebody stands between.
+    Raises `Invalid` if a server has another authority: it belongs to another cluster, or the connection is intercepted.
     """
     failures: list[str] = []
     for server in servers:
@@ -60,7 +60,7 @@ def fetch_authority(servers: Sequence[str], fingerprint: str) -> str:
             failures.append(f"{server}: {str(error) or type(error).__name__}")
             continue
         return _chosen(answer, fingerprint, server)
-    raise Unavailable(f"no server tells which authority it has: {'; '.join(failures)}")
+    raise Unavailable(f"no server returned its authority: {'; '.join(failures)}")
 
 
 def _get_unverified(server: str) -> bytes:
@@ -76,14 +76,14 @@ def _get_unverified(server: str) -> bytes:
         answer = connection.getresponse()
         body = answer.read(AUTHORITY_BYTES_MOST)
         if answer.status != 200:
-            raise ValueError(f"it answered {answer.status}")
+            raise ValueError(f"status {answer.status}")
         return body
     finally:
         connection.close()
 
 
 def _chosen(answer: bytes, fingerprint: str, server: str) -> str:
-    """Of what a server told, the one certificate that is known to be right."""
+    """Return the certificate with the fingerprint."""
     try:
         found = [str(each["certificate"]) for each in json.loads(answer)["certificates"]]
     except (ValueError, TypeError, KeyError):
@@ -92,9 +92,9 @@ def _chosen(answer: bytes, fingerprint: str, server: str) -> str:
         if has_fingerprint(each, fingerprint):
             return each
     raise Invalid(
-        f"the authority of {server} is not the one that the token names",
-        hint="the token is of another cluster, the authority was rotated since (make a new token), "
-        "or somebody stands between you and the server; nothing secret was sent",
+        f"the authority of {server} does not match the fingerprint of the token",
+        hint="the token belongs to another cluster, the authority was rotated (create a new token), "
+        "or the connection is intercepted; no secret was sent",
     )
 
 
@@ -106,18 +106,21 @@ def has_fingerprint(certificate: str, fingerprint: str) -> bool:
 
 
 def pinned_context(file: Path) -> ssl.SSLContext:
-    """Trusts the authorities in the file and no others."""
+    """Return a context that trusts only the authorities in the file."""
     context = ssl.create_default_context(cafile=file)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # It may be an authority that another one signed.
     return context
 
 
 class Trust:
-    """Old and new authorities may stand in a file together, so that servers can change theirs one by one."""
+    """Trusted authorities and an optional client certificate. A CA file may contain old and new authorities during a
+    rotation.
+    """
 
     def __init__(self, ca_file: str = "", *, pinned: Path | None = None, identity: Path | None = None) -> None:
-        """`pinned`: the authority that this client was told of, where no file is given; it may come later. `identity`:
-        a file with a key and its certificate, shown to servers while it is good; it may come later."""
+        """`pinned` is the file of the fetched authority, used if there is no CA file; `identity` is a file with a
+        key and its certificate. Both may appear later.
+        """
         self._file = Path(ca_file) if ca_file else None
         self._pinned, self._identity = pinned, identity
         self._bare: ssl.SSLContext | bool = True
@@ -132,14 +135,16 @@ class Trust:
                 raise Invalid(f"cannot use the certificates in {self._file}: {error}") from error
 
     def context(self, *, bare: bool = False) -> ssl.SSLContext | bool:
-        """For the connections to come; True: whom this machine trusts. `bare`: without showing a certificate."""
+        """Return the context for new connections; True means the system's CA certificates. `bare` omits the client
+        certificate.
+        """
         if self._file is not None or self._pinned is not None or self._identity is not None:
             self._look()
         return self._bare if bare or time.time() >= self._ends_at else self._shown
 
     @property
     def shows(self) -> bool:
-        """Whether there is a certificate to show that is good."""
+        """Whether there is a valid client certificate."""
         self.context()
         return time.time() < self._ends_at
 
@@ -180,7 +185,7 @@ class Trust:
 
 
 def _written_at(file: Path | None) -> int:
-    """0: there is no such file."""
+    """Return the modification time of a file in nanoseconds; 0 if it does not exist."""
     try:
         return file.stat().st_mtime_ns if file is not None else 0
     except OSError:

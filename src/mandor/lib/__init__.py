@@ -1,1 +1,1 @@
-"""Small tools that know nothing about clusters."""
+"""General-purpose modules without knowledge of clusters."""

@@ -1,4 +1,4 @@
-"""Runs a coroutine that waits for nothing, without a task."""
+"""Runs a coroutine that never suspends, without a task."""
 
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -7,11 +7,11 @@ T = TypeVar("T")
 
 
 class Waits(Exception):
-    """It would have had to wait: it was given up where it stood, and may be run anew in a task."""
+    """Raised if the coroutine suspends; it was closed, and may be run again in a task."""
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Its result, or what it raises; `Waits` if it does not come to its end by itself."""
+    """Return the result of a coroutine that completes without suspending; raises `Waits` if it suspends."""
     try:
         work.send(None)
     except StopIteration as done:

@@ -1,4 +1,4 @@
-"""Growing pauses between tries."""
+"""Growing delays between retries."""
 
 import random
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from mandor.lib.delay import Delay
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """`first`, doubling up to `most`; `jitter` spreads each pause by that share either way."""
+    """Exponential delays from `first_seconds`, doubling up to `most_seconds`; `jitter` varies each by that share."""
 
     first_seconds: float
     most_seconds: float
     jitter: float = 0.0
 
     def pause(self, failures: int, *, chance: float | None = None) -> float:
-        """How long to wait after the given number of failures in a row (1 or more)."""
+        """Return the delay in seconds after this number of consecutive failures (1 or more)."""
         plain = Delay(self.first_seconds, self.most_seconds).after(failures)
         if not self.jitter:
             return plain

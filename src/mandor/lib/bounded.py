@@ -1,4 +1,4 @@
-"""A bound on work that may wait: what does not wait takes no timer."""
+"""A timeout that costs no timer if the work does not suspend."""
 
 import asyncio
 from collections.abc import Awaitable, Generator
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def bounded(seconds: float, work: Awaitable[T]) -> T:
-    """As within `asyncio.timeout`; the time counts from when it first waits."""
+    """Await the work with a timeout, which starts when the work first suspends."""
     steps = work.__await__()
     try:
         waits = steps.send(None)
@@ -21,7 +21,7 @@ async def bounded(seconds: float, work: Awaitable[T]) -> T:
 
 class _Rest(Generic[T]):
     def __init__(self, steps: Generator[Any, Any, T], waits: Any) -> None:
-        """`waits`: what it waits for now."""
+        """`waits` is the future that the work currently waits for."""
         self._steps, self._waits = steps, waits
 
     def __await__(self) -> Generator[Any, Any, T]:

@@ -1,4 +1,4 @@
-"""Time, behind an interface, so that tests and the simulator can turn the hands."""
+"""Clocks behind an interface, so that tests and the simulator can control time."""
 
 import asyncio
 import time
@@ -12,15 +12,15 @@ class Alarm(Protocol):
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Wall time in seconds since the epoch: for people and records, never for judging silence."""
+        """Return the wall clock time in Unix seconds; for people and records, never for measuring durations."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow: for waits, leases and silence."""
+        """Return monotonic seconds; for waits, leases and timeouts."""
 
     async def sleep(self, seconds: float) -> None: ...
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        """Call it once, after so long: for whoever waits for something else as well, at no task's cost."""
+        """Call `ring` once after this many seconds, without a task; the result cancels it."""
 
 
 class SystemClock:
@@ -38,7 +38,7 @@ class SystemClock:
 
 
 class BootClock(SystemClock):
-    """Its monotonic time goes on while the machine sleeps: others do not wait for who was suspended."""
+    """A clock whose monotonic time includes the time that the machine was suspended."""
 
     def monotonic(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -48,7 +48,7 @@ _Sleeper = tuple[float, int, Callable[[], None]]
 
 
 class ManualClock:
-    """A clock that stands still until `advance` is called; sleepers wake in order."""
+    """A clock that advances only through `advance`; sleepers wake in order."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self._time = start
@@ -79,7 +79,7 @@ class ManualClock:
         return _ManualAlarm(self._sleepers, entry)
 
     async def advance(self, seconds: float) -> None:
-        """Move on by `seconds`, waking sleepers on the way and letting them run."""
+        """Advance by `seconds`, waking sleepers on the way and letting them run."""
         until = self._time + seconds
         await settle()
         while True:
@@ -105,7 +105,7 @@ class _ManualAlarm:
 
 
 async def settle(rounds: int = 50) -> None:
-    """Let every task that can run do so."""
+    """Let all runnable tasks run."""
     for _ in range(rounds):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Times that come again, as cron writes them: `*/5 * * * *`, in a time zone, right at both changes of the clocks."""
+"""Cron expressions (`*/5 * * * *`) in a time zone, correct across daylight saving changes."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
@@ -17,12 +17,12 @@ _WORDS = {
     "@annually": "0 0 1 1 *",
 }
 LINE_MOST = 512
-"""Characters of one expression."""
+"""Maximum length of one expression, in characters."""
 _FIELDS = "minute hour day-of-month month day-of-week"
 
 
 class Cron:
-    """One or more expressions; it fires when any of them does. `ValueError` for what is none, or never fires."""
+    """One or more cron expressions, combined. Raises `ValueError` if one is invalid or never fires."""
 
     def __init__(self, expressions: Iterable[str], timezone: str = "UTC") -> None:
         self._zone = zone(timezone)
@@ -34,12 +34,12 @@ class Cron:
                 raise ValueError(f"the cron expression {line!r} never fires: there is no such day")
 
     def after(self, at: float) -> float | None:
-        """The first time after this one."""
+        """Return the first time after `at`."""
         found = [self._first(line, datetime.fromtimestamp(at, UTC)) for line in self._lines]
         return min((each for each in found if each is not None), default=None)
 
     def latest(self, at: float) -> float | None:
-        """The last time up to this one, itself included."""
+        """Return the last time up to and including `at`."""
         begin = datetime.fromtimestamp(int(at) + 1, UTC)
         found = [self._first(line, begin, reverse=True) for line in self._lines]
         return max((each for each in found if each is not None), default=None)
@@ -53,24 +53,22 @@ class Cron:
 
 @cache
 def zone(name: str) -> tzinfo:
-    """A time zone by its name in the IANA's list: `Asia/Jakarta`."""
+    """Return a time zone by its IANA name, such as `Asia/Jakarta`."""
     if name == "UTC":
         return UTC
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(
-            f"{name[:40]!r} is not a time zone that is known here; write it as in `Asia/Jakarta`"
-        ) from None
+        raise ValueError(f"{name[:40]!r} is not a known time zone; use an IANA name such as `Asia/Jakarta`") from None
 
 
 def _five_fields(text: str) -> str:
     if len(text) > LINE_MOST:
-        raise ValueError(f"a cron expression has at most {LINE_MOST} characters; this one has {len(text)}")
+        raise ValueError(f"a cron expression must have at most {LINE_MOST} characters; this one has {len(text)}")
     line = _WORDS.get(text.strip().lower(), text)
     if len(line.split()) != 5:
         raise ValueError(
-            f"{text[:40]!r} is not a cron expression; it has five fields: {_FIELDS}; or @daily and the like"
+            f"{text[:40]!r} is not a cron expression; write five fields ({_FIELDS}), or @daily and similar"
         )
     wrong = _wrong(line)
     if wrong is None:

@@ -70,11 +70,11 @@ class Target:
     host: str
     port: int
     addresses: tuple[str, ...]
-    """Those to connect to; empty: the host is allowed by its name, and is resolved as usual."""
+    """Addresses to connect to; empty if the host is allowed by name and resolved as usual."""
 
 
 class Egress:
-    """The policy. `allow`: patterns; `ValueError` for what is none."""
+    """The egress policy. `allow` lists patterns; raises `ValueError` for an invalid one."""
 
     def __init__(self, allow: Iterable[str] = (EVERYWHERE,), resolve: Resolve | None = None) -> None:
         self.patterns = tuple(allow)
@@ -85,25 +85,26 @@ class Egress:
         self._resolve = resolve or _system_resolve
 
     def check_url(self, url: str, usual_port: int = 0) -> None:
-        """Raise `Refused` if the host of a URL can never be called: it is an address that is not allowed. A name is
-        judged when it is called."""
+        """Raise `Refused` if the host of a URL is an address that is not allowed. A host name is checked when it is
+        called.
+        """
         host, port = host_of(url, usual_port)
         address = address_of(host)
         if address is not None and not self.names(host, port):
             self.judge(address, host, port)
 
     def check_socket(self, path: str) -> None:
-        """Raise `Refused` unless a pattern names this socket."""
+        """Raise `Refused` unless a pattern lists this socket."""
         if path not in self._sockets:
             raise Refused(f"{path} is a socket that `egress_allow` does not allow: add unix:{path}")
 
     def names(self, host: str, port: int) -> bool:
-        """Whether a pattern names this host itself."""
+        """Return whether a pattern matches this host by name."""
         host = host.lower().rstrip(".")
         return any(each.names(host, port) for each in self._patterns)
 
     def lists(self, host: str, port: int) -> bool:
-        """Whether a pattern other than `*` names this host, or holds the address that it is."""
+        """Return whether a pattern other than `*` matches this host or its address."""
         address = address_of(host)
         if address is None or self.names(host, port):
             return self.names(host, port)
@@ -111,7 +112,7 @@ class Egress:
         return any(each.network is not None and each.holds(plain, port) for each in self._patterns)
 
     def judge(self, address: Address, host: str, port: int) -> None:
-        """Raise `Refused` unless a pattern holds this address."""
+        """Raise `Refused` unless a pattern includes this address."""
         plain = unwrapped(address)
         if not any(each.holds(plain, port) for each in self._patterns):
             shown = f"{host} ({plain})" if host != str(plain) else host
@@ -119,7 +120,7 @@ class Egress:
             raise Refused(f"{shown} is {kind} that `egress_allow` does not allow")
 
     async def target(self, host: str, port: int) -> Target:
-        """Resolve a host and judge all its addresses; `Refused` if one of them is not allowed."""
+        """Resolve a host and check all its addresses; raises `Refused` if one of them is not allowed."""
         host = host.strip("[]")
         if self.names(host, port):
             return Target(host, port, ())
@@ -132,7 +133,7 @@ class Egress:
         return Target(host, port, tuple(found))
 
     async def connect(self, host: str, port: int, **more: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As `asyncio.open_connection`, to an address that was judged."""
+        """Open a connection to a checked address, like `asyncio.open_connection`."""
         target = await self.target(host, port)
         last: OSError | None = None
         for each in target.addresses or (target.host,):
@@ -144,8 +145,9 @@ class Egress:
         raise last
 
     def socket_factory(self, url: str) -> Callable[[Any], socket.socket] | None:
-        """For `aiohttp.TCPConnector`: makes sockets for addresses that are allowed. None: the host of the URL is
-        allowed by its name, and its addresses are not judged."""
+        """Return a factory of sockets for `aiohttp.TCPConnector` that checks each address. None if the host of the
+        URL is allowed by name, so that its addresses are not checked.
+        """
         host, port = host_of(url)
         if self.names(host, port):
             return None
@@ -158,19 +160,21 @@ class Egress:
 
 
 def host_of(url: str, usual_port: int = 0) -> tuple[str, int]:
-    """The host and port that a URL leads to; `Refused` for a URL that parsers could read in two ways."""
+    """Return host and port of a URL; raises `Refused` for a URL that parsers could read in two ways."""
     try:
         split = urlsplit(url)
         host, port = split.hostname or "", split.port
     except ValueError as error:
-        raise Refused(f"{url[:100]!r} is no URL: {error}") from None
+        raise Refused(f"{url[:100]!r} is not a URL: {error}") from None
     if not host or "@" in split.netloc or "\\" in url or any(letter <= " " or letter == "\x7f" for letter in url):
-        raise Refused(f"{url[:100]!r} is no URL of a host")
+        raise Refused(f"{url[:100]!r} is not the URL of a host")
     return host.lower().rstrip("."), port or usual_port or {"http": 80, "https": 443}.get(split.scheme, 0)
 
 
 def address_of(host: str) -> Address | None:
-    """The address that a host is, in any notation that the system reads: `127.1`, `0x7f000001`, `2130706433`."""
+    """Return the address that a host denotes, in any notation that the system accepts: `127.1`, `0x7f000001`,
+    `2130706433`.
+    """
     try:
         return ip_address(host.partition("%")[0])
     except ValueError:
@@ -182,7 +186,7 @@ def address_of(host: str) -> Address | None:
 
 
 def unwrapped(address: Address) -> Address:
-    """The IPv4 address inside an IPv6 one, where there is one."""
+    """Return the IPv4 address embedded in an IPv6 address, if there is one."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped is not None:
@@ -198,7 +202,7 @@ def unwrapped(address: Address) -> Address:
 
 
 def special(address: Address) -> str:
-    """Why `*` does not include this address; empty: it does."""
+    """Return the reason why `*` excludes this address; empty if it is included."""
     if address.is_loopback or (isinstance(address, IPv4Address) and int(address) >> 24 == 0):
         return "loopback" if address.is_loopback else "unspecified"
     if address.is_link_local or str(address) == "fd00:ec2::254":
@@ -224,7 +228,7 @@ def _parse(text: str) -> _Pattern:
     port = int(digits) if colon and digits.isascii() and digits.isdecimal() else None
     host = host if port is not None else text
     if port is not None and not 0 < port < 65536:
-        raise ValueError(f"{text[:80]!r} has no port that exists")
+        raise ValueError(f"{text[:80]!r} has an invalid port")
     bare = host.removeprefix("[").removesuffix("]")
     try:
         return _Pattern("", ip_network(bare, strict=False), port)
@@ -232,7 +236,7 @@ def _parse(text: str) -> _Pattern:
         pass
     words = host.removeprefix("*.")
     if not words or not words.isascii() or not all(letter.isalnum() or letter in "-._" for letter in words):
-        raise ValueError(f"{text[:80]!r} is no pattern: write *, HOST, HOST:PORT, *.DOMAIN, or 10.0.0.0/8")
+        raise ValueError(f"{text[:80]!r} is not a pattern: write *, HOST, HOST:PORT, *.DOMAIN or 10.0.0.0/8")
     return _Pattern(host.rstrip("."), None, port)
 
 
@@ -242,6 +246,6 @@ async def _system_resolve(host: str, port: int) -> Sequence[str]:
 
 
 STRICT = Egress()
-"""The policy where none is configured."""
+"""The default policy."""
 LOOPBACK = ("localhost", "127.0.0.0/8", "::1")
-"""What `mandor dev` allows besides `*`."""
+"""Patterns that `mandor dev` allows in addition to `*`."""

@@ -12,32 +12,33 @@ import psutil
 from mandor.lib.clock import Clock
 
 YOUNG_SECONDS = 0.1
-"""What outlives so short a time is set aside, where the collector does not look."""
+"""Seconds after which surviving objects are frozen, so that the collector ignores them."""
 LOOK_SECONDS = 0.02
 YOUNG_MOST = 10_000
-"""When so many objects are new, nobody waits until there are more: to look at them takes milliseconds."""
+"""Number of new objects at which they are collected without waiting; takes a few milliseconds."""
 MIDDLE_MOST = 20_000
-"""When so many have been looked at once, or are new, they are looked at again, and set aside: the same."""
+"""Number of new and once collected objects at which they are collected and frozen without waiting."""
 CHECK_SECONDS = 60.0
 GROWTH = 2.0
-"""What was set aside is looked at again when memory has grown so much: there may be garbage in it. It takes a second
-in which nobody is answered, and so it waits until nobody asks."""
+"""Growth of memory at which frozen objects are collected again. This takes about a second in which requests are not
+answered, so it waits for a quiet moment.
+"""
 GROWTH_MOST = 4.0
-"""When memory has grown so much, it waits no longer."""
+"""Growth of memory at which the collection does not wait any longer."""
 QUIET_SECONDS = 1.0
 QUIET_SHARE = 0.25
-"""A second is quiet in which this process computes for no longer than this part of it."""
+"""Maximum CPU share of this process in a quiet second."""
 LEAST = 1 << 30
-"""Bytes; below twice that nobody looks."""
+"""Bytes of memory; below twice this amount frozen objects are never collected."""
 SHARE = 8
-"""Or below twice this part of the machine's memory, where that is less."""
+"""Share of the machine's memory that is used instead of `LEAST` if it is smaller."""
 
 
 async def collect_gently(clock: Clock) -> None:
-    """Take over from the automatic collector until cancelled."""
+    """Replace the automatic collector until cancelled."""
     automatic = gc.isenabled()
     gc.disable()
-    gc.freeze()  # without a look: what a server loads at its start lives as long as it does
+    gc.freeze()  # objects loaded at start live as long as the process
     aside = _Aside(clock.monotonic())
     frozen, middle = clock.monotonic(), 0
     try:
@@ -59,19 +60,19 @@ async def collect_gently(clock: Clock) -> None:
 
 
 class _Aside:
-    """What was set aside."""
+    """The frozen objects."""
 
     def __init__(self, now: float) -> None:
         self._clean = _at_least(memory_bytes())
-        """How much there was after the last time that everything was looked at."""
+        """Memory in bytes after the last full collection."""
         self._checked, self._growth = now, 1.0
         self._since, self._computed = now, computed_seconds()
 
     def look(self, now: float) -> None:
-        """Collect everything if there is much more than after the last time."""
+        """Collect everything if memory has grown much since the last full collection."""
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
-            self._growth = memory_bytes() / self._clean  # to count what was set aside would take long itself
+            self._growth = memory_bytes() / self._clean  # counting the frozen objects would take long
         if self._growth >= GROWTH and (self._quiet(now) or self._growth >= GROWTH_MOST):
             gc.unfreeze()
             gc.collect()
@@ -79,7 +80,7 @@ class _Aside:
             self._clean, self._growth = _at_least(memory_bytes()), 1.0
 
     def _quiet(self, now: float) -> bool:
-        """The last second was."""
+        """Return whether the last second was quiet."""
         seconds = now - self._since
         if seconds < QUIET_SECONDS:
             return False
@@ -95,11 +96,11 @@ def _at_least(held: int) -> int:
 
 
 def memory_bytes() -> int:
-    """What this process holds."""
+    """Return the resident memory of this process."""
     held: int = psutil.Process().memory_info().rss
     return held
 
 
 def computed_seconds() -> float:
-    """What this process has computed."""
+    """Return the CPU seconds used by this process."""
     return time.process_time()

@@ -1,4 +1,4 @@
-"""Names that are never used twice."""
+"""Unique ids."""
 
 import os
 import random
@@ -10,7 +10,7 @@ NewId = Callable[[], str]
 
 
 def new_uid() -> str:
-    """A uid: 20 hexadecimal digits, random."""
+    """Return a random uid of 20 hexadecimal digits."""
     return secrets.token_hex(10)
 
 
@@ -26,7 +26,7 @@ class OrderedIds:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """A forked process must not give out what its parent does."""
+        """Reset the generator, so that a forked process does not repeat the ids of its parent."""
         self._random = random.Random(os.urandom(32))
         self._ms = 0
         self._prefix = ""
@@ -43,7 +43,7 @@ class OrderedIds:
         return f"{self._prefix}{self._low:012x}"
 
     def uuid(self) -> str:
-        """A random UUID (version 4), in its usual form."""
+        """Return a random UUID (version 4)."""
         bits = self._random.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | (0x4 << 76) | (0x2 << 62)
         text = f"{bits:032x}"
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -51,5 +51,5 @@ class OrderedIds:
 
 _ids = OrderedIds()
 ordered_uid: NewId = _ids
-"""What the stores give to new objects."""
+"""Ids that stores assign to new objects."""
 random_uuid: NewId = _ids.uuid

@@ -12,8 +12,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class KeyedQueue(Generic[K]):
-    """Level-triggered work: adding a queued key changes nothing; adding a key that is being
-    handled queues it again for when its worker is done."""
+    """Level-triggered work: adding a queued key changes nothing; adding a key that is being handled queues it again
+    for when its worker is done.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,7 +36,7 @@ class KeyedQueue(Generic[K]):
 
     @property
     def idle(self) -> bool:
-        """Nothing ready and nothing in hand (there may be keys for later)."""
+        """Whether no key is ready or being handled; keys may be due later."""
         return not self._ready and not self._busy
 
     def add(self, key: K) -> None:
@@ -50,7 +51,7 @@ class KeyedQueue(Generic[K]):
             self._wake_one()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Queue the key after a pause; the earliest of several pauses counts, a plain `add` wins."""
+        """Queue the key after a delay; the shortest of several delays counts, and `add` overrides them."""
         at = self._clock.monotonic() + seconds
         if key in self._queued or self._due.get(key, at + 1) <= at:
             return
@@ -67,7 +68,7 @@ class KeyedQueue(Generic[K]):
             self.add(key)
 
     async def get(self) -> K:
-        """The next key, marked as being handled until `done`."""
+        """Return the next key, marked as being handled until `done`."""
         self._promote()
         while not self._ready:
             await self._rest()
@@ -75,7 +76,7 @@ class KeyedQueue(Generic[K]):
         return self._take()
 
     def more(self, most: int) -> list[K]:
-        """Others that are ready now, marked in the same way, for whoever handles several at once."""
+        """Return further ready keys, marked in the same way, for workers that handle several at once."""
         return [self._take() for _ in range(min(most, len(self._ready)))]
 
     def _take(self) -> K:
@@ -93,7 +94,7 @@ class KeyedQueue(Generic[K]):
                 self.add(key)
 
     async def _rest(self) -> None:
-        """Until there may be something to do."""
+        """Wait until a key may be ready."""
         waiter = asyncio.get_running_loop().create_future()
         self._idle.append(waiter)
         self._set_alarm()
@@ -103,7 +104,7 @@ class KeyedQueue(Generic[K]):
             if waiter in self._idle:
                 self._idle.remove(waiter)
             elif self._ready:
-                self._wake_one()  # It was for this worker, and another one has to see to it.
+                self._wake_one()  # The key that woke this worker must wake another one.
             raise
         finally:
             if not self._idle and self._alarm is not None:
@@ -118,7 +119,7 @@ class KeyedQueue(Generic[K]):
                 return
 
     def _set_alarm(self) -> None:
-        """One for all workers: when the next key is due."""
+        """Set one alarm for all workers, for the time at which the next key is due."""
         if not self._later or (self._alarm is not None and self._alarm_at <= self._later[0][0]):
             return
         if self._alarm is not None:

@@ -1,4 +1,4 @@
-"""Programs that work on a stranger's input: run as a child process with limits on time, memory, files and output."""
+"""Runs programs on untrusted input as child processes with limits on time, memory, files and output."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME")
-"""Variables of this process's environment that a child gets: the others may be secrets."""
+"""Environment variables passed to the child; others may contain secrets."""
 PIECE_BYTES = 1 << 16
 
 
@@ -23,16 +23,16 @@ class Limits:
     """Bytes of standard output, and of standard error; then the child is killed."""
     cpu_seconds: int | None = None
     files: int | None = None
-    """Open files and sockets, the three standard streams among them."""
+    """Open files and sockets, including the three standard streams."""
     writes: bool = True
-    """Whether it may write to files."""
+    """Whether the child may write to files."""
     niceness: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     status: int
-    """Exit status; the negative number of a signal that ended the child."""
+    """Exit status, or the negative number of the signal that ended the child."""
     output: bytes
     errors: bytes
 
@@ -42,13 +42,13 @@ class Ended:
 
 
 class Overran(Exception):
-    """The child took longer, or said more, than it may; it has been killed."""
+    """Raised after the child was killed because it exceeded its time or output limit."""
 
 
 async def run_limited(
     command: Sequence[str], limits: Limits, *, given: bytes = b"", folder: Path | None = None
 ) -> Ended:
-    """Run the command with `given` on its standard input, which it gets after its limits are set."""
+    """Run the command with `given` as standard input, which is sent after the limits are set."""
     environment = {name: os.environ[name] for name in KEPT if name in os.environ} | {"OPENBLAS_NUM_THREADS": "1"}
     process = await asyncio.create_subprocess_exec(
         *command,

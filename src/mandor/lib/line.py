@@ -1,4 +1,4 @@
-"""A line in order of rank: who comes in order, as most do, is neither sorted in nor sorted out."""
+"""A priority queue that is fast when most items arrive in order."""
 
 import heapq
 from collections import deque
@@ -8,7 +8,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Line(Generic[T]):
-    """Like a heap, of things that compare; those who came in their order wait in a queue beside it."""
+    """Like a heap; items that arrive in order wait in a plain queue beside it."""
 
     def __init__(self) -> None:
         self._run: deque[T] = deque()
@@ -25,14 +25,14 @@ class Line(Generic[T]):
             heapq.heappush(self._heap, item)
 
     def first(self) -> T | None:
-        """The lowest, which stays; None: nobody waits."""
+        """Return the lowest item without removing it; None if the queue is empty."""
         run, heap = self._run, self._heap
         if heap and (not run or heap[0] < run[0]):
             return heap[0]
         return run[0] if run else None
 
     def pop(self) -> T:
-        """The lowest."""
+        """Remove and return the lowest item."""
         run, heap = self._run, self._heap
         if heap and (not run or heap[0] < run[0]):
             return heapq.heappop(heap)

@@ -14,13 +14,13 @@ Style = Literal["console", "json"]
 _about: ContextVar[Mapping[str, object]] = ContextVar("about", default=MappingProxyType({}))
 _sources: list[Callable[[], Mapping[str, object]]] = []
 _always: dict[str, object] = {}
-"""What every record of this process says: which node or server it is."""
+"""Facts in every record of this process, such as the node or server."""
 
 
 def set_up(
     style: Style = "console", level: str = "info", also: logging.Handler | None = None, **always: object
 ) -> None:
-    """Send every log record to stderr in the given style, and to `also`; each says what `always` is so, too."""
+    """Send log records to stderr in the given style, and to `also`; `always` are facts added to each record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if style == "json" else _Console())
     root = logging.getLogger()
@@ -32,18 +32,18 @@ def set_up(
 
 
 def about(**facts: object) -> None:
-    """What this task, and those it starts, says from now on is about these."""
+    """Add these facts to all log records of this task and the tasks that it starts."""
     _about.set({**_about.get(), **facts})
 
 
 def ask_also(source: Callable[[], Mapping[str, object]]) -> None:
-    """What it answers is part of every record, too: in which trace it was written."""
+    """Add the facts that `source` returns to every record, such as the current trace."""
     if source not in _sources:
         _sources.append(source)
 
 
 def facts_of(record: logging.LogRecord) -> dict[str, object]:
-    """What a record says besides its message: what its task is about, and its own facts."""
+    """Return the facts of a record: those of its task and its own."""
     found = {**_about.get(), **_own_facts(record)}
     for source in _sources:
         found |= source()
@@ -83,7 +83,7 @@ class _Json(logging.Formatter):
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Nothing of mandor's is told, for a while."""
+    """Suppress Mandor's log records during the block."""
     logger = logging.getLogger("mandor")
     before = logger.level
     logger.setLevel(logging.CRITICAL)

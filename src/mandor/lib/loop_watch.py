@@ -1,7 +1,7 @@
-"""LoopWatch: how late the event loop is, and, when something holds it for long, what that was.
+"""LoopWatch: measures the lag of the event loop, and finds the steps that block it.
 
-While one step computes, nobody is answered. A thread beside the loop looks whether it still turns; if it does not, it
-notes where the loop is just now, which is the only way to learn the name of a step that is not over.
+While a step computes, no request is answered. A thread checks whether the loop still turns; if not, it records the
+loop's stack, which is the only way to identify a step that has not ended.
 """
 
 import asyncio
@@ -20,36 +20,36 @@ log = logging.getLogger("mandor.loop")
 
 TICK_SECONDS = 0.05
 SLOW_SECONDS = 0.1
-"""A step that holds the loop for longer is named."""
+"""Seconds after which a step that blocks the loop is reported."""
 TELL_SECONDS = 60.0
-"""The same place is told of no more often."""
+"""Minimum seconds between reports of the same step."""
 PLACES_MOST = 200
 SHOWN = 6
-"""So many frames of a stack are told."""
+"""Number of stack frames in a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the loop was."""
+    """Position of the loop in the code."""
 
     step: str
-    """The innermost function of ours, `module:function`."""
+    """The innermost function of Mandor, `module:function`."""
     stack: tuple[str, ...]
 
 
 class LoopWatch:
-    """Use: `await watch.run()` beside what it watches, until cancelled."""
+    """Use `await watch.run()` beside the watched code, until cancelled."""
 
     def __init__(self, *, slow_seconds: float = SLOW_SECONDS, tick_seconds: float = TICK_SECONDS) -> None:
         self._slow_seconds, self._tick_seconds = slow_seconds, tick_seconds
         self._lag = Spread()
         self._longest = 0.0
         self.slow = Counts()
-        """How often a step was found that held the loop for long."""
-        self._told: dict[str, float] = {}
+        """Number of times that each step blocked the loop."""
+        self._reported_at: dict[str, float] = {}
         self._turned_at = 0.0
         self._seen: Place | None = None
-        """Where it was when it was late; the loop takes it when it turns again."""
+        """Position of a late loop; read by the loop when it turns again."""
         self._stop = threading.Event()
 
     async def run(self) -> None:
@@ -72,34 +72,36 @@ class LoopWatch:
             self._stop.set()
 
     def families(self) -> Iterator[Family]:
-        yield histogram("mandor_loop_lag_seconds", "How late the event loop was, looked at often.", self._lag)
+        yield histogram("mandor_loop_lag_seconds", "Lag of the event loop.", self._lag)
         longest, self._longest = self._longest, 0.0
-        yield gauge("mandor_loop_lag_longest_seconds", "The latest it was since somebody asked.", longest)
-        yield counter("mandor_loop_slow_steps_total", "Steps that held the loop for long.", self.slow, "step")
+        yield gauge("mandor_loop_lag_longest_seconds", "Longest lag of the event loop since the last scrape.", longest)
+        yield counter(
+            "mandor_loop_slow_steps_total", "Steps that blocked the event loop for more than 100 ms.", self.slow, "step"
+        )
 
     def _note(self, lag: float, computed: float, now: float) -> None:
         lag = max(0.0, lag)
         self._lag.add(lag)
         self._longest = max(self._longest, lag)
         seen, self._seen = self._seen, None
-        # A machine that is busy with others holds the loop, too: that is nobody's step.
+        # A busy machine delays the loop, too; then no step is to blame.
         if seen is None or lag < self._slow_seconds or computed < lag / 2:
             return
         if len(self.slow) < PLACES_MOST or (seen.step,) in self.slow:
             self.slow[(seen.step,)] += 1
-        if now - self._told.get(seen.step, -TELL_SECONDS) < TELL_SECONDS:
+        if now - self._reported_at.get(seen.step, -TELL_SECONDS) < TELL_SECONDS:
             return
-        if len(self._told) >= PLACES_MOST:
-            self._told.clear()
-        self._told[seen.step] = now
+        if len(self._reported_at) >= PLACES_MOST:
+            self._reported_at.clear()
+        self._reported_at[seen.step] = now
         log.warning(
-            "the event loop was held for %d ms, of which it computed %d: %s",
+            "the event loop was blocked for %d ms, %d ms of it computing: %s",
             *(round(lag * 1000), round(computed * 1000), seen.step),
             extra={"facts": {"stack": list(seen.stack)}},
         )
 
     def _look(self, thread: int) -> None:
-        """In a thread of its own."""
+        """Check the loop from a thread."""
         late = self._tick_seconds + self._slow_seconds
         while not self._stop.wait(self._slow_seconds / 2):
             if self._seen is None and time.monotonic() - self._turned_at > late:

@@ -1,6 +1,6 @@
-"""Metrics: what a process counts of itself, and the text that Prometheus reads.
+"""Metrics of a process, and their text format for Prometheus.
 
-What is counted often is counted in plain numbers; names, labels and text are made when somebody asks.
+Frequent events are counted in plain numbers; names, labels and text are made when the metrics are read.
 """
 
 import asyncio
@@ -13,24 +13,24 @@ from typing import Literal, TypeVar
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Bounds for what is done in one go."""
+"""Histogram bounds in seconds for short operations."""
 LINES = 500
-"""So many are written before others get their turn."""
+"""Lines written between two yields to other tasks."""
 
 Values = tuple[str, ...]
-"""Of the labels of a family, in their order."""
+"""Values of a family's labels, in their order."""
 V = TypeVar("V", bound=Values)
 
 
 class Counts(defaultdict[Values, float]):
-    """Numbers by the values of labels: `counts["placed", "default"] += 1`."""
+    """Numbers by label values: `counts["placed", "default"] += 1`."""
 
     def __init__(self) -> None:
         super().__init__(float)
 
 
 class Spread:
-    """How many were how large: a histogram."""
+    """A histogram."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -45,7 +45,7 @@ class Spread:
 
 
 class Spreads(defaultdict[Values, Spread]):
-    """Histograms by the values of labels."""
+    """Histograms by label values."""
 
     def __init__(self) -> None:
         super().__init__(Spread)
@@ -53,7 +53,7 @@ class Spreads(defaultdict[Values, Spread]):
 
 @dataclass(slots=True)
 class Spent:
-    """So many times, so long: a summary."""
+    """A summary: number of calls and their total time."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -64,7 +64,7 @@ Sample = float | Spread | Spent
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All samples of one name."""
+    """All samples of one metric."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram", "summary"]
@@ -87,7 +87,7 @@ def counter(name: str, meaning: str, samples: Mapping[V, float] | float, *labels
 def gauge(
     name: str, meaning: str, samples: Mapping[V, float] | Iterator[tuple[V, float]] | float, *labels: str
 ) -> Family:
-    """An iterator is asked while the lines are written, which others may interrupt."""
+    """Make a gauge. An iterator is read while the lines are written, which other tasks may interrupt."""
     return Family(name, "gauge", meaning, _samples(samples), labels)
 
 
@@ -100,7 +100,7 @@ def summary(name: str, meaning: str, samples: Mapping[V, Spent], *labels: str) -
 
 
 Collector = Callable[[], Iterable[Family]]
-"""Says how things are now; called at every look, in the loop: it makes no long work of it."""
+"""Returns current metrics; called in the event loop at every scrape, so it must be quick."""
 
 
 class Metrics:
@@ -110,7 +110,7 @@ class Metrics:
         self._collectors: list[Collector] = []
 
     def add(self, collector: Collector) -> Callable[[], None]:
-        """It is asked from now on; the result ends that."""
+        """Add a collector; the result removes it."""
         self._collectors.append(collector)
         return lambda: self._collectors.remove(collector)
 
@@ -133,7 +133,7 @@ def _samples(
 ) -> Iterable[tuple[Values, Sample]]:
     if isinstance(given, Iterator):
         return given
-    # A copy: it is written in steps, and counting goes on between them.
+    # A copy: it is written in steps, between which counting continues.
     return list(given.items()) if isinstance(given, Mapping) else [((), given)]
 
 

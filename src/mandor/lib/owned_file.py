@@ -8,7 +8,7 @@ BYTES_MOST = 16 << 20
 
 
 class Unsafe(OSError):
-    """Other users of the machine could change the file; `strerror` ends with what to run."""
+    """A file that other users of the machine could change; `strerror` ends with the command that fixes it."""
 
     def __init__(self, what: str, command: str) -> None:
         super().__init__(1, f"{what}; run `{command}`")

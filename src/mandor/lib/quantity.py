@@ -60,7 +60,7 @@ class Size(int):
         return cls(_bounded(amount, text))
 
     def __str__(self) -> str:
-        """With the unit that makes it shortest, a binary one first."""
+        """Format with the shortest unit, binary units first."""
         exact = [f"{self // _BYTES[unit]}{unit}" for unit in _SHOWN if self and self % _BYTES[unit] == 0]
         return min(exact, key=len, default=str(int(self)))
 
@@ -137,5 +137,5 @@ def _number(value: float) -> float:
 
 def _bounded(amount: float, text: object) -> float:
     if not 0 <= amount <= _MOST:
-        raise ValueError(f"{text!r} is out of range; an amount is 0 or more, and finite")
+        raise ValueError(f"{text!r} is out of range; an amount must be finite and not negative")
     return amount

@@ -1,10 +1,10 @@
-"""Many whole numbers in a few characters: `0-4,7`."""
+"""Compact text for sets of integers: `0-4,7`."""
 
 from collections.abc import Iterable
 
 
 def shown(numbers: Iterable[int]) -> str:
-    """In their order."""
+    """Format numbers as ranges, sorted."""
     spans: list[list[int]] = []
     for number in sorted(numbers):
         if spans and number == spans[-1][1] + 1:
@@ -15,7 +15,7 @@ def shown(numbers: Iterable[int]) -> str:
 
 
 def parse(text: str) -> set[int]:
-    """What `shown` has shown; a `ValueError` for anything else."""
+    """Parse the text of `shown`; raises `ValueError` for other text."""
     found: set[int] = set()
     for span in filter(None, text.split(",")):
         first, dash, last = span.partition("-")

@@ -26,7 +26,7 @@ class Unfit(ValueError):
 
 @lru_cache(maxsize=256)
 def compiled(text: str) -> "re2._Regexp":
-    """The pattern, compiled; `Unfit` says what is wrong with it."""
+    """Compile a pattern; raises `Unfit` with a description of the error."""
     import re2
 
     options = re2.Options()
@@ -39,8 +39,9 @@ def compiled(text: str) -> "re2._Regexp":
 
 
 def replaced(text: str, pattern: str, new: str, *, most: int) -> str:
-    """The text with every match replaced, of at most so many characters; `$1`, `$name` and `${name}` in `new` stand
-    for groups."""
+    """Replace every match in the text, up to `most` characters in all; `$1`, `$name` and `${name}` in `new` refer to
+    groups.
+    """
     made, end, length = list[str](), 0, len(text)
     for found in matches(text, pattern):
         made.append(text[end : found.start()])

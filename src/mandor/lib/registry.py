@@ -1,4 +1,4 @@
-"""Finds what others plugged in, by Python entry point."""
+"""Loads plugins by Python entry point."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,11 +13,11 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str) -> Any:
-    """The object registered under `name`; a `LookupError` says what there is instead."""
+    """Load the object registered under `name`; raises `LookupError` that lists the registered names."""
     for point in _found(group):
         if point.name == name:
             return point.load()
-    raise LookupError(f"nothing called {name!r} is registered as {group}; {did_you_mean(name, names(group))}")
+    raise LookupError(f"no {group} entry point {name!r}; {did_you_mean(name, names(group))}")
 
 
 def _found(group: str) -> tuple[EntryPoint, ...]:
@@ -26,5 +26,5 @@ def _found(group: str) -> tuple[EntryPoint, ...]:
 
 @lru_cache(maxsize=64)
 def _read(find: Callable[..., Any], group: str) -> tuple[EntryPoint, ...]:
-    """What is installed is looked up once: that reads a file of every package there is."""
+    """Read the entry points of a group once, because that reads a file of every installed package."""
     return tuple(find(group=group))

@@ -1,4 +1,4 @@
-"""Sealing: short texts that only the holder of a key can read, each usable in one place only."""
+"""Encryption of short texts, each bound to one purpose."""
 
 import base64
 import hashlib
@@ -11,11 +11,11 @@ _FORM = "v1"
 
 
 class Unsealable(Exception):
-    """The text was sealed with another key, for another place, or is damaged."""
+    """The text was encrypted with another key or for another purpose, or is damaged."""
 
 
 class Sealer:
-    """AES-GCM with one key. A text sealed `about` one thing cannot be opened as another's."""
+    """AES-GCM with one key. A text encrypted with one `about` cannot be decrypted with another."""
 
     def __init__(self, key: bytes) -> None:
         # Loaded when it is needed: few commands are about secrets.
@@ -28,7 +28,7 @@ class Sealer:
 
     @classmethod
     def of(cls, text: str) -> "Sealer":
-        """A sealer from a password of any length that is hard to guess, such as a token."""
+        """Make a sealer from a secret of any length that is hard to guess, such as a token."""
         return Sealer(hashlib.sha256(b"mandor sealing\0" + text.encode()).digest())
 
     def seal(self, text: str, about: str) -> str:
@@ -46,11 +46,11 @@ class Sealer:
             raw = base64.b64decode(sealed.rpartition(".")[2], validate=True)
             return self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], about.encode()).decode()
         except (InvalidTag, ValueError):
-            raise Unsealable(f"what is sealed about {about} is damaged") from None
+            raise Unsealable(f"the encrypted value of {about} is damaged") from None
 
 
 class KeyRing(Sealer):
-    """Several keys: the first one seals, each of them opens. The keys can be replaced while the ring is in use."""
+    """Several keys: the first one encrypts, all of them decrypt. The keys can be replaced at any time."""
 
     def __init__(self, sealers: Sequence[Sealer]) -> None:
         self.use(sealers)
@@ -82,13 +82,13 @@ class KeyRing(Sealer):
 
 
 def key_id_of(sealed: str) -> str:
-    """The id of the key that a text was sealed with; empty: it is no sealed text."""
+    """Return the id of the key that encrypted a text; empty if it is not an encrypted text."""
     form, _, rest = sealed.partition(".")
     return rest.partition(".")[0] if form == _FORM else ""
 
 
 def parse_keys(text: str) -> list[bytes]:
-    """Keys as 64 hexadecimal digits each, one a line, the one that seals first; `#` begins a comment."""
+    """Parse keys of 64 hexadecimal digits, one per line, the encrypting one first; `#` starts a comment."""
     lines: Iterable[str] = (line.partition("#")[0].strip() for line in text.splitlines())
     keys = [bytes.fromhex(line) for line in lines if line]
     if not keys or any(len(key) != KEY_BYTES for key in keys):

@@ -1,4 +1,4 @@
-"""Signed messages: HMAC-SHA256 over a time and a body, so that a receiver knows who sent it, and that it is new."""
+"""Signed messages: HMAC-SHA256 over time and body, so that a receiver can verify the sender and reject replays."""
 
 import hmac
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from hashlib import sha256
 TIMESTAMP, SIGNATURE = "X-Mandor-Timestamp", "X-Mandor-Signature"
 VERSION = "v1"
 AGE_SECONDS_MOST = 300.0
-"""Older than that, or as far in the future, a message is a replay, or one clock is wrong."""
+"""Maximum difference between a message's time and the receiver's clock."""
 
 
 def sign(secret: bytes, body: bytes, now: float) -> dict[str, str]:
-    """The headers that go with the body."""
+    """Return the signature headers for the body."""
     stamp = str(int(now))
     return {TIMESTAMP: stamp, SIGNATURE: f"{VERSION}={_digest(secret, stamp, body)}"}
 
@@ -19,8 +19,7 @@ def sign(secret: bytes, body: bytes, now: float) -> dict[str, str]:
 def verify(
     secret: bytes, body: bytes, headers: Mapping[str, str], now: float, *, most: float = AGE_SECONDS_MOST
 ) -> bool:
-    """Whether this very body was signed with the secret, about now. Several signatures, while a secret is changed,
-    stand side by side with spaces."""
+    """Return whether this body was recently signed with the secret. Several signatures are separated by spaces."""
     lower = {name.lower(): value for name, value in headers.items()}
     stamp, given = lower.get(TIMESTAMP.lower(), ""), lower.get(SIGNATURE.lower(), "")
     if not stamp.isdecimal() or not stamp.isascii() or len(stamp) > 12 or abs(now - int(stamp)) > most:

@@ -1,15 +1,15 @@
-"""A bound on silence: whoever waits for one thing after the other gives up when nothing comes for so long."""
+"""An idle timeout: ends a block with `TimeoutError` when no progress is reported for a time."""
 
 import asyncio
 from types import TracebackType
 from typing import Self
 
 SOON_SECONDS = 0.001
-"""What is left of the wait when a timer rings a little early is not waited for."""
+"""Seconds left of a wait that are ignored, because timers may fire a little early."""
 
 
 class Silence:
-    """As an `asyncio.timeout` around each wait, at the price of one for all of them; it ends with `TimeoutError`."""
+    """Like an `asyncio.timeout` around each wait, with one timer for all of them."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -29,7 +29,7 @@ class Silence:
         await self._until.__aexit__(kind, error, trace)
 
     def broken(self) -> None:
-        """Something came."""
+        """Report progress."""
         self._heard = self._loop.time()
 
     def _ring(self) -> None:

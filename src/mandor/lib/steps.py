@@ -1,7 +1,7 @@
-"""Work in steps: a generator that says after each how much it has done, so that others have their turn in time.
+"""Long computations in steps: a generator yields its cost after each step, so that other tasks can run in between.
 
-It is counted in *looks*: what it takes to look at one object among many, half a microsecond or so. Counted, and
-not timed: the same work is cut in the same places on every machine, and in a simulation.
+Cost is counted in *looks*: the time to look at one object among many, about half a microsecond. It is counted and not
+measured, so that work is divided at the same points on every machine and in simulations.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, MutableSet, Sequence
@@ -12,20 +12,20 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Steps = Generator[int, None, R]
-"""Yields looks, and returns what it comes to."""
+"""Yields its cost in looks, and returns a result."""
 
 PIECE = 1_000
-"""So many objects are looked at in one go."""
+"""Objects per step."""
 FEW = 250
-"""So many, where each takes longer: where it is written, or put in order."""
+"""Objects per step if each takes longer, as when they are written or sorted."""
 TURN = 6_000
-"""After so many looks others have their turn: some milliseconds."""
+"""Looks after which other tasks run; a few milliseconds."""
 WRITTEN = 15
-"""Looks that making a new version of an object takes, or judging one by more than a field or two."""
+"""Looks for making a new version of an object, or for checking more than a field or two."""
 
 
 def at_once(steps: Steps[R]) -> R:
-    """Do it all, whoever waits."""
+    """Run all steps without yielding."""
     while True:
         try:
             next(steps)
@@ -35,7 +35,7 @@ def at_once(steps: Steps[R]) -> R:
 
 
 def pieces(items: Sequence[T], size: int = PIECE) -> Iterator[Sequence[T]]:
-    """All of them, some at a time."""
+    """Yield the items in pieces."""
     if len(items) <= size:
         if items:
             yield items
@@ -45,7 +45,7 @@ def pieces(items: Sequence[T], size: int = PIECE) -> Iterator[Sequence[T]]:
 
 
 def chosen(items: Sequence[T], choose: Callable[[Sequence[T]], Iterable[R]], *, each: int = 1) -> Steps[list[R]]:
-    """What `choose` makes of each piece, in order; `each`: the looks that one object takes."""
+    """Collect the results of `choose` for each piece, in order; `each` is the cost of one object in looks."""
     found: list[R] = []
     for piece in pieces(items):
         found += choose(piece)
@@ -54,7 +54,7 @@ def chosen(items: Sequence[T], choose: Callable[[Sequence[T]], Iterable[R]], *, 
 
 
 def emptied(*held: MutableSet[Any] | dict[Any, Any]) -> Steps[None]:
-    """Lets go of all that they hold: of what nobody else holds, all at once takes long."""
+    """Empty these collections in steps, because freeing many objects at once takes long."""
     for each in held:
         take = each.popitem if isinstance(each, dict) else each.pop
         while each:
@@ -65,7 +65,7 @@ def emptied(*held: MutableSet[Any] | dict[Any, Any]) -> Steps[None]:
 
 
 def ordered(items: Sequence[T], key: Callable[[T], Any]) -> Steps[list[T]]:
-    """As `sorted`."""
+    """Sort in steps, like `sorted`."""
     runs = []
     for piece in pieces(items, FEW):
         runs.append(sorted(piece, key=key))

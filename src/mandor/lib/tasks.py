@@ -1,4 +1,4 @@
-"""Background tasks that are never forgotten."""
+"""Background tasks bound to a block."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results, as `asyncio.gather` has them; one alone needs no task of its own."""
+    """Return the results like `asyncio.gather`; a single coroutine needs no task."""
     return [await works[0]] if len(works) == 1 else await asyncio.gather(*works)
 
 

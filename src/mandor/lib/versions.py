@@ -7,7 +7,9 @@ SKEW_MOST = 1
 
 @lru_cache(maxsize=256)
 def skew(ours: str, theirs: str) -> int | None:
-    """By how many minor versions theirs is ahead of ours; None: no number tells, so they do not work together."""
+    """Return how many minor versions `theirs` is ahead of `ours`; None if they cannot be compared or the major
+    versions differ.
+    """
     mine, other = _number(ours), _number(theirs)
     if mine is None or other is None or mine[0] != other[0]:
         return None
@@ -20,7 +22,7 @@ def compatible(ours: str, theirs: str) -> bool:
 
 
 def newer(ours: str, theirs: str) -> bool:
-    """Whether theirs is the later one."""
+    """Return whether `theirs` is newer than `ours`."""
     mine, other = _number(ours), _number(theirs)
     return mine is not None and other is not None and other > mine
 

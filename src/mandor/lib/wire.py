@@ -1,7 +1,5 @@
-"""Protocol messages made from a table at run time: nothing is generated, and no two protocols get in each other's way.
-
-A field is `number: (name, type)`. A type that starts with a capital is a message of the same table, `*` before it means
-repeated, and `map` stands for texts by text. Names and numbers are the protocol's own.
+"""Protobuf message classes made from a table at run time, without code generation; protocols do not share a
+registry.
 """
 
 from collections.abc import Mapping
@@ -14,7 +12,7 @@ _Field = descriptor_pb2.FieldDescriptorProto
 
 
 def make_messages(package: str, table: Mapping[str, Fields]) -> dict[str, Any]:
-    """The message classes by name."""
+    """Return the message classes by name."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for name, fields in table.items():
         message = file.message_type.add(name=name)

@@ -1,4 +1,4 @@
-"""Words for people: help for who mistyped, numbers of things."""
+"""Texts for messages: suggestions for mistyped words, and counted nouns."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -11,7 +11,9 @@ KNOWN_MOST = 500
 
 
 def mistyped(word: str, known: Iterable[str]) -> str:
-    """`did you mean …?`, if there is a near one among the first `KNOWN_MOST`; nothing for a very long word."""
+    """Return `did you mean …?` if one of the first `KNOWN_MOST` words is similar; empty otherwise, and for a very
+    long word.
+    """
     if len(word) > WORD_MOST:
         return ""
     near = (each for each in sorted(known) if len(each) <= WORD_MOST)
@@ -20,7 +22,7 @@ def mistyped(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean …?`, or else the list of what there is."""
+    """Return `did you mean …?`, or else the list of valid words."""
     choices = sorted(known)
     if near := mistyped(word, choices):
         return near
@@ -29,5 +31,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """`1 seed`, `20 seeds`."""
+    """Return a number with its noun: `1 seed`, `20 seeds`."""
     return f"{number} {one if number == 1 else many or one + 's'}"

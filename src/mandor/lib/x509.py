@@ -1,6 +1,6 @@
-"""X.509: an authority, the certificates that it signs, and what a presented certificate says. ECDSA on P-256.
+"""X.509 certificates: an authority, the certificates that it signs, and reading of certificates. ECDSA on P-256.
 
-`cryptography` is imported when it is needed: most programs never are asked for a certificate.
+`cryptography` is imported on demand, because most programs never need it.
 """
 
 import hashlib
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
 BACKDATED = timedelta(hours=1)
-"""A certificate is good from this long before it is made, for machines whose clocks are behind."""
+"""Certificates are valid from this long before they are made, for machines whose clocks are behind."""
 REQUEST_BYTES_MOST = 4096
 CURVES = frozenset({"secp256r1", "secp384r1"})
 _MARK = "-----BEGIN CERTIFICATE-----"
 
 
 class Pair(NamedTuple):
-    """A certificate and its private key, as PEM."""
+    """A certificate and its private key in PEM format."""
 
     certificate: str
     key: str
 
 
 def fingerprint(certificate: str) -> str:
-    """The SHA-256 of a certificate, in hex."""
+    """Return the SHA-256 of a certificate in hexadecimal."""
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
 
 
 def split_bundle(text: str) -> list[str]:
-    """The certificates of a PEM file, one by one."""
+    """Return the certificates of a PEM file."""
     end = "-----END CERTIFICATE-----"
     found = [part for part in text.split(_MARK)[1:] if end in part]
     return [f"{_MARK}{part.partition(end)[0]}{end}\n" for part in found]
@@ -53,7 +53,7 @@ def new_key() -> str:
 
 
 def make_authority(name: str, *, now: float, seconds: float) -> Pair:
-    """A self-signed authority."""
+    """Make a self-signed authority."""
     from cryptography import x509
 
     key = new_key()
@@ -67,7 +67,7 @@ def make_authority(name: str, *, now: float, seconds: float) -> Pair:
 
 
 def cross_sign(authority: Pair, certificate: str, *, now: float) -> str:
-    """The subject and the key of another authority, signed by this one: for clients that trust only this one yet."""
+    """Sign the subject and key of another authority with this one, for clients that trust only this one so far."""
     issuer, other = _loaded(authority.certificate), _loaded(certificate)
     builder = _builder(
         other.subject, issuer.subject, _curve_key(other.public_key()), now, min(_end(issuer), _end(other))
@@ -76,7 +76,7 @@ def cross_sign(authority: Pair, certificate: str, *, now: float) -> str:
 
 
 def make_request(key: str, name: str) -> str:
-    """A certificate signing request: it proves that its sender has the key."""
+    """Make a certificate signing request, which proves that its sender has the key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
 
@@ -85,7 +85,7 @@ def make_request(key: str, name: str) -> str:
 
 
 def read_request(text: str) -> bytes:
-    """The public key of a request (DER), once its signature is checked; raise `ValueError` for what is none."""
+    """Return the public key of a request (DER) after checking its signature; raises `ValueError` if it is invalid."""
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
 
@@ -96,19 +96,19 @@ def read_request(text: str) -> bytes:
         valid = request.is_signature_valid
         public = _curve_key(request.public_key())
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError("this is no certificate signing request for an elliptic curve key") from None
+        raise ValueError("not a certificate signing request for an elliptic curve key") from None
     if not valid:
         raise ValueError("the certificate signing request is not signed by its own key")
     return _der(public)
 
 
 def public_key(key: str) -> bytes:
-    """The public half of a private key, as DER."""
+    """Return the public key of a private key as DER."""
     return _der(_private(key).public_key())
 
 
 def key_id(public: bytes) -> str:
-    """The SHA-256 of a public key, in hex."""
+    """Return the SHA-256 of a public key in hexadecimal."""
     return hashlib.sha256(public).hexdigest()
 
 
@@ -123,7 +123,7 @@ def issue(
     now: float,
     seconds: float,
 ) -> str:
-    """A certificate for this public key: for a client, or with `server` for a server under these host names."""
+    """Issue a certificate for this public key: for a client, or with `server` for a server with these host names."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_der_public_key
     from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -160,11 +160,11 @@ def check_pair(pair: Pair) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
-    """What a certificate says."""
+class CertificateInfo:
+    """The content of a certificate."""
 
     key: str
-    """The id of its public key."""
+    """Id of its public key."""
     uris: tuple[str, ...]
     hosts: tuple[str, ...]
     starts_at: float
@@ -182,8 +182,8 @@ class Presented:
         return True
 
 
-def read(certificate: str | bytes) -> Presented:
-    """Read a certificate, PEM or DER; `ValueError`: it is none."""
+def read(certificate: str | bytes) -> CertificateInfo:
+    """Read a certificate in PEM or DER format; raises `ValueError` if it is invalid."""
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
 
@@ -198,9 +198,9 @@ def read(certificate: str | bytes) -> Presented:
         hosts = tuple(names.get_values_for_type(x509.DNSName)) if names else ()
         hosts += tuple(str(each) for each in names.get_values_for_type(x509.IPAddress)) if names else ()
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError("this is no certificate of an elliptic curve key") from None
+        raise ValueError("not a certificate of an elliptic curve key") from None
     starts, ends = found.not_valid_before_utc.timestamp(), _end(found).timestamp()
-    return Presented(key_id(public), uris, hosts, starts, ends, found)
+    return CertificateInfo(key_id(public), uris, hosts, starts, ends, found)
 
 
 # The parts of a certificate.

@@ -1,6 +1,6 @@
-"""YAML as version 1.2 means it (`no` is a word, `010` is ten), bounded, with the line of every key.
+"""YAML 1.2 (`no` is a word, `010` is ten) with limits and with the line of every key.
 
-Duplicate keys are errors, aliases are counted as if they were written out, and JSON is a subset.
+Duplicate keys are errors, aliases count as if they were written out, and JSON is a subset.
 """
 
 import json
@@ -39,11 +39,11 @@ class Malformed(ValueError):
         self.line = line
         self.hint = hint
         self.over = over
-        """It may be YAML, but there is too much of it."""
+        """Whether the text is above a limit, but may be valid YAML."""
 
 
 class Map(dict[str, Any]):
-    """A mapping that knows its lines, and how its scalars were written."""
+    """A mapping with the lines of its keys and the original text of its scalars."""
 
     __slots__ = ("line", "lines", "texts")
 
@@ -65,7 +65,7 @@ class Map(dict[str, Any]):
 
 
 class List(list[Any]):
-    """A sequence that knows its lines, and how its scalars were written."""
+    """A list with the lines of its items and the original text of its scalars."""
 
     __slots__ = ("line", "lines", "texts")
 
@@ -83,7 +83,7 @@ class List(list[Any]):
 
 
 class Tagged(NamedTuple):
-    """A value with a tag that whoever reads it asked for."""
+    """A value with one of the requested tags."""
 
     tag: str
     value: Any
@@ -91,7 +91,7 @@ class Tagged(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """One document: its value, and the line where it begins."""
+    """One document: its value, and its first line."""
 
     value: Any
     line: int
@@ -116,7 +116,7 @@ def load_all(
     depth_most: int = DEPTH_MOST,
     tags: frozenset[str] = frozenset(),
 ) -> list[Parsed]:
-    """Every document of a text; empty ones are left out. A value with one of these `tags` is a `Tagged`."""
+    """Parse all documents of a text; empty ones are skipped. A value with one of these `tags` becomes a `Tagged`."""
     text = _text(source, bytes_most)
     try:
         return _Builder(text, nodes_most, depth_most, tags, letters_most=SPREAD_MOST * bytes_most).documents()
@@ -128,19 +128,23 @@ def load_all(
 
 
 def dump(value: Any) -> str:
-    """Plain data as YAML that `load_all` reads back as the same."""
+    """Write plain data as YAML that `load_all` reads back unchanged."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _text(source: str | bytes, most: int) -> str:
     size = len(source) if isinstance(source, bytes) else len(source.encode("utf-8", "surrogatepass"))
     if size > most:
-        raise Malformed(f"{size:,} bytes; at most {most:,} are allowed", 1, over=True, hint="split it into several")
+        raise Malformed(
+            f"{size:,} bytes; at most {most:,} are allowed", 1, over=True, hint="split it into several files"
+        )
     text = (source if isinstance(source, str) else _decoded(source)).removeprefix("\ufeff")
     odd = _UNPRINTABLE.search(text)
     if odd:
         line = text.count("\n", 0, odd.start()) + 1
-        raise Malformed(f"the character U+{ord(odd[0]):04X} is not allowed", line, hint="is this a binary file?")
+        raise Malformed(
+            f"the character U+{ord(odd[0]):04X} is not allowed", line, hint="check that this is not a binary file"
+        )
     return text
 
 
@@ -149,12 +153,12 @@ def _decoded(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise Malformed("not text in UTF-8", line, hint="is this a binary file?") from None
+        raise Malformed("not valid UTF-8 text", line, hint="check that this is not a binary file") from None
 
 
 @dataclass(slots=True)
 class _Builder:
-    """Reads parser events one at a time, so that a bound stops the parser, too."""
+    """Reads parser events one at a time, so that a limit stops the parser, too."""
 
     text: str
     nodes_most: int
@@ -164,7 +168,7 @@ class _Builder:
     nodes: int = 0
     letters: int = 0
     anchors: dict[str, _Node | None] = field(default_factory=dict)
-    """None: still being read, so that an alias inside it would never end."""
+    """Anchored nodes; None while a node is being read, so that an alias inside it is an error."""
 
     def documents(self) -> list[Parsed]:
         found = []
@@ -204,10 +208,10 @@ class _Builder:
 
     def _alias(self, anchor: str, line: int) -> _Node:
         if anchor not in self.anchors:
-            raise Malformed(f"the alias *{anchor} stands for nothing", line, hint=f"define it before, with &{anchor}")
+            raise Malformed(f"the alias *{anchor} is not defined", line, hint=f"define it before, with &{anchor}")
         node = self.anchors[anchor]
         if node is None:
-            raise Malformed(f"the alias *{anchor} stands inside what it stands for", line)
+            raise Malformed(f"the alias *{anchor} refers to a value that contains it", line)
         self._count(node.size, node.letters, line)
         return node._replace(line=line)
 
@@ -215,11 +219,11 @@ class _Builder:
         self.nodes += more
         self.letters += letters
         if self.letters > self.letters_most:
-            told = f"more than {self.letters_most:,} characters, counting what aliases stand for"
-            raise Malformed(told, line, over=True, hint="use aliases for smaller values")
+            message = f"more than {self.letters_most:,} characters, with aliases written out"
+            raise Malformed(message, line, over=True, hint="use aliases for smaller values")
         if self.nodes > self.nodes_most:
-            told = f"more than {self.nodes_most:,} values, counting what aliases stand for"
-            raise Malformed(told, line, over=True, hint="split it into several")
+            message = f"more than {self.nodes_most:,} values, with aliases written out"
+            raise Malformed(message, line, over=True, hint="split it into several")
 
     def _sequence(self, event: Any, line: int, events: Iterator[Any], depth: int) -> _Node:
         _check_tag(event, "seq", line)
@@ -247,7 +251,7 @@ class _Builder:
                 merged += _merged(value)
                 continue
             if word in entries:
-                raise Malformed(f"the key `{word}` stands here twice, first in line {entries.lines[word]}", key.line)
+                raise Malformed(f"the key `{word}` is defined twice, first in line {entries.lines[word]}", key.line)
             entries.set(word, value.value, key.line, value.text)
         for other in merged:
             for word in other:
@@ -260,12 +264,12 @@ def _key(node: _Node) -> str:
     if isinstance(node.value, str):
         return node.value
     if node.text is None:
-        raise Malformed("a key is a word, not a list or a mapping", node.line)
+        raise Malformed("a key must be text, not a list or a mapping", node.line)
     return node.text
 
 
 def _merged(value: _Node) -> list[Map]:
-    """What `<<: *defaults` or `<<: [*one, *two]` brings in; earlier ones win."""
+    """Return the mappings that `<<: *defaults` or `<<: [*one, *two]` merges; earlier ones take precedence."""
     found = [value.value] if isinstance(value.value, Map) else value.value
     if not isinstance(found, list) or not all(isinstance(each, Map) for each in found):
         raise Malformed("`<<` takes a mapping, or a list of mappings", value.line)
@@ -291,7 +295,7 @@ def _scalar(event: Any, line: int) -> _Node:
 
 
 def _resolve(text: str, line: int) -> Any:
-    """The core schema of YAML 1.2."""
+    """Resolve a plain scalar by the core schema of YAML 1.2."""
     if text in _NULL:
         return None
     if text in _BOOL:
@@ -313,7 +317,11 @@ def _resolve(text: str, line: int) -> Any:
 
 def _short(number: str, line: int) -> str:
     if len(number) > _DIGITS_MOST:
-        raise Malformed(f"a number of {len(number)} digits", line, hint="put it in quotes if it is text")
+        raise Malformed(
+            f"the number has {len(number)} digits; at most {_DIGITS_MOST} are allowed",
+            line,
+            hint="put it in quotes if it is text",
+        )
     return number
 
 
@@ -327,7 +335,7 @@ def _shown(tag: str) -> str:
 
 
 def _json_as_yaml(text: str) -> str | None:
-    """Valid JSON that the YAML scanner stumbles over (tabs, surrogate pairs), in a form it reads; None: not JSON."""
+    """Rewrite valid JSON that the YAML scanner rejects (tabs, surrogate pairs); None if the text is not JSON."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
@@ -351,21 +359,21 @@ def _malformed(error: yaml.YAMLError, text: str) -> Malformed:
     here = lines[mark.line] if mark.line < len(lines) else ""
     hint = None
     if "\t" in here[: mark.column + 1]:
-        hint = "YAML is indented with spaces, never with tabs"
+        hint = "indent with spaces, not with tabs"
     elif "mapping values are not allowed" in problem:
         hint = "put a text with `: ` in quotes, and check the indentation"
     elif "did not find expected key" in problem:
-        hint = "keys of one mapping begin in one column: check the indentation here and above"
+        hint = "keys of one mapping must start in the same column: check the indentation here and above"
     elif "did not find expected ','" in problem:
         hint = "close the bracket, or put a text with brackets in quotes"
-    # What was never closed shows at the end of the text; where it was opened says more.
+    # An unclosed bracket is detected at the end of the text; its start is the more useful position.
     context = getattr(error, "context_mark", None)
     line = context.line if context is not None and mark.line >= len(lines) else mark.line
     return Malformed(f"not YAML: {problem}", line + 1, hint=hint)
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Writes text in quotes whenever a reader of YAML 1.1 or 1.2 might take it for something else."""
+    """Quotes text that a reader of YAML 1.1 or 1.2 might read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

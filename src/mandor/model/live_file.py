@@ -35,7 +35,7 @@ class LiveFile(NamedTuple):
     """Path inside the folder."""
     file: "File"
     secret: bool
-    """Its text contains a secret."""
+    """Whether the text contains a secret."""
 
 
 def signal_files(task: "Task") -> list["File"]:

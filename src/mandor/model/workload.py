@@ -484,7 +484,7 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
 
 
 class Workload(Object, frozen=True, tag="workload"):
-    """What a user wants to run: groups of tasks, their count and their type (service, batch or daemon)."""
+    """A program to run: groups of tasks, their number of instances and their type (service, batch or daemon)."""
 
     kind: ClassVar[str] = "workload"
     plural: ClassVar[str] = "workloads"

@@ -27,7 +27,7 @@ from mandor.engines.registry import known_engines, make_engine
 from mandor.errors import Conflict, Invalid
 from mandor.lib import logs
 from mandor.lib.clock import BootClock
-from mandor.lib.lock import Held, hold
+from mandor.lib.lock import LockHeld, hold
 from mandor.lib.metrics import Family
 from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import Cpu, Size
@@ -65,7 +65,7 @@ def run(settings: AgentRootSettings, *, dev: bool = False) -> None:
     try:
         with hold(settings.directory / "agent.lock"):
             uvloop.run(serve(settings, own))
-    except Held as held:
+    except LockHeld as held:
         raise Conflict(f"another agent is running in {settings.directory}", hint=str(held)) from None
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from mandor.engines.base import Engine, UnitPhase
 from mandor.errors import Conflict, EngineDown, Invalid, NotFound, Unavailable
 from mandor.lib.egress import EVERYWHERE, LOOPBACK
-from mandor.lib.lock import Held, hold
+from mandor.lib.lock import LockHeld, hold
 from mandor.lib.loopback import is_loopback
 from mandor.model.node import USUAL_PORTS, PortRange
 from mandor.roots.settings import Settings, default_name, split_address
@@ -267,7 +267,7 @@ def _locked(directory: Path, refusal: str) -> Iterator[None]:
     try:
         with hold(directory / "dev.lock"):
             yield
-    except Held as held:
+    except LockHeld as held:
         raise Conflict(refusal, hint=str(held)) from None
 
 

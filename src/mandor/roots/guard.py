@@ -24,7 +24,7 @@ from mandor.engines.shim.light import try_write_kernel
 from mandor.errors import Unavailable
 from mandor.lib import logs
 from mandor.lib.clock import BootClock
-from mandor.lib.lock import Held, hold
+from mandor.lib.lock import LockHeld, hold
 
 LOCK = "guard.lock"
 READY_SECONDS = 30.0
@@ -95,21 +95,21 @@ def dismiss(data: Path) -> None:
         try:
             with hold(data / LOCK):
                 return
-        except Held as held:
+        except LockHeld as held:
             if time.monotonic() > deadline:
                 raise
             _kill(held, data / LOCK)
             time.sleep(0.02)
 
 
-def _kill(held: Held, path: Path) -> None:
+def _kill(held: LockHeld, path: Path) -> None:
     with suppress(ValueError, OSError):
         process = os.pidfd_open(int(held.holder))
         try:
             # Checked again with the process held: it is the guard, not a later process with the same id.
             with hold(path):
                 return
-        except Held as again:
+        except LockHeld as again:
             if again.holder == held.holder:
                 signal.pidfd_send_signal(process, signal.SIGKILL)
         finally:
@@ -120,7 +120,7 @@ def _kill(held: Held, path: Path) -> None:
 def _replaced(data: Path) -> Iterator[None]:
     while True:
         dismiss(data)
-        with suppress(Held), hold(data / LOCK):
+        with suppress(LockHeld), hold(data / LOCK):
             yield
             return
 

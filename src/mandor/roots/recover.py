@@ -15,7 +15,7 @@ import msgspec
 from mandor.api.cluster import KEY
 from mandor.api.sealed_values import SEALED, key_ids
 from mandor.errors import Invalid, MandorError, Unavailable
-from mandor.lib.lock import Held, hold
+from mandor.lib.lock import LockHeld, hold
 from mandor.lib.sealing import key_id_of
 from mandor.model.meta import Object
 from mandor.model.record import Cluster
@@ -126,7 +126,7 @@ def _held(path: Path) -> Iterator[None]:
     try:
         with hold(path.with_name(path.name + ".lock")):
             yield
-    except Held as error:
+    except LockHeld as error:
         raise Unavailable(
             f"{path} is in use by process {error.holder or '?'}", hint="stop that server first"
         ) from error

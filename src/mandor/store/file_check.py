@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from mandor.errors import Invalid
-from mandor.lib.lock import Held, hold
+from mandor.lib.lock import LockHeld, hold
 from mandor.model.codec import decode
 from mandor.model.record import Cluster, ClusterSpec
 from mandor.store.marked import check_not_older
@@ -24,7 +24,7 @@ def check_file(path: Path, known: MarkerContent | None, *, accept_older: bool = 
     try:
         with hold(path.with_name(path.name + ".lock")):
             _check(path, known, accept_older=accept_older)
-    except (Held, OSError):
+    except (LockHeld, OSError):
         return  # The store itself reports why it cannot be opened.
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from mandor.errors import Expired, MandorError
+from mandor.lib.paced_queue import PacedQueue
 from mandor.lib.steps import Steps
-from mandor.lib.trickle import Trickle
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, KeyTuple, filtered, filtered_all
 from mandor.store.idle_timers import IdleTimers
@@ -142,7 +142,7 @@ class Index:
         """Number of subscriptions to a single node."""
         self._no_node_watchers = 0
         """Number of subscriptions to objects without a node."""
-        self.node_wakeups = Trickle(WAKEUPS_PER_PASS)
+        self.node_wakeups = PacedQueue(WAKEUPS_PER_PASS)
         """Wakes the watchers of single nodes a few at a time."""
         self.idle_timers = IdleTimers()
         """Timers that send bookmarks to idle watchers."""

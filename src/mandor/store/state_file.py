@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from mandor.errors import Invalid, Unavailable
-from mandor.lib.lock import Held, hold
+from mandor.lib.lock import LockHeld, hold
 from mandor.model.codec import KINDS, decode
 from mandor.model.meta import Object
 from mandor.store.base import KeyTuple
@@ -77,7 +77,7 @@ class StateFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._held.enter_context(hold(self.path.with_name(self.path.name + ".lock")))
-        except Held as error:
+        except LockHeld as error:
             raise Unavailable(
                 f"{self.path} is in use by process {error.holder or '?'}",
                 hint="a store in a file belongs to one server; stop the other one, or use etcd for several servers",

@@ -116,15 +116,15 @@ def test_the_version_needs_no_server(mandor: Mandor) -> None:
 def test_no_server_is_told_with_what_to_do(mandor: Mandor) -> None:
     told = mandor("get", "nodes", "--server", "http://127.0.0.1:9")
     assert told.code == 1
-    assert "error: no server answers: http://127.0.0.1:9: connection refused" in told.err
-    assert "hint: `mandor dev`" in told.err
+    assert "error: no server responds: http://127.0.0.1:9: connection refused" in told.err
+    assert "hint: start a local cluster with `mandor dev`" in told.err
 
 
 @pytest.mark.parametrize("address", ["ftp://x", "http://", "http://x:y", "http://x:99999"])
 def test_a_bad_address_is_told(address: str, mandor: Mandor) -> None:
     told = mandor("--server", address, "get", "nodes")
     assert told.code == 1
-    assert "is not the address of a server" in told.err
+    assert "is not the URL of a server" in told.err
 
 
 def test_the_kinds_are_those_of_the_model() -> None:

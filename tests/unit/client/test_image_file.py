@@ -108,7 +108,7 @@ def test_an_oci_layout_gets_the_description_that_an_older_docker_needs(
 
 
 def test_a_mere_tag_is_no_name(write: Write) -> None:
-    with pytest.raises(Invalid, match="does not say what its image is called"):
+    with pytest.raises(Invalid, match="has no name"):
         open_image([write(oci("latest"))])
     assert open_image([write(oci("latest"))], names=["shop/web:1"]).image.names == ("shop/web:1",)
 
@@ -148,9 +148,9 @@ def test_an_image_of_incus_in_two_files_is_both_one_after_the_other(write: Write
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no tar file|damaged"),
-        (b"hello", "no tar file|damaged"),
-        (gzip.compress(b"hello" * 200), "no tar file|damaged"),
+        (b"", "not a tar file|damaged"),
+        (b"hello", "not a tar file|damaged"),
+        (gzip.compress(b"hello" * 200), "not a tar file|damaged"),
         (gzip.compress(docker("a:1"))[:-40], "damaged"),
         (docker("a:1")[:1500], "damaged|no tar file|no image"),
         (tar({"etc/passwd": b"root"}), "no image"),
@@ -158,10 +158,10 @@ def test_an_image_of_incus_in_two_files_is_both_one_after_the_other(write: Write
         (tar({"manifest.json": b"{}"}), "describes no image"),
         (tar({"index.json": b"{}"}), "lists no image"),
         (oci("a:1").replace(MANIFEST, MANIFEST.replace(b"config", b"cOnfig")), "damaged"),
-        (tar({"index.json": json.dumps({"manifests": [{"digest": "md5:1"}]}).encode()}), "no SHA-256"),
+        (tar({"index.json": json.dumps({"manifests": [{"digest": "md5:1"}]}).encode()}), "not a SHA-256"),
         (tar({"metadata.yaml": b"x"}), "without its root file system"),
         (b"hsqs" + b"\0" * 600, "without its metadata"),
-        (incus(), "no name of its own"),
+        (incus(), "without a name"),
         (docker("two words:1"), "matching regex"),
     ],
     # Without names of their own they are called by their bytes, in which gzip puts the time.
@@ -175,7 +175,7 @@ def test_what_is_no_image_is_told_by_its_file(write: Write, content: bytes, word
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"no file .*nowhere\.tar"):
+    with pytest.raises(NotFound, match=r"the file .*nowhere\.tar does not exist"):
         open_image([tmp_path / "nowhere.tar"])
     with pytest.raises(Invalid, match="cannot be read"):
         open_image([tmp_path])

@@ -64,7 +64,7 @@ def test_the_latest_is_never_after_and_the_next_never_before(moment: float, text
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("often", "not a cron expression; it has five fields"),
+        ("often", "not a cron expression; write five fields"),
         ("* * * * * *", "five fields"),
         ("61 * * * *", "bad minute"),
         ("*/0 * * * *", "bad minute"),
@@ -81,5 +81,5 @@ def test_what_is_no_time_is_refused_with_words(text: str, words: str) -> None:
 def test_no_expression_and_no_zone_are_refused() -> None:
     with pytest.raises(ValueError, match="there is no cron expression"):
         Cron([])
-    with pytest.raises(ValueError, match="'Mars/Olympus' is not a time zone"):
+    with pytest.raises(ValueError, match="'Mars/Olympus' is not a known time zone"):
         Cron(["@daily"], "Mars/Olympus")

@@ -464,7 +464,7 @@ def test_a_bomb_is_refused_as_too_large() -> None:
 def test_binary_garbage_is_refused_with_file_and_line() -> None:
     found = mistake(b"name: a\nimage: \xff\xfe\x00")
     assert (found["file"], found["line"]) == ("x.yaml", 2)
-    assert found["hint"] == "is this a binary file?"
+    assert found["hint"] == "check that this is not a binary file"
 
 
 def test_one_bad_file_spoils_the_set() -> None:
@@ -478,7 +478,7 @@ def test_one_bad_file_spoils_the_set() -> None:
     [
         ("schedule: often", 4, "five fields"),
         ("schedule: {cron: '0 0 30 2 *'}", 4, "no such day in its months"),
-        ("schedule:\n  cron: '@daily'\n  timezone: Mars/Olympus", 6, "not a time zone"),
+        ("schedule:\n  cron: '@daily'\n  timezone: Mars/Olympus", 6, "not a known time zone"),
         ("schedule:\n  cron: ['@daily', '61 * * * *']", 5, "bad minute"),
         ("schedule: {cron: '@daily', overlap: never}", 4, "not one of forbid, allow, replace"),
         ("schedule: {timezone: UTC}", 4, "`cron` is missing"),

@@ -17,7 +17,7 @@ class ClientCertificate:
         self.der = der
         self.authenticated: tuple[Token, Caller] | None = None
         """Cached result of the last authentication: the node's credential and the caller made from it."""
-        self._parsed: x509.Presented | None = None
+        self._parsed: x509.CertificateInfo | None = None
         self._issuer: TrustedCertificate | None = None
         self._issuer_candidates: Sequence[TrustedCertificate] = ()
 
@@ -32,7 +32,7 @@ class ClientCertificate:
         return self._issuer
 
     @property
-    def presented(self) -> x509.Presented:
+    def presented(self) -> x509.CertificateInfo:
         """The parsed certificate; raises `ValueError` for a form that this cluster does not issue."""
         if self._parsed is None:
             self._parsed = x509.read(self.der)

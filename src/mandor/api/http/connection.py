@@ -26,7 +26,7 @@ from mandor.api.http.connection_limits import ConnectionLimits
 from mandor.api.http.request import CLIENT_CERTIFICATE, Reply, Request
 from mandor.api.http.request_metrics import RequestMetrics
 from mandor.api.http.response_encoder import ResponseEncoder
-from mandor.lib.trickle import Trickle
+from mandor.lib.paced_queue import PacedQueue
 
 log = logging.getLogger("mandor.api")
 
@@ -93,7 +93,7 @@ class ConnectionContext:
     limits: MessageLimits
     connections: ConnectionLimits
     encoder: ResponseEncoder = field(default_factory=ResponseEncoder)
-    closing: Trickle = field(default_factory=lambda: Trickle(CLOSED_EACH_PASS))
+    closing: PacedQueue = field(default_factory=lambda: PacedQueue(CLOSED_EACH_PASS))
     """Spreads the work of closing thousands of connections over several passes of the event loop."""
 
 

@@ -233,7 +233,7 @@ async def test_another_namespace_and_all_of_them(api: LiveApi) -> None:
 async def test_help_and_quitting(api: LiveApi) -> None:
     async with seat(api) as at:
         await at.press("question_mark")
-        await at.reads("describe: its story")
+        await at.reads("describe: state, next step")
         await at.press("q")
         await at.sees("the end", lambda: not at.app.is_running)
     async with seat(api) as at:

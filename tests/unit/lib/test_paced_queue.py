@@ -2,11 +2,11 @@
 
 import asyncio
 
-from mandor.lib.trickle import Trickle
+from mandor.lib.paced_queue import PacedQueue
 
 
 async def test_so_many_go_on_in_each_pass_and_in_their_order() -> None:
-    trickle, gone = Trickle(2), list[int]()
+    trickle, gone = PacedQueue(2), list[int]()
     for number in range(5):
         trickle.add(lambda number=number: gone.append(number))  # type: ignore[misc]
     seen = []
@@ -17,7 +17,7 @@ async def test_so_many_go_on_in_each_pass_and_in_their_order() -> None:
 
 
 async def test_it_rests_when_nobody_waits_and_begins_again() -> None:
-    trickle = Trickle(1)
+    trickle = PacedQueue(1)
     for _ in range(3):
         async with asyncio.timeout(20):
             await asyncio.gather(*(trickle.turn() for _ in range(3)))
@@ -25,7 +25,7 @@ async def test_it_rests_when_nobody_waits_and_begins_again() -> None:
 
 
 async def test_somebody_who_gave_up_does_not_keep_the_others_from_their_turn() -> None:
-    trickle = Trickle(1)
+    trickle = PacedQueue(1)
     first, second = (asyncio.ensure_future(trickle.turn()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
@@ -35,7 +35,7 @@ async def test_somebody_who_gave_up_does_not_keep_the_others_from_their_turn() -
 
 
 async def test_one_that_raises_does_not_keep_the_others_from_their_turn() -> None:
-    trickle, gone, told = Trickle(2), list[int](), list[object]()
+    trickle, gone, told = PacedQueue(2), list[int](), list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
     wrong = ValueError("a bug")
 
@@ -53,7 +53,7 @@ async def test_one_that_raises_does_not_keep_the_others_from_their_turn() -> Non
 
 async def test_how_many_go_on_may_change_with_each_pass() -> None:
     passes, gone = iter([1, 3]), list[int]()
-    trickle = Trickle(lambda: next(passes))
+    trickle = PacedQueue(lambda: next(passes))
     for number in range(4):
         trickle.add(lambda number=number: gone.append(number))  # type: ignore[misc]
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Trickle: what may wait goes on a few at a time, so that one pass of the event loop never belongs to it alone."""
+"""PacedQueue: runs callbacks a few per pass of the event loop, so that they never block a whole pass."""
 
 import asyncio
 from collections import deque
@@ -7,12 +7,14 @@ from collections.abc import Callable
 Wake = Callable[[], None]
 
 
-class Trickle:
-    """In the order of arrival, so many in each pass of the loop. A loop that has nothing else to do turns at once, so
-    nobody waits for long; one in which somebody computes turns seldom, and most of its time is theirs."""
+class PacedQueue:
+    """Runs callbacks in order of arrival, a limited number in each pass of the event loop.
+
+    An idle loop passes at once, so callbacks do not wait long; a busy loop passes seldom and keeps most of its time.
+    """
 
     def __init__(self, each_pass: int | Callable[[], int]) -> None:
-        """A number may depend on the moment."""
+        """`each_pass` is the number of callbacks per pass, or a function that returns it."""
         self._each_pass = each_pass
         self._waiting: deque[Wake] = deque()
         self._turning = False
@@ -21,14 +23,14 @@ class Trickle:
         return len(self._waiting)
 
     def add(self, wake: Wake) -> None:
-        """Call it when its turn has come; whatever it raises, the others have theirs."""
+        """Add a callback; an error in one does not keep the others from running."""
         self._waiting.append(wake)
         if not self._turning:
             self._turning = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     async def turn(self) -> None:
-        """Wait for one's turn."""
+        """Wait until the caller's turn has come."""
         waiter = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
