@@ -1,4 +1,4 @@
-"""What stands outside a world: a folder with its configuration and plugins, and extenders that it asks over HTTP."""
+"""A configuration folder with plugins, and HTTP extenders, for tests of the control plane."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answer = Callable[[dict[str, Any]], Any]
 
 @asynccontextmanager
 async def asking_world() -> AsyncIterator[World]:
-    """Its scheduler may ask over HTTP, and is not started yet."""
+    """Return a control plane whose scheduler can call extenders; the scheduler is not started yet."""
     made = World()
     made.checks = [made.check_capacity, made.check_count]
     made.start_controllers()

@@ -1,4 +1,4 @@
-"""Alternatives: the scheduler places the pair of form and node, and everybody counts the form that was chosen."""
+"""Alternatives: the scheduler chooses form and node, and all components count the chosen form."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def served(world: World, count: int = 1) -> None:
 
 
 @pytest.mark.req("S0-2", "S0-35")
-async def test_where_nothing_runs_the_main_form_the_next_one_is_placed_and_it_is_told_why(world: World) -> None:
+async def test_where_nothing_runs_the_main_form_the_next_one_is_placed_with_a_reason(world: World) -> None:
     await world.add_nodes("n1", "n2", engines=PROCESS)
     await world.run(2)
     await world.apply(web())

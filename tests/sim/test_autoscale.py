@@ -28,7 +28,7 @@ def told(world: World) -> AutoscaleStatus:
 
 
 class Load:
-    """So many cores of work, which all that are ready share."""
+    """Return the usage of each ready instance when they share this many cores of work."""
 
     def __init__(self, world: World, cores: float) -> None:
         self.world, self.cores = world, cores
@@ -100,7 +100,7 @@ async def test_what_waits_for_a_place_does_not_make_it_grow_further(world: World
     assert count(world) <= 8
 
 
-async def test_a_metric_that_nobody_answers_for_is_told_and_changes_nothing(world: World) -> None:
+async def test_a_metric_without_an_answer_is_reported_and_changes_nothing(world: World) -> None:
     await world.add_nodes("n1", "n2")
     scaling = {"min": 1, "max": 6, "metric": {"url": "http://prometheus:9090", "query": "q", "target": 10}}
     await serve(world, replicas=2, autoscale=scaling)
@@ -136,7 +136,7 @@ async def test_a_roll_out_and_a_growing_count_go_together(world: World) -> None:
     assert {each.spec.release for each in found} == {"web.2"}
 
 
-async def test_who_scales_no_more_keeps_the_count_and_loses_the_story(world: World) -> None:
+async def test_a_workload_that_no_longer_autoscales_keeps_its_count_and_loses_the_history(world: World) -> None:
     await world.add_nodes("n1", "n2")
     Load(world, 2.0)
     await serve(world, autoscale=FAST)

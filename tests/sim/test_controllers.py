@@ -308,7 +308,7 @@ async def test_an_instance_deleted_by_a_user_comes_back_new(world: World) -> Non
     assert world.instance("web-0").spec.attempt == 0
 
 
-async def test_a_waiting_instance_told_to_stop_is_not_waited_for(world: World) -> None:
+async def test_the_controller_does_not_wait_for_a_waiting_instance_that_is_stopped(world: World) -> None:
     await world.apply(make_workload("web", replicas=1))
     await world.until(lambda: bool(world.instances()))
     first = world.instance("web-0")

@@ -105,7 +105,7 @@ async def test_labels_decide_and_may_change(world: World) -> None:
     await world.until(lambda: on(world) == ["n3"] and list(world.phases()) == ["exp-n3"])
 
 
-async def test_taints_keep_it_away_unless_it_is_told_to_go_there(world: World) -> None:
+async def test_taints_keep_a_daemon_away_unless_it_tolerates_them(world: World) -> None:
     await world.change_node("n1", taints=(TAINT,))
     await world.apply(exporter())
     await world.until(lambda: len(on(world)) == 3)

@@ -77,7 +77,7 @@ def end_all(world: World, name: str, phase: Phase = Phase.SUCCEEDED) -> None:
 
 
 async def until_ready_again(world: World, name: str) -> None:
-    """What runs, and was not ready, becomes so."""
+    """Return the ready status of a running instance."""
     all_ready(world, ready=True)
     for node in world.nodes.values():
         node.behave = lambda each: (

@@ -1,4 +1,4 @@
-"""Drain: whatever is on the node goes elsewhere, start-first and within its budgets, and it is told how far that is."""
+"""Drain: instances move to other nodes, start-first and within their budgets, and the progress is reported."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ async def test_a_batch_runs_to_its_end(world: World) -> None:
     assert world.workload("job").status.phase == "Succeeded"
 
 
-async def test_at_the_deadline_a_batch_begins_anew_elsewhere_and_a_budget_still_holds(world: World) -> None:
+async def test_at_the_deadline_a_batch_starts_again_elsewhere_and_a_budget_is_respected(world: World) -> None:
     await world.add_nodes("n1", cpu=2)
     await world.apply(make_workload("job", **BATCH, cpu="1"))
     await serve(world, "web", 1, cpu="1", disruption={"max_unavailable": 0})
@@ -270,7 +270,7 @@ async def test_a_gang_leaves_within_its_budget(world: World) -> None:
 
 
 async def test_who_wants_to_stop_first_does_so_and_there_is_never_one_more(world: World) -> None:
-    """Without a budget of its own it takes away what an update may: a quarter."""
+    """Without a budget, a drain may stop as many as an update: a quarter."""
     await world.add_nodes("n1", cpu=8)
     await serve(world, "web", 8, cpu="1", update={"order": "stop-first"})
     await world.add_nodes("n2", cpu=8)
@@ -331,7 +331,7 @@ async def test_a_single_one_that_stops_first_leaves_and_begins_elsewhere(world: 
     assert empty(world, "n1")
 
 
-async def test_a_budget_that_forbids_every_drain_is_told_as_such(world: World) -> None:
+async def test_a_budget_that_forbids_every_drain_is_reported(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await world.apply(make_workload("job", **BATCH, disruption={"max_unavailable": 0}))
     await world.until(lambda: world.serving_count("job") == 1)

@@ -43,7 +43,7 @@ def tls(tmp_path: Path) -> Tls:
 
 @pytest.fixture
 async def extender(tls: Tls) -> AsyncIterator[Binding]:
-    """It shows its certificate, and takes nobody without one."""
+    """Serve with a certificate and require a client certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.ca_file))
     context.load_cert_chain(tls.server_cert_file, tls.server_key_file)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -177,7 +177,7 @@ class Preempting(ExtenderServer):
         self.preempt: Answer = lambda args: {"NodeNameToMetaVictims": self.victims(args)}
 
     def victims(self, args: dict[str, Any]) -> dict[str, Any]:
-        """As they were offered."""
+        """Return the nodes in the order of the request."""
         named: dict[str, Any] = args["NodeNameToMetaVictims"]
         return named
 

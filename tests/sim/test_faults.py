@@ -63,7 +63,7 @@ def test_every_seed_has_another_cluster_and_all_types_and_faults_occur() -> None
 
 
 async def witnessed(loaded: LoadedScenario) -> str:
-    """What it says after an instance too many was put on the first node by somebody who does not ask."""
+    """Return the violation after an instance was bound to a full node without the scheduler."""
     async with loaded.cluster(loaded.scenario.plans[AS_WRITTEN], 0, unreliable=True) as cluster:
         await cluster.add_nodes(loaded.kinds)
         checker = InvariantChecker(cluster)

@@ -187,7 +187,7 @@ async def test_a_node_that_changes_between_decision_and_bind_takes_the_whole_gan
 
 
 async def test_a_word_about_a_member_does_not_hold_the_gang_up(world: World) -> None:
-    """What is written about why it waits changes the instance, not what was decided."""
+    """A written reason changes the instance but not the decision."""
     heard = Eavesdropper(world)
     await world.add_nodes("n1", cpu=4)
     await world.run(2)
@@ -253,7 +253,7 @@ async def test_a_large_gang_is_written_in_pieces_and_a_refused_piece_is_decided_
 
 
 async def half_bound(world: World, **fields: Any) -> list[str]:
-    """Who is bound of a large gang whose scheduler died between two pieces of it."""
+    """Return the bound members of a large gang whose scheduler died between two commits."""
     heard = Eavesdropper(world)
     await large(world)
 
@@ -374,7 +374,7 @@ async def test_scaling_down_and_deleting_a_waiting_gang_leaves_nobody_parked(wor
 
 
 async def test_a_leader_that_goes_away_hands_over(world: World) -> None:
-    """With fewer wanted than waited, the one that spoke for all may be the one that is not wanted any more."""
+    """When the count shrinks, the member that held the attempt may be the one that is removed."""
     await world.add_nodes("n1", cpu=3)
     await world.apply(gang(replicas=5, gang={"min": 4}))
     await world.run(5)

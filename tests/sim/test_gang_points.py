@@ -87,7 +87,7 @@ class Slow(PermitPlugin):
 
 
 async def with_late_members(make_world: Any, slow: Slow) -> World:
-    """Three whose first waits, and two more that come later; nobody is bound."""
+    """Create a gang of three whose first member waits, and two more later; none is bound."""
     world: World = await make_world(slow)
     await world.add_nodes("n1", cpu=8)
     await world.run(2)

@@ -80,7 +80,7 @@ async def test_room_that_was_made_is_held_for_all_members(world: World) -> None:
     assert len(told(world, "Preempted")) == 2
 
 
-async def test_a_still_higher_priority_takes_the_room_and_the_whole_gang_looks_again(world: World) -> None:
+async def test_a_higher_priority_takes_the_room_and_the_whole_gang_is_scheduled_again(world: World) -> None:
     await full(world, "n1", "n2", "n3")
     for node in world.nodes.values():
         node.slow_stop = 15

@@ -1,4 +1,4 @@
-"""A maintenance window, with the whole control plane: nodes are emptied in turn, and nobody serves less for it."""
+"""Maintenance windows: nodes are drained one after another without loss of ready instances."""
 
 from __future__ import annotations
 

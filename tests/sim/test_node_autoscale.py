@@ -26,7 +26,7 @@ QUICK: dict[str, Any] = {"provisioner": "fake", "max": 4, "idle_after": "1m", "j
 
 
 class SimProvisioner:
-    """Makes machines that join after a while, as the fake provisioner is told to."""
+    """Creates machines that join after a delay."""
 
     def __init__(self, world: World) -> None:
         self.world, self.provisioner = world, FakeProvisioner()
@@ -79,7 +79,7 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-def yard_of(world: World) -> SimProvisioner:
+def provisioner_of(world: World) -> SimProvisioner:
     found: SimProvisioner = world.yard  # type: ignore[attr-defined]
     return found
 
@@ -110,12 +110,12 @@ async def test_work_that_has_no_room_gets_machines_and_idle_ones_go_again(world:
     await world.apply(make_workload("web", replicas=5, cpu="1"))
     await world.until(lambda: world.serving_count("web") == 5)
     assert len(machines(world)) == 2, "three instances of one core need two machines of two"
-    assert len(yard_of(world).provisioner.orders) == 2
+    assert len(provisioner_of(world).provisioner.orders) == 2
     assert world.events("MachineOrdered")
     await world.until(lambda: len(world.events("MachineJoined")) == 2)
     await world.apply(make_workload("web", replicas=2, cpu="1"))
     await world.until(lambda: not machines(world), seconds=600)
-    assert not yard_of(world).provisioner.orders
+    assert not provisioner_of(world).provisioner.orders
     assert {each.meta.name for each in world.all(Node)} == {"n1"}
     await world.until(lambda: world.serving_count("web") == 2)
     assert world.events("MachineIdle")
@@ -131,7 +131,7 @@ async def test_what_no_machine_would_help_orders_none(world: World) -> None:
     await world.apply(make_workload("gated", replicas=3, cpu="1", gates=["later"]))
     await world.run(120)
     assert not machines(world)
-    assert not yard_of(world).provisioner.calls
+    assert not provisioner_of(world).provisioner.calls
 
 
 async def test_the_kind_is_chosen_that_helps_and_is_filled(world: World) -> None:
@@ -174,7 +174,7 @@ async def test_the_least_is_kept_whatever_waits(world: World) -> None:
 
 
 async def test_a_machine_that_never_joins_is_given_back_and_the_next_try_waits(world: World) -> None:
-    yard = yard_of(world)
+    yard = provisioner_of(world)
     yard.dead = True
     await scale_pool(world, join_within="1m")
     await world.apply(make_workload("web", replicas=1, cpu="1"))
@@ -191,8 +191,8 @@ async def test_a_machine_that_never_joins_is_given_back_and_the_next_try_waits(w
     await world.until(lambda: not scaling(world).trouble)
 
 
-async def test_a_provisioner_that_refuses_is_told_and_tried_again_later(world: World) -> None:
-    yard = yard_of(world)
+async def test_an_error_of_a_provisioner_is_reported_and_retried_later(world: World) -> None:
+    yard = provisioner_of(world)
     yard.provisioner.trouble = "no more addresses"
     await scale_pool(world)
     await world.apply(make_workload("web", replicas=1, cpu="1"))
@@ -205,7 +205,7 @@ async def test_a_provisioner_that_refuses_is_told_and_tried_again_later(world: W
 
 @pytest.mark.req("S2-48", "S0-18")
 async def test_a_controller_that_was_restarted_orders_the_same_machines_again(world: World) -> None:
-    yard = yard_of(world)
+    yard = provisioner_of(world)
     yard.seconds = 60.0
     await scale_pool(world)
     await world.apply(make_workload("web", replicas=4, cpu="1"))
@@ -255,7 +255,7 @@ async def test_a_node_that_was_deleted_gives_its_machine_back(world: World) -> N
     assert node is not None
     del world.nodes[machine.id]
     await world.delete(node)
-    await world.until(lambda: machine.id not in yard_of(world).provisioner.orders)
+    await world.until(lambda: machine.id not in provisioner_of(world).provisioner.orders)
     await world.until(lambda: len(machines(world, "Joined")) == 1)
     assert machines(world)[0].id != machine.id
 

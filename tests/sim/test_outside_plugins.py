@@ -119,7 +119,7 @@ async def test_an_extender_filters_and_prioritises(world: World, tmp_path: Path,
     assert args["Pod"]["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1000m"}
 
 
-async def test_what_an_extender_refuses_is_told_with_its_reason(
+async def test_a_refusal_of_an_extender_is_reported_with_its_reason(
     world: World, tmp_path: Path, extender: ExtenderServer
 ) -> None:
     extender.filter = lambda args: {"NodeNames": [], "FailedNodes": dict.fromkeys(args["NodeNames"], "no licence")}

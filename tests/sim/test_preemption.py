@@ -1,4 +1,4 @@
-"""Preemption from one end to the other: who goes, who waits, what is held for whom, and what a crash leaves behind."""
+"""Preemption end to end: victims, nominations, reserved room, and recovery after a crash."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_the_room_is_held_against_equal_and_lower_priorities(world: World)
     assert len(messages(world, "Preempted")) == 2
 
 
-async def test_a_still_higher_priority_takes_the_room_that_is_held(world: World) -> None:
+async def test_a_higher_priority_takes_the_reserved_room(world: World) -> None:
     await full(world, "n1")
     world.nodes["n1"].slow_stop = 20
     await world.apply(make_workload("high", replicas=1, cpu="4", priority=10))

@@ -74,9 +74,9 @@ async def test_the_next_one_moves_when_the_one_before_it_has_been_healthy_for_lo
     await world.run(90)
     await order(world, moves=2, min_gain=5)
     began: dict[str, float] = {}
-    """When each that takes another's place began to serve."""
+    """Time at which each replacement became ready."""
     ended: dict[str, float] = {}
-    """When each that moved was told to stop."""
+    """Time at which each moved instance was ordered to stop."""
 
     def look() -> None:
         for each in world.instances("web"):
@@ -133,7 +133,7 @@ async def test_a_move_that_cannot_be_made_is_called_off_and_the_order_ends(world
     assert world.events("Rebalanced")
 
 
-async def test_a_standing_order_looks_again_and_again_and_lets_those_rest_that_it_moved(world: World) -> None:
+async def test_a_repeated_rebalance_does_not_move_an_instance_again_during_its_rest(world: World) -> None:
     await crowd(world)
     await order(world, "steady", moves=2, min_gain=5, every=Seconds(120), rest=Seconds(86_400))
     await world.until(lambda: found(world, "steady").status.moved >= 3, seconds=900)

@@ -169,7 +169,7 @@ def test_every_kind_of_the_model_is_recorded_or_left_out_with_a_reason() -> None
     assert all(NOT_RECORDED.values())
 
 
-def test_another_policy_is_shown_beside_the_recorded_one(tmp_path: Path) -> None:
+def test_another_policy_is_compared_with_the_recorded_one(tmp_path: Path) -> None:
     path, _ = record(tmp_path, "", base=SPREAD)
     profile = tmp_path / "packed.yaml"
     profile.write_text(PACKED)
@@ -199,7 +199,7 @@ def test_a_recording_that_begins_in_mid_life_begins_with_what_was_there(tmp_path
     assert {each for each, _ in homes(replayed)} == {each for each, _ in homes(original)}
 
 
-def test_a_torn_last_line_is_no_mistake_and_any_other_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_truncated_last_line_is_accepted_and_any_other_error_names_its_line(tmp_path: Path) -> None:
     path, _ = record(tmp_path, "")
     whole = path.read_bytes()
     path.write_bytes(whole[:-7])

@@ -62,7 +62,7 @@ async def test_who_fled_from_a_lost_node_goes_back_once_and_never_fewer_serve(wo
     assert [each.meta.uid for each in world.instances()] == versions, "and that was all"
 
 
-async def test_a_rule_that_cannot_be_kept_moves_nobody(world: World) -> None:
+async def test_a_rule_that_cannot_be_kept_moves_no_instance(world: World) -> None:
     await world.add_nodes("n2", "n3")
     await world.apply(make_workload("web", replicas=2, placement=HERE))
     await world.until(lambda: world.serving_count("web") == 2)
@@ -107,7 +107,7 @@ async def test_the_controller_sleeps_while_no_instance_could_move() -> None:
         assert len(looks) > 1, "an instance was placed without its rule"
 
 
-async def test_a_place_is_looked_for_again_when_the_board_has_changed_and_not_for_what_is_only_told(
+async def test_a_destination_is_computed_again_after_a_change_of_the_cluster_but_not_of_a_message(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

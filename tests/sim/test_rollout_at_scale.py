@@ -18,7 +18,7 @@ from tests.scenarios.world import World
 
 
 class Fleet(World):
-    """Whose agents report together, as there are many."""
+    """Nodes whose agents report in one commit."""
 
     async def _agents(self) -> None:
         reports = []

@@ -41,7 +41,7 @@ def web(version: str = "1", replicas: int = 4, update: dict[str, Any] | None = N
 
 
 async def running(world: World, wanted: Workload) -> None:
-    """It is applied, and through."""
+    """Apply a workload and wait until its roll-out is done."""
     await world.apply(wanted)
     await world.until(lambda: _through(world, template_hash(wanted.spec.template)))
 
@@ -180,7 +180,7 @@ async def test_the_first_release_has_nothing_to_go_back_to_and_says_so(world: Wo
     assert releases(world) == ["web.2"] * 4
 
 
-async def test_canaries_wait_beside_the_others_until_somebody_promotes_them(world: World) -> None:
+async def test_canaries_wait_until_they_are_promoted(world: World) -> None:
     await running(world, web("1", update={"canary": 2}))
     serving = watch_serving(world)
     await world.apply(web("2", update={"canary": 2}))
@@ -307,7 +307,7 @@ async def test_a_crash_of_the_controllers_in_the_middle_changes_nothing(world: W
 
 @pytest.mark.req("S2-17", "S2-50", "S0-24")
 @pytest.mark.parametrize("seed", range(8))
-async def test_with_nodes_and_controllers_that_die_it_still_ends_as_wanted(world: World, seed: int) -> None:
+async def test_a_roll_out_completes_although_nodes_and_controllers_die(world: World, seed: int) -> None:
     chance = random.Random(seed)
     ways: list[dict[str, Any]] = [{}, {"order": "stop-first"}, {"canary": 1, "auto_promote": True}, {"max_surge": 2}]
     update = chance.choice(ways)

@@ -62,7 +62,7 @@ async def test_a_bind_is_written_once_with_a_check_on_its_node(world: World) -> 
 
 
 @pytest.mark.req("S2-13")
-async def test_who_does_not_fit_waits_and_is_told_why(world: World) -> None:
+async def test_an_instance_that_does_not_fit_waits_with_a_reason(world: World) -> None:
     await world.add_nodes("n1", "n2", memory=1024**3)
     await world.apply(make_workload("big", replicas=1, memory="1536Mi"))
     await world.run(3)

@@ -203,7 +203,7 @@ async def test_a_wait_that_runs_out_is_a_denial(make_world: Any) -> None:
 
 
 @pytest.mark.req("S1-20", "S1-26")
-async def test_who_is_told_to_stop_while_it_waits_leaves_the_waiting_room(make_world: Any) -> None:
+async def test_an_instance_that_is_stopped_while_it_waits_for_a_permit_is_released(make_world: Any) -> None:
     plugin = Everywhere(answer=Wait(600))
     world = await with_web(make_world, plugin)
     await world.run(2)
@@ -477,7 +477,7 @@ async def test_each_workload_chooses_its_profile_and_all_share_one_queue(make_wo
 
 
 @pytest.mark.req("S1-17")
-async def test_when_the_scheduler_ends_whoever_reserved_and_is_not_bound_is_told(make_world: Any) -> None:
+async def test_when_the_scheduler_ends_plugins_unreserve_instances_that_are_not_bound(make_world: Any) -> None:
     plugin = Everywhere(answer=Wait(600))
     world = await with_web(make_world, plugin)
     await world.run(2)

@@ -117,7 +117,7 @@ timeline:
 
 
 @pytest.mark.req("S3-27", "S3-37")
-def test_preemptions_are_told_with_who_took_whose_place(tmp_path: Path) -> None:
+def test_preemptions_are_reported_with_victim_and_preemptor(tmp_path: Path) -> None:
     big = "{name: big, image: x, priority: 50, resources: {memory: 1900Mi}}"
     more = f"timeline:\n  - {{at: 2m, phase: big, submit: {big}}}\n"
     result = simulate(tmp_path, more)
@@ -270,7 +270,7 @@ NOMAD = (
 )
 
 
-def test_a_mistake_in_a_file_of_another_tool_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_error_in_an_imported_file_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "cache.nomad").write_text(NOMAD)
     base = "name: broken\nnodes: [{name: n0}]\nworkloads: [{file: cache.nomad, format: nomad}]\nend: 3m\n"
     with pytest.raises(Invalid) as caught:

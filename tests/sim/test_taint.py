@@ -1,4 +1,4 @@
-"""NoExecute: whoever does not tolerate the taint leaves at once, and who tolerates it for a while leaves after that."""
+"""NoExecute: instances without a toleration leave at once; with a limited toleration, after that time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attempts that fail are told of with their reason, and not without end; a burst is placed the quick way."""
+"""Traces of failed attempts have a reason and a limit; bursts are placed in batches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_refusal_is_an_attempt_with_its_reason() -> None:
     assert world.instance("web-0").meta.trace is not None
 
 
-async def test_only_so_many_refusals_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_traced_refusals_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "ATTEMPTS_MOST", 1)
     spans, _ = await play(Tracer(), tries=4)
     attempts = [each for each in spans if each.name == "schedule"]

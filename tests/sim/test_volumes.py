@@ -42,7 +42,7 @@ async def running(world: World, name: str, count: int) -> None:
 
 
 class Stalling(MemoryStore):
-    """Binds never arrive, while it is told so; all else does."""
+    """A store on which binds wait while `stalls` is set."""
 
     def __init__(self, world: World) -> None:
         super().__init__(clock=world.clock)
@@ -88,7 +88,7 @@ async def test_instances_that_share_a_volume_share_its_node(world: World) -> Non
 
 
 @pytest.mark.req("S1-23", "S3-11")
-async def test_what_does_not_fit_beside_its_volume_waits_and_says_where_that_is(world: World) -> None:
+async def test_an_instance_that_does_not_fit_the_node_of_its_volume_waits_with_the_nodes_name(world: World) -> None:
     await world.add_nodes("n1", "n2", cpu=1)
     await world.apply(make_workload(replicas=3, cpu="500m", volumes=SHARED))
     await running(world, "web", 2)

@@ -1,4 +1,4 @@
-"""A connection on which nothing comes back: whoever waits for changes learns it late, and at once when it is mended."""
+"""A connection without answers: watches end after a timeout, or at once when it is repaired."""
 
 import asyncio
 

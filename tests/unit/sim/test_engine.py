@@ -50,15 +50,15 @@ def test_what_is_not_looked_at_again_is_what_it_was(plan: list[tuple[str, Unit, 
     run_virtual(_rehearse(plan))
 
 
-def test_what_a_unit_wants_is_asked_once_until_appetites_change() -> None:
+def test_the_usage_of_a_unit_is_computed_once_until_usage_rules_change() -> None:
     async def rehearse() -> list[Unit]:
         asked: list[Unit] = []
 
-        def appetite(unit: Unit, launch: Launch) -> Resources:
+        def unit_usage(unit: Unit, launch: Launch) -> Resources:
             asked.append(unit)
             return Resources(100)
 
-        engine = SimEngine(VirtualClock(), SimUnits(), appetite, images=True, own_options=False)
+        engine = SimEngine(VirtualClock(), SimUnits(), unit_usage, images=True, own_options=False)
         for unit in UNITS:
             await engine.start(unit, Launch(name="web-0"))
             await asyncio.sleep(10)

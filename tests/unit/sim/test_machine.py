@@ -29,7 +29,7 @@ async def test_what_it_uses_is_known_until_it_may_be_different() -> None:
     assert (used(machine), len(asked), len(news)) == (3 * GIB, 3, 3)
 
 
-def test_another_size_and_what_strangers_take_are_seen_at_once() -> None:
+def test_a_new_size_and_usage_of_other_programs_are_visible_at_once() -> None:
     clock = ManualClock()
     nothing = Resources()
     machine = SimMachine(clock, Resources(4000, 8 * GIB), used=lambda: (nothing, float("inf")))

@@ -1,4 +1,4 @@
-"""Several schedulers: each node belongs to exactly one, by its pool, and nobody takes what another one owns."""
+"""Several schedulers: each node belongs to exactly one scheduler, by its pool."""
 
 from __future__ import annotations
 

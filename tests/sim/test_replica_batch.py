@@ -11,7 +11,7 @@ from tests.scenarios.world import World
 
 
 async def flooded() -> dict[str, str]:
-    """Where everything goes that waits when a scheduler begins: more than there is room for."""
+    """Return the placements of a backlog that exceeds the capacity when a scheduler starts."""
     async with World() as world:
         world.checks = [world.check_capacity, world.check_count]
         await world.add_nodes(*(f"n{index}" for index in range(7)), cpu=4, memory=16 * 1024**3)
