@@ -117,7 +117,7 @@ def test_a_scenario_of_ones_own_goes_through_faults_with_its_strategies(
     )
     assert run(["simulate", str(path), "--faults", "--seeds", "1", "--history"]) == 0
     shown = capsys.readouterr().out
-    assert "everything is whole again" in shown
+    assert "all faults are repaired" in shown
     assert "2 runs" in shown
 
 

@@ -21,7 +21,7 @@ def describe_change(change: Change) -> str:
     if isinstance(value, Event) and change.after is not None:
         return f"{value.spec.about}: {value.spec.reason}: {value.spec.message}"
     if isinstance(value, HeartbeatSummary):
-        return f"heard: {', '.join(value.spec.nodes) or 'nobody'}"
+        return f"heartbeats received from: {', '.join(value.spec.nodes) or 'no node'}"
     return ""
 
 
