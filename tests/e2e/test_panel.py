@@ -127,7 +127,7 @@ def test_an_operator_applies_watches_reads_scales_drains_and_asks_why(cluster: C
 
         page.get_by_role("link", name="talker-0").click()
         expect(page.get_by_label("Logs")).to_contain_text("selamat pagi")
-        expect(page.get_by_text("it is on")).to_be_visible()
+        expect(page.get_by_text("placed on n").first).to_be_visible()
         check_accessible(page)
         page.get_by_role("button", name="Open a shell").click()
         use_shell(page)
