@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -165,10 +166,16 @@ def secret_file(path: Path, mode: int = 0o600) -> Path:
 
 def starts(data: Path, kind: str, **settings: Any) -> None:
     """Start the program as far as its checks; `Started` is raised by what follows them."""
-    if kind == "server":
-        server.run(ServerSettings(data=str(data), **settings))
-    else:
-        agent.run(AgentRootSettings(data=str(data), server=("https://127.0.0.1:1",), **settings))
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        if kind == "server":
+            server.run(ServerSettings(data=str(data), **settings))
+        else:
+            agent.run(AgentRootSettings(data=str(data), server=("https://127.0.0.1:1",), **settings))
+    finally:  # A program sets up logging for its whole process.
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 class Started(Exception):
