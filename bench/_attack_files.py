@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import random
 import tempfile
 import time
@@ -90,39 +89,42 @@ def by_journals(target: Target, dice: random.Random, until: float) -> Campaign:
     """Files of an agent's journal damaged at random: it is read without an error, and loses no file that is whole."""
     from mandor.agent.journal import ClusterMembership, Journal
     from mandor.agent.order import Entry
+    from mandor.lib.logs import silence
     from tests.unit.agent.make import make_order
 
     campaign = Campaign("journals")
-    logging.getLogger("mandor.agent.journal").setLevel(logging.CRITICAL)
-    while time.monotonic() < until:
-        with tempfile.TemporaryDirectory(prefix="mandor-attack-") as folder:
-            home = Path(folder)
-            journal = Journal(home)
-            entries = {}
-            for number in range(dice.randrange(1, 12)):
-                entry = Entry(order=make_order(uid=f"uid-{number}"))
-                entries[entry.order.uid] = entry
-                journal.write(entry)
-            journal.keep_membership(ClusterMembership("c1"))
-            journal.keep_credential("mdr_node.n1_" + "ab" * 32)
-            files = sorted(path for path in home.rglob("*") if path.is_file())
-            hit = dice.sample(files, dice.randrange(1, min(4, len(files)) + 1))
-            for path in hit:
-                _damage(path, dice)
-            try:
-                again = Journal(home)
-                read = {each.order.uid: each for each in again.entries()}
-                _ = again.membership, again.contact, again.credential, again.next_credential, again.sealing_key
-            except Exception as error:  # the finding itself
-                campaign.found(f"{type(error).__name__}: {error}: after damage to {[path.name for path in hit]}")
-                campaign.note("error")
-                continue
-            whole = {uid: each for uid, each in entries.items() if home / "orders" / f"{uid}.json" not in hit}
-            lost = [uid for uid, each in whole.items() if read.get(uid) != each]
-            gone = [path.name for path in hit if not path.exists() and not path.with_name(f"{path.name}.bad").exists()]
-            if lost or gone:
-                campaign.found(f"lost {lost}, deleted {gone}, after damage to {[path.name for path in hit]}")
-            campaign.note("read")
+    with silence():  # Each damaged file is logged.
+        while time.monotonic() < until:
+            with tempfile.TemporaryDirectory(prefix="mandor-attack-") as folder:
+                home = Path(folder)
+                journal = Journal(home)
+                entries = {}
+                for number in range(dice.randrange(1, 12)):
+                    entry = Entry(order=make_order(uid=f"uid-{number}"))
+                    entries[entry.order.uid] = entry
+                    journal.write(entry)
+                journal.keep_membership(ClusterMembership("c1"))
+                journal.keep_credential("mdr_node.n1_" + "ab" * 32)
+                files = sorted(path for path in home.rglob("*") if path.is_file())
+                hit = dice.sample(files, dice.randrange(1, min(4, len(files)) + 1))
+                for path in hit:
+                    _damage(path, dice)
+                try:
+                    again = Journal(home)
+                    read = {each.order.uid: each for each in again.entries()}
+                    _ = again.membership, again.contact, again.credential, again.next_credential, again.sealing_key
+                except Exception as error:  # the finding itself
+                    campaign.found(f"{type(error).__name__}: {error}: after damage to {[path.name for path in hit]}")
+                    campaign.note("error")
+                    continue
+                whole = {uid: each for uid, each in entries.items() if home / "orders" / f"{uid}.json" not in hit}
+                lost = [uid for uid, each in whole.items() if read.get(uid) != each]
+                gone = [
+                    path.name for path in hit if not path.exists() and not path.with_name(f"{path.name}.bad").exists()
+                ]
+                if lost or gone:
+                    campaign.found(f"lost {lost}, deleted {gone}, after damage to {[path.name for path in hit]}")
+                campaign.note("read")
     return campaign
 
 

@@ -101,7 +101,7 @@ async def test_an_apply_forgets_no_restart(dev: Api) -> None:
     assert found.spec.restarted == 2
 
 
-async def test_a_dry_run_tells_and_does_nothing(dev: Api) -> None:
+async def test_a_dry_run_reports_and_does_nothing(dev: Api) -> None:
     client = await dev.client()
     before = (await dev.store.list(None)).revision
     assert actions(await send(client, WEB, dry_run=True)) == {"web": "created"}

@@ -59,7 +59,7 @@ async def test_what_was_refused_or_changed_nothing_leaves_no_record(dev: Api) ->
     assert len((await dev.store.list("audit")).items) == 1
 
 
-async def test_nobody_deletes_or_forges_a_record(dev: Api) -> None:
+async def test_audit_records_cannot_be_deleted_or_forged(dev: Api) -> None:
     client = await dev.client()
     await client.call("PUT", "/v1/workloads/web", dict, body={"spec": SPEC})
     (record,) = (await dev.store.list("audit")).items

@@ -20,7 +20,7 @@ SPEC = {"groups": {"main": {"tasks": {"main": {"command": ["sleep", "1"]}}}}}
 
 
 @pytest.mark.req("S2-12")
-async def test_without_a_token_nobody_gets_in(api: Api) -> None:
+async def test_requests_without_a_token_are_refused(api: Api) -> None:
     client = await api.client()
     for path in ("/v1", "/v1/nodes", "/v1/watch", "/v1/snapshot", "/v1/tokens", "/v1/audits", "/v1/schema"):
         with pytest.raises(Unauthenticated) as caught:
@@ -83,7 +83,7 @@ async def test_a_created_token_works_and_its_secret_is_not_stored(api: Api) -> N
     assert await ani.call("GET", "/v1/workloads", dict, query={"namespace": "team"}) is not None
 
 
-async def test_nobody_gives_away_more_than_they_have(api: Api) -> None:
+async def test_grants_cannot_exceed_the_rights_of_their_author(api: Api) -> None:
     local_admin = await api.client(await api.token("admin", "user:ani", ("team",)))
     await local_admin.call(
         "POST", "/v1/tokens", dict, body={"role": "viewer", "identity": "budi", "namespaces": ["team"]}
@@ -157,7 +157,7 @@ async def test_a_viewer_reads_and_writes_nothing(api: Api) -> None:
     assert await api.store.get(Key("workload", "default", "web")) == before
 
 
-async def test_an_operator_of_one_namespace_has_no_say_elsewhere(api: Api) -> None:
+async def test_an_operator_of_one_namespace_has_no_show_elsewhere(api: Api) -> None:
     admin = await api.client(await api.token("admin", "user:admin"))
     for name in ("team", "other"):
         await admin.call("PUT", f"/v1/namespaces/{name}", dict, body={"spec": {"level": "privileged"}})
@@ -263,7 +263,7 @@ async def test_what_a_form_can_send_is_not_taken(dev: Api, kind: str) -> None:
     assert [item.kind for item in (await dev.store.list(None)).items] == ["cluster", "namespace"]
 
 
-async def test_a_token_works_where_none_is_needed_and_says_who_one_is(dev: Api) -> None:
+async def test_a_token_works_where_none_is_needed_and_sets_the_identity(dev: Api) -> None:
     viewer = await dev.client(await dev.token("viewer", "user:ani"))
     await viewer.request("GET", "/v1/nodes")
     assert await attempt(viewer, "PUT", "/v1/workloads/web", body={"spec": SPEC}) == "forbidden"
@@ -300,7 +300,7 @@ async def test_a_workload_in_a_namespace_that_does_not_exist_is_refused_with_a_g
     assert "`team`" in (caught.value.hint or "")
 
 
-async def test_who_writes_too_fast_is_slowed_down(start_api: object) -> None:
+async def test_a_fast_writer_is_slowed_down(start_api: object) -> None:
     dev: Api = await start_api(tokens_required=False, writes_per_second=1.0, writes_burst=3)  # type: ignore[operator]
     session = await dev.session()
     told = []

@@ -376,7 +376,7 @@ async def test_a_client_knows_how_far_its_clock_is_ahead() -> None:
         assert 3590 < client.ahead_seconds < 3700
 
 
-async def test_a_port_that_is_taken_says_so() -> None:
+async def test_a_port_that_is_taken_reports_it() -> None:
     taken = open_socket("127.0.0.1", 0)
     with taken, pytest.raises(Unavailable) as caught:
         open_socket("127.0.0.1", taken.getsockname()[1])

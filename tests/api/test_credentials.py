@@ -128,7 +128,7 @@ async def test_a_renewal_that_is_impossible_or_forbidden_is_refused_with_the_rea
             await client.call("POST", path, dict, body=body)
 
 
-async def test_the_servers_say_when_it_is_to_be_renewed(start_api: StartApi) -> None:
+async def test_the_servers_show_when_it_is_to_be_renewed(start_api: StartApi) -> None:
     api = await start_api(tokens_required=True, credential_age_seconds=86_400.0)
     joiner = await api.client(await api.token("join", "join:first"))
     first = await joiner.call("POST", "/v1/nodes/n1/join", dict, body={})
@@ -222,7 +222,7 @@ async def test_a_node_that_has_not_joined_has_no_credential_to_wait_for(api: Api
     assert not await admits(api, first["token"])
 
 
-async def test_while_not_every_server_knows_of_overlaps_one_has_to_say_that_there_is_none(api: Api) -> None:
+async def test_while_not_every_server_knows_of_overlaps_one_has_to_show_that_there_is_none(api: Api) -> None:
     await joined(api)
     object.__setattr__(api.parts, "everywhere", lambda: frozenset({"watch"}))
     with pytest.raises(Unsupported, match="not every server"):

@@ -55,7 +55,7 @@ async def test_a_plan_of_a_drain_ends_the_daemon_and_begins_it_nowhere_else(dev:
     assert not found.get("pending")
 
 
-async def test_an_explanation_tells_which_nodes_do_not_match(dev: Api) -> None:
+async def test_an_explanation_reports_which_nodes_do_not_match(dev: Api) -> None:
     await put(dev, make_node("n1"), make_node("n2", labels={"disk": "ssd"}))
     await apply(dev, PICKY)
     found = await ask(dev, "workloads/exp")

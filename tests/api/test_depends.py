@@ -15,7 +15,7 @@ from tests.scenarios.make import make_node, make_workload
 WEB = "name: web\ncommand: [run]\ndepends_on: {db: healthy}\n"
 
 
-async def test_a_name_that_nobody_has_yet_is_a_warning(dev: Api) -> None:
+async def test_an_unknown_name_is_a_warning(dev: Api) -> None:
     found = await apply(dev, WEB)
     assert found["results"][0]["warnings"] == ["it depends on db, but there is no group or workload of that name yet"]
     await apply(dev, "name: db\ncommand: [run]\n")
@@ -48,7 +48,7 @@ async def test_a_dependency_that_can_never_be_met_is_refused(dev: Api) -> None:
     assert "runs repeatedly on a schedule" in found["detail"]
 
 
-async def test_an_instance_that_waits_says_for_what_and_a_plan_tells_where_it_would_go(dev: Api) -> None:
+async def test_an_instance_that_waits_shows_for_what_and_a_plan_reports_where_it_would_go(dev: Api) -> None:
     workload = make_workload("web", depends_on={"db": "healthy"}, version=0)
     spec = from_plain({"workload": "web", "release": "web.1", "index": 0, "waits": ["db to be healthy"]}, InstanceSpec)
     waiting = Instance(meta=Meta(name="web-0", namespace="default"), spec=spec)

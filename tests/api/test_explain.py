@@ -120,7 +120,7 @@ async def test_an_explanation_lists_changes_since_the_decision(dev: Api) -> None
     assert "n1, n2 were added" in found["since"]
 
 
-async def test_a_node_that_would_not_take_it_now_is_said_to(dev: Api) -> None:
+async def test_a_node_that_would_not_take_it_now_is_reported_to(dev: Api) -> None:
     await fill(dev)
     node = await dev.store.get(make_node("n1").key)
     assert node is not None
@@ -137,7 +137,7 @@ async def test_a_workload_is_explained_by_one_of_each_kind(dev: Api) -> None:
     assert [each["instance"] for each in found["instances"]] == ["web-1", "web-0"]
 
 
-async def test_a_workload_without_instances_says_so(dev: Api) -> None:
+async def test_a_workload_without_instances_reports_it(dev: Api) -> None:
     await put(dev, make_workload("idle", replicas=0, version=0))
     found = await ask(dev, "workloads/idle")
     assert found["summary"] == "no instance needs a node: replicas is 0"
@@ -260,9 +260,7 @@ extenders:
 """
 
 
-async def test_those_who_are_asked_over_http_are_asked_for_an_explanation_too(
-    start_api: StartApi, tmp_path: Path
-) -> None:
+async def test_extenders_are_called_for_explanations_too(start_api: StartApi, tmp_path: Path) -> None:
     asked: list[Any] = []
 
     async def answer(request: web.Request) -> web.Response:

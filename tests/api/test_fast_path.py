@@ -289,7 +289,7 @@ async def test_a_body_that_comes_later_is_waited_for() -> None:
     connection.connection_lost(None)
 
 
-async def test_a_caller_who_went_away_gets_nothing_and_harms_nobody() -> None:
+async def test_a_disconnected_caller_gets_no_answer_and_affects_no_other() -> None:
     place = await make_place()
     connection, wire = place.connect(short=True)
     connection.data_received(_ask("GET", "/v1/objects?key=node//n1", place.node))
@@ -338,7 +338,7 @@ class _TurnedLoop:
         return asyncio.get_running_loop().call_later(3600, call)
 
 
-def test_no_operation_that_says_json_answers_in_pieces() -> None:
+def test_no_operation_that_shows_json_answers_in_pieces() -> None:
     for each in OPERATIONS:
         if each.gives == JSON:
             handler = each.handler.func if isinstance(each.handler, partial) else each.handler

@@ -58,7 +58,7 @@ async def test_it_is_applied_and_the_answer_carries_the_report(dev: Api, format_
 
 
 @pytest.mark.req("S0-32")
-async def test_a_plan_tells_where_it_would_go_and_which_key_is_lost(dev: Api) -> None:
+async def test_a_plan_reports_where_it_would_go_and_which_key_is_lost(dev: Api) -> None:
     docker = Capabilities(images=True, extras=frozenset({"ports"}))
     await dev.store.commit(Put(make_node("n1", cpu=4, engines={"docker": docker})))
     status, found = await post(dev, "/v1/plan", COMPOSE, format="compose")
@@ -86,7 +86,7 @@ async def test_a_manifest_has_no_report_and_its_mistakes_are_its_own(dev: Api) -
     assert found["line"] == 3
 
 
-async def test_who_says_manifest_gets_nothing_else(dev: Api) -> None:
+async def test_format_manifest_accepts_manifests_only(dev: Api) -> None:
     status, found = await post(dev, "/v1/apply", KUBERNETES, format="manifest")
     assert status >= 400
     assert "Kubernetes" in found["detail"]

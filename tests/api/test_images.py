@@ -60,7 +60,7 @@ async def test_the_bytes_arrive_in_order_and_the_answer_comes_back(api: Api) -> 
     assert record.spec.about == "node n1"
 
 
-async def test_a_node_that_takes_nothing_holds_up_who_sends(dev: Api) -> None:
+async def test_a_node_that_reads_nothing_slows_the_sender(dev: Api) -> None:
     await make_node(dev)
     taking = asyncio.Event()
     taken: list[bytes] = []

@@ -16,7 +16,7 @@ WATCHERS = 3 * CLOSED_EACH_PASS
 
 @pytest.mark.req("S0-16")
 @pytest.mark.parametrize("way", ["end", "reset"])
-async def test_who_leaves_together_is_let_go_in_turns_and_as_a_whole(start_api: StartApi, way: str) -> None:
+async def test_connections_that_close_together_are_closed_in_steps(start_api: StartApi, way: str) -> None:
     api = await start_api()
     token = await api.token("viewer", "user:ani")
     callers = [await open_silent(api, token) for _ in range(WATCHERS)]

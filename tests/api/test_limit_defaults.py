@@ -26,7 +26,7 @@ async def resources(dev: Api, name: str = "web") -> TaskResources:
     return found.spec.groups[FLAT].tasks[FLAT].resources
 
 
-async def test_a_task_that_says_nothing_gets_the_defaults_of_its_namespace(dev: Api) -> None:
+async def test_a_task_that_shows_nothing_gets_the_defaults_of_its_namespace(dev: Api) -> None:
     client = await dev.client()
     await send(client, f"{SPACE}---\n{DEFAULTS}---\n{WEB}")
     got = await resources(dev)
@@ -35,7 +35,7 @@ async def test_a_task_that_says_nothing_gets_the_defaults_of_its_namespace(dev: 
     assert actions(await send(client, WEB)) == {"web": "unchanged"}
 
 
-async def test_what_a_task_says_counts_and_the_rest_is_fitted_to_it(dev: Api) -> None:
+async def test_what_a_task_shows_counts_and_the_rest_is_fitted_to_it(dev: Api) -> None:
     client = await dev.client()
     await send(client, f"{SPACE}---\n{DEFAULTS}")
     await send(client, WEB + "resources: {memory: 512Mi, limits: {cpu: 50m}}\n")
@@ -127,7 +127,7 @@ async def test_a_namespace_allows_only_the_options_it_names(dev: Api) -> None:
     assert actions(await send(client, WEB + "security: {cap_add: [NET_ADMIN]}\n")) == {"web": "changed"}
 
 
-async def test_what_a_namespace_says_holds_for_every_form(dev: Api) -> None:
+async def test_what_a_namespace_shows_holds_for_every_form(dev: Api) -> None:
     client = await dev.client()
     await send(client, f"{SPACE}engines: [fake]\n---\n{DEFAULTS}")
     with pytest.raises(Forbidden, match="does not allow the engine process") as refused:

@@ -12,7 +12,7 @@ from mandor.model.record import Role
 from tests.api.conftest import Api
 
 
-async def test_metrics_are_for_those_who_see_the_whole_cluster(api: Api) -> None:
+async def test_metrics_need_a_cluster_wide_role(api: Api) -> None:
     others: tuple[tuple[Role, str], ...] = (("node", "node:n1"), ("join", "join:first"))
     for role, identity in others:
         client = await api.client(await api.token(role, identity))
@@ -35,7 +35,7 @@ async def test_answers_are_counted_by_operation_and_status(api: Api) -> None:
     assert "mandor_api_requests_in_flight 0" in lines
 
 
-async def test_tokens_that_somebody_should_see_to_are_counted_by_role(api: Api) -> None:
+async def test_tokens_that_expire_soon_are_counted_by_role(api: Api) -> None:
     clock = api.parts.clock
     for name, role, days in (("ani", "operator", 1), ("budi", "operator", 90), ("n1", "node", 20)):
         await api.token(cast(Role, role), f"{role}:{name}", expires_at=clock.now() + days * 86_400)

@@ -136,7 +136,7 @@ async def test_joining_is_audited(api: Api) -> None:
 
 
 @pytest.mark.req("S0-23", "S2-26")
-async def test_a_heartbeat_tells_usage_and_learns_the_cluster(api: Api) -> None:
+async def test_a_heartbeat_reports_usage_and_learns_the_cluster(api: Api) -> None:
     joiner = await api.client(await api.token("join", "join:first"))
     mine = await api.client((await joiner.call("POST", "/v1/nodes/n1/join", dict, body={}))["credential"])
     usage = {"cpu_milli": 1500, "memory_bytes": 2**30, "disk_bytes": 5, "network_in_bytes": 6, "network_out_bytes": 7}
@@ -161,7 +161,7 @@ async def test_heartbeats_are_not_store_writes(dev: Api) -> None:
     assert (await dev.store.list(None)).revision == before
 
 
-async def test_a_heartbeat_for_somebody_else_or_from_elsewhere_is_refused(api: Api) -> None:
+async def test_a_heartbeat_for_another_node_or_cluster_is_refused(api: Api) -> None:
     joiner = await api.client(await api.token("join", "join:first"))
     first = await joiner.call("POST", "/v1/nodes/n1/join", dict, body={})
     await joiner.call("POST", "/v1/nodes/n2/join", dict, body={})
@@ -196,7 +196,7 @@ class TestHeartbeats:
         found = await store.get(Key("hearing", "", "s1"))
         return found.spec.nodes if isinstance(found, HeartbeatSummary) else ()
 
-    async def test_the_hearing_names_who_was_heard_and_drops_who_fell_silent(self, clock: ManualClock) -> None:
+    async def test_the_heartbeat_summary_lists_current_nodes_and_drops_silent_ones(self, clock: ManualClock) -> None:
         store = MemoryStore(clock=clock)
         heartbeats = Heartbeats(store, clock, "s1", "http://s1")
         running = asyncio.create_task(heartbeats.run())
@@ -285,7 +285,7 @@ class TestHeartbeats:
         assert lease.spec.renewals > 3
         assert await self.heard(store) == ("n1",)
 
-    async def test_somebody_else_who_writes_the_lease_does_not_end_it(self, clock: ManualClock) -> None:
+    async def test_a_foreign_write_to_the_lease_does_not_end_it(self, clock: ManualClock) -> None:
         store = MemoryStore(clock=clock)
         running = asyncio.create_task(Heartbeats(store, clock, "s1", "http://s1").run())
         await clock.advance(3)
@@ -312,7 +312,7 @@ async def instance_of(api: Api, name: str) -> Instance:
     return found
 
 
-async def test_a_node_writes_its_status_but_not_what_the_controller_says_of_it(api: Api) -> None:
+async def test_a_node_writes_its_status_but_not_what_the_controller_shows_of_it(api: Api) -> None:
     await api.store.commit(Put(make_node("n1")), Put(make_node("n2")))
     store = await remote(api, "node", "node:n1")
     node = await node_of(api, "n1")
@@ -369,7 +369,7 @@ async def test_a_node_reports_only_on_instances_it_was_given(api: Api) -> None:
         await store.commit(Put(make_workload("mine")))
 
 
-async def test_a_phase_only_moves_as_the_table_says(api: Api) -> None:
+async def test_a_phase_only_moves_as_the_table_shows(api: Api) -> None:
     await api.store.commit(Put(make_instance("web-0", node="n1")))
     await api.store.commit(Put((await instance_of(api, "web-0")).bound("n1", at=1.0)))
     store = await remote(api, "node", "node:n1")
@@ -381,7 +381,7 @@ async def test_a_phase_only_moves_as_the_table_says(api: Api) -> None:
     assert (await instance_of(api, "web-0")).phase is Phase.FAILED
 
 
-async def test_a_node_tells_events_only_of_itself_and_its_instances(api: Api) -> None:
+async def test_a_node_reports_events_only_of_itself_and_its_instances(api: Api) -> None:
     await api.store.commit(Put(make_instance("web-0", node="n1")), Put(make_instance("web-1", node="n2")))
     store = await remote(api, "node", "node:n1")
 
@@ -450,7 +450,7 @@ async def test_a_commit_with_one_forbidden_write_writes_nothing(api: Api) -> Non
     assert list((await api.store.list("instance")).items) == []
 
 
-async def test_with_several_servers_each_says_who_hears_a_node(start_api: StartApi) -> None:
+async def test_each_of_several_servers_reports_its_nodes(start_api: StartApi) -> None:
     store = MemoryStore()
     first = await start_api(store=store, tokens_required=False)
     other = Heartbeats(store, SystemClock(), "s2", "http://other:1")
@@ -484,7 +484,7 @@ def serving(instance: Instance, node: str, *ports: PortStatus) -> Instance:
 
 
 @pytest.mark.req("S2-6", "S0-31")
-async def test_a_node_sees_who_can_be_reached_in_its_namespaces_and_no_more(api: Api) -> None:
+async def test_a_node_sees_reachable_instances_of_its_namespaces_only(api: Api) -> None:
     http = PortStatus(name="http", port=80, host=8080)
     other = make_instance("far-0")
     elsewhere = other.changed(meta=msgspec.structs.replace(other.meta, namespace="other"))

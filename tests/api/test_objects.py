@@ -43,7 +43,7 @@ async def test_putting_the_same_again_changes_nothing(dev: Api) -> None:
     assert again["meta"]["version"] == first["meta"]["version"]
 
 
-async def test_a_put_of_an_old_version_is_a_conflict_that_tells_the_version_that_won(dev: Api) -> None:
+async def test_a_put_of_an_old_version_is_a_conflict_that_reports_the_version_that_won(dev: Api) -> None:
     client = await dev.client()
     old = await client.call("PUT", "/v1/workloads/web", dict, body={"spec": SPEC})
     new = await client.call("PUT", "/v1/workloads/web", dict, body={"spec": SPEC | {"priority": 3}})
@@ -218,14 +218,14 @@ async def test_a_namespace_that_holds_something_is_not_deleted(dev: Api) -> None
     assert await dev.store.get(Key("namespace", "", "team")) is None
 
 
-async def test_a_path_nobody_serves_is_not_found_with_a_guess(dev: Api) -> None:
+async def test_an_unknown_path_is_not_found_with_a_suggestion(dev: Api) -> None:
     client = await dev.client()
     with pytest.raises(NotFound) as caught:
         await client.call("GET", "/v1/workload", dict)
     assert "workloads" in (caught.value.hint or "")
 
 
-async def test_a_method_nobody_serves_is_405_with_those_that_are(dev: Api) -> None:
+async def test_an_unsupported_method_is_405_with_the_supported_ones(dev: Api) -> None:
     session = await dev.session()
     async with session.post("/v1/events", json={}) as answer:
         assert answer.status == 405

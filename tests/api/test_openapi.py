@@ -221,7 +221,7 @@ def test_every_operation_that_ends_is_asked() -> None:
     assert WITH_EDGES.keys() < ANSWERED.keys()
 
 
-def test_the_reference_page_is_what_the_code_says() -> None:
+def test_the_reference_page_is_what_the_code_shows() -> None:
     from scripts.api_reference import PAGE, page
 
     assert PAGE.read_text() == page(), "run scripts/api_reference.py"

@@ -65,7 +65,7 @@ async def revision(api: Api) -> int:
 
 
 @pytest.mark.req("S0-25")
-async def test_a_plan_tells_where_everything_goes_and_writes_nothing(dev: Api) -> None:
+async def test_a_plan_reports_where_everything_goes_and_writes_nothing(dev: Api) -> None:
     await put(dev, make_node("n1", cpu=2), make_node("n2", cpu=2))
     before = await revision(dev)
     found = await plan(dev, files(WEB))
@@ -175,7 +175,7 @@ async def test_another_configuration_is_compared_with_the_one_that_holds(dev: Ap
         assert each["now"] != each["then"]
 
 
-async def test_another_configuration_concerns_those_who_wait_already(dev: Api) -> None:
+async def test_a_changed_configuration_applies_to_waiting_instances(dev: Api) -> None:
     await put(dev, make_node("n1", cpu=4))
     await running(dev, "", name="big", cpu="64")
     lenient = "profiles:\n- plugins: {filter: {disabled: [{name: NodeResourcesFit}]}}\n"
@@ -235,7 +235,9 @@ async def test_a_viewer_may_plan_in_his_namespace_and_sees_nothing_of_others(api
     assert (await plan(api, files(WEB), token=node, status=403))["code"] == "forbidden"
 
 
-async def test_a_roll_out_that_is_too_long_is_broken_off_and_says_so(dev: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_roll_out_that_is_too_long_is_broken_off_and_reports_it(
+    dev: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(forecast, "REPLANS_MOST", 20)
     await put(dev, make_node("n1", cpu=8))
     await running(dev, "n1", "n1", "n1", "n1")
@@ -264,7 +266,7 @@ def kept(count: int, **more: str) -> str:
     return f"kind: reservation\nname: kept\ncount: {count}\n" + "".join(f"{k}: {v}\n" for k, v in fields.items())
 
 
-async def test_a_plan_tells_what_a_reservation_would_hold_and_what_it_would_keep_from_others(dev: Api) -> None:
+async def test_a_plan_reports_what_a_reservation_would_hold_and_what_it_would_keep_from_others(dev: Api) -> None:
     await put(dev, make_node("n1", cpu=2), make_node("n2", cpu=2))
     other = WEB.replace("web", "other")
     found = await plan(dev, files(kept(3), other))
@@ -280,7 +282,7 @@ async def test_a_plan_tells_what_a_reservation_would_hold_and_what_it_would_keep
     assert not (await dev.store.list("reservation")).items
 
 
-async def test_a_plan_tells_why_a_reservation_cannot_be_held_in_full(dev: Api) -> None:
+async def test_a_plan_reports_why_a_reservation_cannot_be_held_in_full(dev: Api) -> None:
     await put(dev, make_node("n1", cpu=2), make_node("n2", cpu=2))
     await running(dev, "n1")
     found = await plan(dev, files(kept(4)), query="?without=n2")

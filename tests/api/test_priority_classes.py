@@ -13,7 +13,7 @@ WEB = "name: web\ncommand: [sleep, '60']\npriority: high\n"
 
 
 @pytest.mark.req("S3-26")
-async def test_a_class_and_those_who_name_it_are_applied_together(dev: Api) -> None:
+async def test_a_class_and_workloads_that_name_it_are_applied_together(dev: Api) -> None:
     client = await dev.client()
     assert actions(await send(client, f"{WEB}---\n{HIGH}")) == {"web": "created", "high": "created"}
     found = await dev.store.get(Key(PriorityClass.kind, "", "high"))

@@ -44,7 +44,7 @@ async def order(client: Client, word: str, **more: Any) -> Any:
     return await client.call("POST", PATH, dict, body={"order": word, **more})
 
 
-async def test_pause_and_resume_can_be_said_twice_and_an_apply_keeps_them(dev: Api) -> None:
+async def test_pause_and_resume_can_be_reported_twice_and_an_apply_keeps_them(dev: Api) -> None:
     client = await rolled(dev, "Progressing")
     for _ in range(2):
         await order(client, "pause")
@@ -102,7 +102,7 @@ async def test_an_undo_takes_the_template_back_and_nothing_else(dev: Api) -> Non
     assert (group.tasks["main"].env, group.replicas) == ({"V": "1"}, 7)
 
 
-async def test_an_undo_to_a_number_finds_it_or_says_which_there_are(dev: Api) -> None:
+async def test_an_undo_to_a_number_finds_it_or_shows_which_there_are(dev: Api) -> None:
     client = await rolled(dev, "Done")
     with pytest.raises(NotFound, match="web has no release 9") as refused:
         await order(client, "undo", to=9)
@@ -127,7 +127,7 @@ async def test_other_groups_than_there_are_now_cannot_come_back(dev: Api) -> Non
         await order(client, "undo")
 
 
-async def test_the_report_tells_the_roll_out_and_the_releases(dev: Api) -> None:
+async def test_the_report_reports_the_roll_out_and_the_releases(dev: Api) -> None:
     client = await rolled(dev, "Progressing")
     report = await client.call("GET", PATH, dict)
     assert report["rollout"]["release"] == "web.2"
@@ -137,7 +137,7 @@ async def test_the_report_tells_the_roll_out_and_the_releases(dev: Api) -> None:
     ]
 
 
-async def test_nobody_but_an_operator_orders_and_a_batch_is_not_rolled_out(api: Api) -> None:
+async def test_only_operators_control_roll_outs_and_batches_have_none(api: Api) -> None:
     admin = await api.client(await api.token("admin", "user:root"))
     await send(admin, "name: sum\ntype: batch\ncommand: [run]\n")
     with pytest.raises(Invalid, match="sum is a batch"):

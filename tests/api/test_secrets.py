@@ -56,7 +56,7 @@ async def test_what_is_stored_cannot_be_read(dev: Api) -> None:
         assert b"hunter2" not in encode(each), each.key
 
 
-async def test_nobody_is_shown_a_value(dev: Api) -> None:
+async def test_values_are_never_shown(dev: Api) -> None:
     client = await dev.client()
     result = await send(client, SECRET)
     assert {each["path"]: each.get("after") for each in result["changes"]} == {

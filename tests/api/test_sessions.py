@@ -183,7 +183,7 @@ async def test_a_node_that_does_not_dial_in_time_is_unavailable(start_api: Start
     assert len(dev.parts.sessions) == 0
 
 
-async def test_what_the_agent_says_went_wrong_reaches_the_caller(dev: Api) -> None:
+async def test_what_the_agent_shows_went_wrong_reaches_the_caller(dev: Api) -> None:
     await running_instance(dev.store)
 
     async def serve(session: Session, line: Line) -> None:

@@ -83,7 +83,7 @@ async def test_what_slow_watchers_leave_unread_is_bounded_and_then_they_are_cut_
             await asyncio.sleep(0.05)
 
 
-async def test_a_server_that_stops_does_not_wait_for_who_reads_nothing(
+async def test_a_stopping_server_does_not_wait_for_callers_that_do_not_read(
     start_api: StartApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It would wait five seconds for the answers, and then complain that they are broken off."""

@@ -58,7 +58,9 @@ async def test_bad_input_is_refused_with_a_code_and_leaves_nothing(prod: Api, bo
     assert not (await prod.store.list(Spare.kind)).items
 
 
-async def test_a_cluster_that_is_nearly_right_is_suggested_and_without_any_it_is_said_how(prod: Api, dev: Api) -> None:
+async def test_a_cluster_that_is_nearly_right_is_suggested_and_without_any_it_is_reported_how(
+    prod: Api, dev: Api
+) -> None:
     assert "prod" in (await ask(prod, "/spare/prepare", wanted(cluster="prd")))[1]["hint"]
     assert "--pipelines FILE" in (await ask(dev, "/spare/prepare", wanted()))[1]["hint"]
 

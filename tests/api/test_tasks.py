@@ -96,7 +96,7 @@ async def test_a_request_gets_a_machine_and_its_history_is_recorded(dev: Api, ta
 
 @pytest.mark.req("S4-2")
 @pytest.mark.req("S4-5")
-async def test_without_a_worker_it_says_that_it_is_being_processed(dev: Api) -> None:
+async def test_without_a_worker_it_shows_that_it_is_being_processed(dev: Api) -> None:
     await dev.store.commit(Put(make_node("bm-0")))
     session = await dev.session()
     assert await read(session, f"/result/{await ask(session, wanted(1, 1))}") == {"status": "processing"}
@@ -133,7 +133,7 @@ async def test_room_is_held_until_it_is_given_back(dev: Api, tasks: Background) 
 
 
 @pytest.mark.req("S4-34")
-async def test_a_machine_that_nobody_confirms_is_given_back(dev: Api, tasks: Background) -> None:
+async def test_an_unconfirmed_machine_is_released(dev: Api, tasks: Background) -> None:
     session = await start(dev, tasks, machines=1)
     task = await ask(session, wanted(cpu=8, hold_seconds=0.01))
     async with asyncio.timeout(60):

@@ -95,7 +95,7 @@ async def test_an_agent_that_does_not_know_a_field_reports_without_losing_it(api
             await remote.commit(Put(decode(more.encode())))
 
 
-async def test_what_may_be_a_secret_in_a_newer_version_is_shown_to_nobody(api: Api) -> None:
+async def test_unknown_fields_that_can_be_secrets_are_never_shown(api: Api) -> None:
     admin = await api.client(await api.token("admin", "user:ani"))
     await admin.call("PUT", "/v1/secrets/db", dict, query={"namespace": "default"}, body={"spec": {"value": "pass"}})
     before = await api.store.get(Key("secret", "default", "db"))

@@ -52,7 +52,7 @@ async def test_a_volume_in_use_is_not_deleted(dev: Api) -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.LOST, Phase.STOPPED])
-async def test_a_volume_of_those_who_are_gone_can_be_deleted(dev: Api, phase: Phase) -> None:
+async def test_a_volume_without_instances_can_be_deleted(dev: Api, phase: Phase) -> None:
     client = await dev.client()
     await send(client, SHOP)
     await used(dev, phase)
@@ -73,7 +73,7 @@ async def test_a_volume_needs_a_namespace_that_exists(dev: Api) -> None:
         await send(client, SHOP + "namespace: elsewhere\n")
 
 
-async def test_a_namespace_says_which_host_paths_it_may_use(dev: Api) -> None:
+async def test_a_namespace_shows_which_host_paths_it_may_use(dev: Api) -> None:
     client = await dev.client()
     space = "kind: namespace\nname: team\nengines: [process]\nhost_paths: [/srv/team]\n"
     web = "name: web\nnamespace: team\ncommand: [x]\nvolumes: {h: {type: host, path: PATH}}\n"

@@ -215,7 +215,7 @@ async def test_watches_end_cleanly_when_the_server_stops(start_api: StartApi) ->
             assert await lines.answer.content.read() == b""
 
 
-async def test_a_remote_store_whose_server_stops_says_unavailable(start_api: StartApi) -> None:
+async def test_a_remote_store_whose_server_stops_shows_unavailable(start_api: StartApi) -> None:
     dev = await start_api(tokens_required=False)
     store = RemoteStore(await dev.client())
     watch = store.watch("node", since=0)

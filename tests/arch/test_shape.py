@@ -28,7 +28,7 @@ def relative(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
-def test_a_module_says_what_it_is_for(path: Path) -> None:
+def test_a_module_shows_what_it_is_for(path: Path) -> None:
     sentence = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").strip()
     assert sentence, "no docstring at the top"
 
@@ -38,7 +38,7 @@ def test_no_file_is_longer_than_600_lines() -> None:
     assert {name: count for name, count in lengths.items() if count > LINES_MOST} == {}
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_name_that_shows_nothing() -> None:
     assert [relative(path) for path in FILES if VAGUE & set(path.stem.split("_"))] == []
 
 

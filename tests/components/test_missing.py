@@ -27,7 +27,7 @@ def run_without_components(empty: Path, **environ: str) -> subprocess.CompletedP
     )
 
 
-def test_a_missing_component_skips_its_tests_and_says_how_to_get_it(tmp_path: Path) -> None:
+def test_a_missing_component_skips_its_tests_and_shows_how_to_get_it(tmp_path: Path) -> None:
     done = run_without_components(tmp_path)
     assert done.returncode == 0, done.stdout
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]

@@ -44,7 +44,7 @@ def set_up(machine: Path, python: str | None = None) -> subprocess.CompletedProc
     )
 
 
-def test_no_python_is_said_with_a_cure(machine: Path) -> None:
+def test_no_python_is_reported_with_a_cure(machine: Path) -> None:
     done = set_up(machine)
     assert done.returncode == 1
     assert "needs Python 3.11 or newer; found no python3" in done.stderr
@@ -57,7 +57,7 @@ def test_a_python_that_is_too_old_is_named(machine: Path) -> None:
     assert "found Python 3.9.2" in done.stderr
 
 
-def test_a_python_without_venv_is_said_with_a_cure(machine: Path) -> None:
+def test_a_python_without_venv_is_reported_with_a_cure(machine: Path) -> None:
     done = set_up(machine, WITHOUT_VENV)
     assert done.returncode == 1
     assert "comes without venv" in done.stderr

@@ -63,7 +63,7 @@ def test_the_one_line_form_is_understood_with_its_options(etc: Path) -> None:
     )
 
 
-def test_a_machine_without_a_source_is_told_apart(etc: Path) -> None:
+def test_a_machine_without_a_source_is_reported_apart(etc: Path) -> None:
     assert sources(etc, "bookworm", "trixie") is None
 
 
@@ -114,7 +114,7 @@ def test_nothing_is_fetched_without_root_unless_it_was_asked_for(
     assert ("skipped: etcd 3.4 or newer is missing" in said) == (not fetched)
 
 
-def test_another_system_skips_what_is_missing_and_says_so(
+def test_another_system_skips_what_is_missing_and_reports_it(
     bare: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(System, "here", staticmethod(lambda: System("fedora", "")))
@@ -123,7 +123,7 @@ def test_another_system_skips_what_is_missing_and_says_so(
     assert "elsewhere: put etcd and etcdctl 3.4+ on PATH" in capsys.readouterr().out
 
 
-def test_a_component_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_component_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert components.main({"WITH": "etdc"}) == 2
     assert "no component called etdc" in capsys.readouterr().out
 

@@ -125,7 +125,7 @@ class TestFluent(Received):
 class OverHttp(Received):
     receiver: receivers.Web
 
-    async def test_answers_say_whether_to_wait_to_send_less_or_to_give_up(self, sink: Sink) -> None:
+    async def test_answers_show_whether_to_wait_to_send_less_or_to_give_up(self, sink: Sink) -> None:
         for status in (401, 403, 404, 429, 500, 503):
             self.receiver.answers = [(status, "no")]
             with pytest.raises(Unavailable, match=f"{status} no"):
@@ -147,7 +147,7 @@ class TestLoki(OverHttp):
             yield sink
             await sink.close()
 
-    async def test_the_receiver_is_told_who_sends_for_whom(self, sink: Sink) -> None:
+    async def test_the_receiver_gets_sender_and_resource_attributes(self, sink: Sink) -> None:
         await sink.send([line(1)])
         (headers,) = self.receiver.headers
         assert headers["X-Scope-OrgID"] == "blue"
@@ -163,7 +163,7 @@ class TestOtlp(OverHttp):
             yield sink
             await sink.close()
 
-    async def test_records_that_were_refused_are_told(self, sink: Sink) -> None:
+    async def test_records_that_were_refused_are_reported(self, sink: Sink) -> None:
         self.receiver.answers = [(200, '{"partialSuccess": {"rejectedLogRecords": "2", "errorMessage": "old"}}')]
         with pytest.raises(Invalid, match="the receiver refused 2 records: old") as caught:
             await sink.send([line(1), line(2), line(3)])

@@ -63,13 +63,13 @@ class TestAnsible(PipelineSuite):
             await asyncio.sleep(0.02)
 
 
-async def test_a_playbook_that_fails_says_why_and_may_be_tried_again(tmp_path: Path) -> None:
+async def test_a_playbook_that_fails_shows_why_and_may_be_tried_again(tmp_path: Path) -> None:
     (tmp_path / "vm.yaml").write_text(FAILING)
     with pytest.raises(Unavailable, match="no room"):
         await AnsiblePipeline(str(tmp_path / "vm.yaml"), command=COMMAND).create(TestAnsible().order(), Memory())
 
 
-async def test_without_a_playbook_it_is_said_so() -> None:
+async def test_without_a_playbook_it_is_reported() -> None:
     with pytest.raises(Invalid, match="there is no playbook"):
         await AnsiblePipeline("/nowhere.yaml").create(TestAnsible().order(), Memory())
 

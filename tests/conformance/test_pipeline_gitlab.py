@@ -91,7 +91,7 @@ async def test_one_that_never_ends_is_called_off_before_what_it_made_is_taken_aw
         assert [form["variables[MANDOR_ACTION]"] for form in gitlab.runs] == ["create", "delete"]
 
 
-async def test_a_token_that_may_not_call_it_off_is_told_of_and_nothing_is_taken_away_beside_it(tmp_path: Path) -> None:
+async def test_a_token_that_may_not_call_it_off_is_reported_and_nothing_is_taken_away_beside_it(tmp_path: Path) -> None:
     async with working(tmp_path, "running", token=READER) as (gitlab, pipeline):
         run = await TestGitlab().broken_off(pipeline)
         with pytest.raises(Invalid, match="insufficient_scope"):

@@ -44,7 +44,7 @@ class TestIncus(PipelineSuite):
             await asyncio.sleep(0.001)
 
 
-async def test_an_instance_that_is_somebody_elses_is_left_alone(incus: Incus) -> None:
+async def test_a_foreign_instance_is_left_alone(incus: Incus) -> None:
     pipeline, order = IncusPipeline(incus.url, IMAGE, type="container"), TestIncus().order()
     incus.cli("launch", IMAGE, order.name)
     try:

@@ -38,9 +38,7 @@ class TestIncusProvisioner(ProvisionerSuite):
         finally:
             await provisioner.delete(self.cluster, "suite-1")
 
-    async def test_an_instance_that_is_somebody_elses_is_left_alone(
-        self, provisioner: Provisioner, incus: Incus
-    ) -> None:
+    async def test_a_foreign_instance_is_left_alone(self, provisioner: Provisioner, incus: Incus) -> None:
         incus.cli("launch", IMAGE, "suite-1")
         try:
             await provisioner.delete(self.cluster, "suite-1")

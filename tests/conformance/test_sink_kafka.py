@@ -71,7 +71,7 @@ class TestKafkaSink(SinkSuite):
                 assert isinstance(body, bytes)
                 yield identity.decode(), body
 
-    async def test_who_is_away_takes_nothing_and_takes_everything_again_when_he_is_back(self, sink: Sink) -> None:
+    async def test_an_unavailable_receiver_gets_all_messages_when_it_returns(self, sink: Sink) -> None:
         """Brokers that the client plays cannot come back at the same ports: this one is never there."""
         away = KafkaSink(
             EventBusSpec(url=f"kafka://127.0.0.1:{free_port()}", timeout=Seconds(0.5)), password, egress=HERE

@@ -41,7 +41,7 @@ def typed(page: str) -> list[str]:
     return [re.sub(r"\s+#.*", "", block.text) for block in blocks(ROOT / page) if block.language == "sh"]
 
 
-def test_both_readmes_tell_people_to_type_the_same() -> None:
+def test_both_readmes_report_people_to_type_the_same() -> None:
     assert typed("README.md") == typed("README.id.md")
     assert typed("README.md")[0].splitlines() == ["make dev", "make test"]
 

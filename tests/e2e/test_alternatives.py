@@ -54,7 +54,7 @@ def only(cluster: Cluster, workload: str) -> dict[str, Any]:
 
 
 @pytest.mark.req("S0-2", "S0-35")
-def test_without_docker_the_example_runs_as_a_process_and_it_is_told_why(cluster: Cluster) -> None:
+def test_without_docker_the_example_runs_as_a_process_and_it_is_reported_why(cluster: Cluster) -> None:
     cluster.start_agent("n1")
     cluster.wait_nodes("n1")
     assert "alternative 1 (process)" in mandor(cluster, "plan", "-f", str(EXAMPLE))

@@ -150,7 +150,7 @@ def test_a_pool_that_does_not_exist_is_refused_with_a_guess(cluster: Cluster) ->
     assert "default" in refused.stderr.partition("defautl")[2]
 
 
-def test_with_a_broker_that_is_away_tasks_are_taken_and_the_server_says_what_is_wrong(tmp_path: Path) -> None:
+def test_with_a_broker_that_is_away_tasks_are_taken_and_the_server_shows_what_is_wrong(tmp_path: Path) -> None:
     away = {"MANDOR_TASK_QUEUE": f"amqp://guest:guest@127.0.0.1:{free_port()}/"}
     with Cluster(tmp_path, settings=away) as cluster:
         cluster.start_server()

@@ -198,7 +198,7 @@ def test_exec_carries_a_megabyte(mandor: Mandor, sleeper: str) -> None:
     assert mandor("exec", "-i", sleeper, "--", "cat", given=text).stdout == text
 
 
-def test_exec_of_what_cannot_be_run_is_told(mandor: Mandor, sleeper: str) -> None:
+def test_exec_of_what_cannot_be_run_is_reported(mandor: Mandor, sleeper: str) -> None:
     told = mandor("exec", sleeper, "--", "no-such-program", code=None)
     assert told.returncode != 0
     assert told.stderr != ""
@@ -262,7 +262,7 @@ def test_a_table_on_a_terminal_has_colours(cluster: Cluster, mandor: Mandor) -> 
 
 
 @pytest.mark.req("S0-10", "S0-35")
-def test_a_gang_waits_whole_and_says_why(mandor: Mandor) -> None:
+def test_a_gang_waits_whole_and_shows_why(mandor: Mandor) -> None:
     ring = "name: ring\nreplicas: 3\ngang: {}\nresources: {memory: 500Ti}\ncommand: [sleep, '1000']\n"
     mandor("apply", "-f", "-", given=ring)
     eventually(
@@ -275,7 +275,7 @@ def test_a_gang_waits_whole_and_says_why(mandor: Mandor) -> None:
 
 
 @pytest.mark.req("S0-18")
-def test_the_table_of_the_scheduler_is_what_the_store_says(mandor: Mandor) -> None:
+def test_the_table_of_the_scheduler_is_what_the_store_shows(mandor: Mandor) -> None:
     mandor("apply", "-f", str(EXAMPLES / "hello.yaml"), "--wait")
     told = mandor("debug", "table")
     assert "1 nodes, 2 instances" in told.stderr

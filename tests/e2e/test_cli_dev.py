@@ -106,7 +106,7 @@ def test_a_dev_cluster_runs_work_that_outlives_it_until_it_is_stopped(tmp_path: 
         (["restore", "broken.toml", "--store", "sqlite:new.db"], "cannot be decompressed|no backup of mandor"),
     ],
 )
-def test_settings_that_cannot_work_are_told_and_nothing_starts(tmp_path: Path, words: list[str], says: str) -> None:
+def test_settings_that_cannot_work_are_reported_and_nothing_starts(tmp_path: Path, words: list[str], says: str) -> None:
     (tmp_path / "wrong.toml").write_text('[agent]\njoin_token_fle = "x"\n')
     (tmp_path / "odd.toml").write_text("[agnet]\n")
     (tmp_path / "broken.toml").write_text("[agent\n")

@@ -198,7 +198,7 @@ def test_an_image_that_is_nowhere_is_shown_as_such(cluster: Cluster) -> None:
 
 
 @pytest.mark.req("S0-30")
-def test_an_instance_says_how_far_its_image_is(cluster: Cluster, own_docker: Docker, tmp_path: Path) -> None:
+def test_an_instance_shows_how_far_its_image_is(cluster: Cluster, own_docker: Docker, tmp_path: Path) -> None:
     write_image(tmp_path / "registry", busybox_layer())
     registry = start_registry(own_docker.enclosure.command([]), tmp_path / "registry", pause=0.5)
     try:

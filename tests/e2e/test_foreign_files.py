@@ -156,7 +156,7 @@ def mandor(cluster: Cluster, *words: str, code: int = 0) -> subprocess.Completed
 
 @pytest.mark.real("docker")
 @pytest.mark.req("S0-32")
-def test_a_kubernetes_file_runs_as_it_is_and_says_what_was_left_out(docker_cluster: Cluster, tmp_path: Path) -> None:
+def test_a_kubernetes_file_runs_as_it_is_and_shows_what_was_left_out(docker_cluster: Cluster, tmp_path: Path) -> None:
     file, cluster = tmp_path / "web.yaml", docker_cluster
     file.write_text(FILE)
     refused = mandor(cluster, "apply", "-f", str(file), "--strict", code=1)

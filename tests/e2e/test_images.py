@@ -118,7 +118,7 @@ def test_a_node_that_was_named_and_cannot_have_it_is_a_failure_and_the_others_ge
         (("--label", "zone=a", "--pool", "edge"), 1, "no node matches"),
     ],
 )
-def test_a_choice_that_cannot_be_is_told(
+def test_a_choice_that_cannot_be_is_reported(
     mandor: Mandor, tmp_path: Path, words: tuple[str, ...], code: int, said: str
 ) -> None:
     told = mandor("image", "load", archive(tmp_path, "shop/none:1"), *words, code=code)
@@ -126,7 +126,7 @@ def test_a_choice_that_cannot_be_is_told(
     assert "shop/none:1" not in had(mandor)
 
 
-def test_what_is_no_image_is_told_before_anything_is_sent(mandor: Mandor, tmp_path: Path) -> None:
+def test_what_is_no_image_is_reported_before_anything_is_sent(mandor: Mandor, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("hello")
     assert "notes.txt" in mandor("image", "load", str(path), "--all", code=1).stderr
@@ -140,7 +140,7 @@ def test_an_image_over_the_servers_limit_is_refused(mandor: Mandor, tmp_path: Pa
     assert "image_most" in told.stdout
 
 
-def test_a_node_that_does_not_answer_is_told_and_the_others_get_it(
+def test_a_node_that_does_not_answer_is_reported_and_the_others_get_it(
     cluster: Cluster, mandor: Mandor, tmp_path: Path
 ) -> None:
     cluster.agents["n2"].kill()

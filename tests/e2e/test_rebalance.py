@@ -38,7 +38,7 @@ def places(cluster: Cluster) -> list[str]:
     return sorted(each["spec"]["node"] for each in cluster.instances("front"))
 
 
-def test_a_plan_changes_nothing_and_the_order_does_what_it_said(late: Cluster) -> None:
+def test_a_plan_changes_nothing_and_the_order_does_what_it_reported(late: Cluster) -> None:
     uids = {each["meta"]["uid"] for each in late.instances("front")}
     planned = json.loads(late.mandor("rebalance", "--plan", "--moves", "2", "-o", "json").stdout)["moves"]
     assert [(each["source"], each["to"]) for each in planned] == [("n1", "n2")] * len(planned)

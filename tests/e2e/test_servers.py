@@ -172,7 +172,7 @@ def mandor(*words: str, url: str, ca: Path, token: str = "") -> subprocess.Compl
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=env)
 
 
-def test_a_server_with_tls_and_tokens_serves_those_who_have_one(
+def test_a_server_with_tls_and_tokens_serves_callers_with_a_token(
     tmp_path: Path, certificates: tuple[Path, Path, Path]
 ) -> None:
     ca, cert, key = certificates

@@ -84,7 +84,7 @@ def told(hook: Hook, spare: str) -> list[str]:
 
 
 @pytest.mark.req("S4-28", "S4-29", "S4-30", "S4-32", "S4-35")
-def test_the_upgrade_controller_is_told_that_spares_are_ready_and_has_them_taken_away(tmp_path: Path) -> None:
+def test_the_upgrade_controller_is_reported_that_spares_are_ready_and_has_them_taken_away(tmp_path: Path) -> None:
     with placing(tmp_path) as (cluster, hook, made):
         spare = prepare(cluster, "lab", count=2)
         eventually("the controller is told", lambda: "SpareReady" in told(hook, spare))
@@ -109,7 +109,7 @@ def test_the_upgrade_controller_is_told_that_spares_are_ready_and_has_them_taken
 
 
 @pytest.mark.req("S4-26", "S4-32", "S4-34")
-def test_what_goes_wrong_is_undone_and_told(tmp_path: Path) -> None:
+def test_what_goes_wrong_is_undone_and_reported(tmp_path: Path) -> None:
     with placing(tmp_path) as (cluster, hook, _):
         slow, endless, lonely = (prepare(cluster, each) for each in ("slow", "endless", "lonely"))
         brief = prepare(cluster, "rehearsal", release_after_seconds=0.1)

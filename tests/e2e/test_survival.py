@@ -53,7 +53,7 @@ def run_sleepers(cluster: Cluster, log: Path, *, name: str = "sleeper", replicas
 
 
 @pytest.mark.req("S2-9", "S2-17", "S2-49")
-def test_a_killed_instance_is_restarted_in_place_and_says_why(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_instance_is_restarted_in_place_and_shows_why(cluster: Cluster, tmp_path: Path) -> None:
     log = tmp_path / "starts"
     (first,) = run_sleepers(cluster, log, replicas=1)
     (before,) = cluster.instances("sleeper")
@@ -166,7 +166,7 @@ def test_a_lost_node_is_replaced_and_stops_what_was_replaced_when_it_returns(tmp
 
 
 @pytest.mark.req("S0-14")
-def test_processes_nobody_ordered_are_never_touched(cluster: Cluster, tmp_path: Path) -> None:
+def test_foreign_processes_are_never_touched(cluster: Cluster, tmp_path: Path) -> None:
     import subprocess
 
     with subprocess.Popen(["sleep", "1000"]) as foreign:

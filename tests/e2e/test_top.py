@@ -151,7 +151,7 @@ def test_an_operator_looks_around_in_a_terminal(tmp_path: Path) -> None:
             mandor(tmp_path, "delete", "workload", "speaker", "--wait", "--timeout", "60s")
 
 
-def test_without_a_terminal_or_a_server_it_says_so(tmp_path: Path) -> None:
+def test_without_a_terminal_or_a_server_it_reports_it(tmp_path: Path) -> None:
     told = mandor(tmp_path, "top")
     assert told.returncode == 2
     assert "top needs a terminal" in told.stderr

@@ -109,7 +109,7 @@ def _whole(receiver: TraceReceiver, trace_id: str, root_parent: str = "") -> lis
 
 
 @pytest.mark.req("S2-43")
-def test_a_trace_of_the_caller_goes_on_and_tells_of_refusals(cluster: Cluster, receiver: TraceReceiver) -> None:
+def test_a_trace_of_the_caller_goes_on_and_reports_of_refusals(cluster: Cluster, receiver: TraceReceiver) -> None:
     manifest = ONE.replace("NAME", "huge").replace("CPU", "9000")
     _, trace_id, parent_id, _ = CALLER.split("-")
     status, _ = _apply(cluster, manifest, CALLER)
@@ -147,7 +147,7 @@ def _apply(cluster: Cluster, manifest: str, traceparent: str) -> tuple[int, byte
 
 
 @pytest.mark.req("S2-43")
-def test_work_goes_on_while_nobody_takes_traces(cluster: Cluster, receiver: TraceReceiver) -> None:
+def test_an_unreachable_trace_receiver_affects_nothing(cluster: Cluster, receiver: TraceReceiver) -> None:
     receiver.stop()
     try:
         cluster.apply(ONE.replace("NAME", "alone").replace("CPU", "10m"))

@@ -20,7 +20,7 @@ resources: {{cpu: 100m, memory: 8Mi}}
 
 
 @pytest.mark.req("S4-36", "S4-37")
-def test_every_receiver_is_told_also_over_a_killed_server_and_one_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+def test_every_receiver_gets_events_after_a_killed_server_and_a_hanging_one_delays_no_other(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster, hooked() as ops, hooked() as upgrades, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -49,7 +49,7 @@ def test_no_key_is_lost_in_silence(name: str) -> None:
 
 
 @pytest.mark.req("S0-32")
-def test_the_page_about_keys_says_what_the_importers_do() -> None:
+def test_the_page_about_keys_shows_what_the_importers_do() -> None:
     page = (ROOT / "docs" / "reference" / "imported-keys.md").read_text(encoding="utf-8")
     assert page == table().page(), "run scripts/imported_keys.py"
 

@@ -27,7 +27,7 @@ def tokens(draw: some.DrawFn) -> Token:
 
 
 @given(some.lists(some.tuples(some.integers(0, 4), some.none() | tokens()), max_size=30), some.lists(days, min_size=1))
-def test_what_is_kept_is_what_a_look_at_each_says(
+def test_what_is_kept_is_what_a_look_at_each_shows(
     written: list[tuple[int, Token | None]], looked_at: list[int]
 ) -> None:
     endings, stored = ExpiringTokens(), dict[int, Token]()

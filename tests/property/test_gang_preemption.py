@@ -108,7 +108,7 @@ def every_way(gang: Gang, table: Table) -> list[tuple[int, int]]:
 @pytest.mark.req("S1-35", "S3-27")
 @settings(max_examples=400, deadline=None)
 @given(gang=gangs)
-def test_those_have_to_go_for_a_gang_who_must_and_nobody_else(gang: Gang) -> None:
+def test_a_gang_evicts_only_necessary_victims(gang: Gang) -> None:
     table = gang.cluster.table()
     before = stand(table)
     found = gang.decide(table)

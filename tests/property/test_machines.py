@@ -235,7 +235,7 @@ def grown(objects: list[Object], rooms: tuple[int, int], underway: list[Node]) -
 @pytest.mark.req("S2-48")
 @BRIEFLY
 @given(st.integers(0, 3), WORK, st.tuples(st.integers(0, 6), st.integers(0, 6)))
-def test_every_machine_that_is_ordered_helps_somebody_and_none_is_ordered_twice(
+def test_every_ordered_machine_helps_a_waiting_instance_and_none_is_ordered_twice(
     nodes: int, work: list[tuple[str, bool, int]], rooms: tuple[int, int]
 ) -> None:
     objects = waiting_cluster(nodes, work)
@@ -295,7 +295,7 @@ def through(steps: Generator[None, None, bool]) -> bool:
 
 @settings(max_examples=3, deadline=None)
 @given(st.integers(200, 230), st.integers(1, 3))
-def test_those_whom_nothing_helps_do_not_keep_machines_from_others(hopeless: int, many: int) -> None:
+def test_instances_that_no_machine_helps_keep_no_machines_from_others(hopeless: int, many: int) -> None:
     objects = waiting_cluster(0, [("9", False, hopeless), ("1", False, many)])
     (order, *_) = grown(objects, (3, 3), [])
     assert {key.name.rpartition("-")[0] for key in order.helps} == {"w1"}

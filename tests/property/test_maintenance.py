@@ -123,7 +123,7 @@ def test_a_window_that_opens_again_while_it_is_open_is_one_window() -> None:
     assert seen.turns == ["n00", "n01", "n02"]
 
 
-def test_nodes_that_somebody_closed_or_that_are_silent_are_left_alone() -> None:
+def test_closed_and_silent_nodes_are_left_alone() -> None:
     seen = Windowed(make_pool(at_once=5), [0, 0])
     seen.nodes["n00"] = make_node("n00", cordoned=True)
     seen.look(hours(3))
@@ -131,9 +131,7 @@ def test_nodes_that_somebody_closed_or_that_are_silent_are_left_alone() -> None:
 
 
 @given(takes=st.lists(st.none() | st.integers(0, 300), min_size=2, max_size=5), at=st.integers(0, 719))
-def test_a_turn_that_somebody_ends_is_over_at_once_and_the_next_node_has_its_own(
-    takes: list[int | None], at: int
-) -> None:
+def test_an_ended_maintenance_is_over_at_once_and_the_next_node_follows(takes: list[int | None], at: int) -> None:
     seen = Windowed(make_pool(each="15m", drain="10m"), takes)
     seen.look(hours(3))
     seen.look(hours(3) + at)

@@ -222,7 +222,7 @@ FILTERS: list[tuple[FilterPlugin, Callable[..., bool]]] = [
 
 @BRIEFLY
 @given(cluster=clusters())
-def test_a_vectorised_filter_says_what_a_plain_loop_says(cluster: Any) -> None:
+def test_a_vectorised_filter_shows_what_a_plain_loop_shows(cluster: Any) -> None:
     found, placed, request = cluster
     snapshot = build(found, placed).snapshot()
     for plugin, plain in FILTERS:
@@ -266,7 +266,7 @@ SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
 @pytest.mark.req("S2-14")
 @BRIEFLY
 @given(cluster=clusters())
-def test_a_vectorised_score_says_what_a_plain_loop_says(cluster: Any) -> None:
+def test_a_vectorised_score_shows_what_a_plain_loop_shows(cluster: Any) -> None:
     found, placed, request = cluster
     for plugin, plain in SCORES:
         check_scores(plugin, request, build(found, placed).snapshot(), [plain(request, node, placed) for node in found])

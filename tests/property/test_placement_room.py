@@ -185,7 +185,7 @@ SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
 @pytest.mark.req("S2-14", "S2-15", "S0-10")
 @BRIEFLY
 @given(cluster=clusters())
-def test_a_vectorised_score_says_what_a_plain_loop_says(cluster: Any) -> None:
+def test_a_vectorised_score_shows_what_a_plain_loop_shows(cluster: Any) -> None:
     found, placed, request = cluster
     for plugin, plain in SCORES:
         expected = [plain(request, node, found, placed) for node in found]

@@ -236,7 +236,7 @@ FILTERS: list[tuple[FilterPlugin, Callable[..., bool]]] = [
 @pytest.mark.req("S3-30", "S3-31", "S3-32")
 @BRIEFLY
 @given(cluster=clusters())
-def test_a_vectorised_filter_says_what_a_plain_loop_says(cluster: Any) -> None:
+def test_a_vectorised_filter_shows_what_a_plain_loop_shows(cluster: Any) -> None:
     found, placed, request = cluster
     snapshot = build(found, placed).snapshot()
     for plugin, plain in FILTERS:
@@ -258,7 +258,7 @@ SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
 @pytest.mark.req("S2-14", "S2-15", "S0-10")
 @BRIEFLY
 @given(cluster=clusters())
-def test_a_vectorised_score_says_what_a_plain_loop_says(cluster: Any) -> None:
+def test_a_vectorised_score_shows_what_a_plain_loop_shows(cluster: Any) -> None:
     found, placed, request = cluster
     for plugin, plain in SCORES:
         expected = [plain(request, node, found, placed) for node in found]

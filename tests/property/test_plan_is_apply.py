@@ -220,7 +220,7 @@ async def test_a_gang_is_planned_whole_or_not_at_all(replicas: int) -> None:
 
 
 @pytest.mark.req("S1-35", "S3-27")
-async def test_who_has_to_make_room_is_planned_as_it_then_happens() -> None:
+async def test_planned_victims_are_the_evicted_ones() -> None:
     async with World() as world:
         await start(world, [{"cpu": 2, "memory": 4, "zone": "a"}, {"cpu": 2, "memory": 4, "zone": "b"}])
         await world.apply(make_workload("low", replicas=4, cpu="1", priority=1))

@@ -164,7 +164,7 @@ def stand(table: Table) -> tuple[object, ...]:
 
 @settings(max_examples=300, deadline=None)
 @given(case=cases)
-def test_those_have_to_go_who_must_and_nobody_else(case: Case) -> None:
+def test_preemption_evicts_only_necessary_victims(case: Case) -> None:
     table = case.table()
     before = stand(table)
     decision = decide(QUICK, case.request, table.snapshot(), moment=MOMENT)

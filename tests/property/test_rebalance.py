@@ -121,7 +121,7 @@ SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[Healt
 
 @SETTINGS
 @given(GROUPS, st.sampled_from(sorted(CONFIGS)), st.integers(1, 4), st.integers(1, 60))
-def test_a_plan_stays_within_its_bounds_and_moves_nobody_twice(
+def test_a_plan_stays_within_its_limits_and_moves_no_instance_twice(
     groups: list[tuple[float, dict[str, object], list[int]]], config: str, moves: int, min_gain: int
 ) -> None:
     objects = cluster(groups)

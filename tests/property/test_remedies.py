@@ -110,7 +110,7 @@ def _fields(found: Any) -> dict[str, Any]:
 
 @settings(max_examples=60, deadline=None)
 @given(nodes=st.lists(node, min_size=1, max_size=4), fields=wanted)
-def test_what_is_proposed_works_for_whoever_does_it(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
+def test_a_proposed_remedy_works_when_applied(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
     table, request = table_of(nodes), request_of(fields)
     if decide(PROFILE, request, table.snapshot()).node:
         return

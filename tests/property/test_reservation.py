@@ -99,7 +99,7 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, object], said: str) ->
     st.dictionaries(st.sampled_from(NODES), st.integers(1, 4), min_size=1),
     st.lists(st.sampled_from(["owner", "other"]), min_size=1, max_size=20),
 )
-def test_others_never_get_what_is_held_and_whom_it_is_for_does(held: dict[str, int], asking: list[str]) -> None:
+def test_held_room_goes_to_its_workload_only(held: dict[str, int], asking: list[str]) -> None:
     board = ClusterModel([*(make_node(name, cpu=2) for name in NODES), reservation(sum(held.values()), 500, held)])
     profile = default_profile()
     workloads = {name: make_workload(name, replicas=20, cpu="500m", memory="1Mi") for name in ("owner", "other")}

@@ -210,7 +210,7 @@ def test_whatever_happens_a_roll_out_keeps_its_bounds_and_ends(
 
 @settings(max_examples=100, deadline=None)
 @given(replicas=st.integers(1, 6), update=updates, seed=st.integers(0, 2**32), calm=st.booleans())
-def test_what_never_gets_healthy_is_taken_back_once_and_costs_nobody(
+def test_an_unhealthy_release_is_rolled_back_once_without_unavailability(
     replicas: int, update: dict[str, Any], seed: int, calm: bool
 ) -> None:
     cluster = RollingCluster(random.Random(seed))
@@ -240,7 +240,7 @@ def test_what_never_gets_healthy_is_taken_back_once_and_costs_nobody(
     assert cluster.revision == before, "and that was all"
 
 
-def test_of_those_who_were_deleted_as_many_come_back_as_are_wanted() -> None:
+def test_deleted_instances_are_replaced_up_to_the_count() -> None:
     cluster = RollingCluster(random.Random(1), calm=True)
     cluster.want(service(5, "1", {"canary": 1}))
     cluster.settle()

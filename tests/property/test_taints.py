@@ -69,7 +69,7 @@ def test_one_is_driven_off_when_the_first_of_its_times_is_over_and_looked_at_aga
 
 
 @given(st.lists(st.sampled_from(list(Phase)), max_size=300))
-def test_only_who_holds_room_there_is_told_and_nobody_twice(phases: list[Phase]) -> None:
+def test_only_nominations_on_the_node_are_notified_once(phases: list[Phase]) -> None:
     node = make_node("n1", taints=(Taint("a", effect="NoExecute"),))
     here = [make_instance(index, phase, node="n1") for index, phase in enumerate(phases)]
     left: list[Instance] = here

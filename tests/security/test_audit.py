@@ -376,7 +376,7 @@ def change(path: Path, name: str, alter: Callable[[dict[str, Any]], None] | None
 
 
 @pytest.mark.parametrize("count", [3, 450])
-async def test_a_chain_that_nobody_touched_is_whole(count: int) -> None:
+async def test_an_unchanged_chain_is_valid(count: int) -> None:
     async with MemoryStore() as store, keeping(store):
         await write(store, range(count))
         await sealed(store, count)

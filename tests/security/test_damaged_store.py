@@ -155,7 +155,7 @@ def flip(home: Path, seed: int) -> str:
     return f"bit of byte {place}"
 
 
-async def test_the_marker_survives_a_torn_slot_and_says_so_when_both_are_damaged(tmp_path: Path) -> None:
+async def test_the_marker_survives_a_torn_slot_and_reports_it_when_both_are_damaged(tmp_path: Path) -> None:
     path = tmp_path / "cluster.marker"
     marker = Marker(path, MarkerContent(cluster="c", epoch=1, revision=1))
     marker.raise_to(7)

@@ -116,7 +116,7 @@ async def test_other_addresses_are_allowed_by_default_but_not_with_a_list(host: 
         ("Hook.Example", "hook.example.", 1, True),
     ],
 )
-async def test_patterns_allow_what_they_say_and_nothing_else(allow: str, host: str, port: int, allowed: bool) -> None:
+async def test_patterns_allow_what_they_show_and_nothing_else(allow: str, host: str, port: int, allowed: bool) -> None:
     async def nowhere(host: str, port: int) -> Sequence[str]:
         return ["127.0.0.1"]
 

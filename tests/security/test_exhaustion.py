@@ -176,9 +176,7 @@ async def test_a_body_that_trickles_in_is_answered_with_408(start_api: StartApi)
     writer.close()
 
 
-async def test_a_body_that_nobody_reads_ends_with_its_connection(
-    start_api: StartApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unread_body_ends_with_its_connection(start_api: StartApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mandor.api.http.bounded_protocol.BODY_GRACE_SECONDS", 0.0)
     api = await start_api(body_seconds_most=0.5)
     reader, writer = await dial(api.url)
@@ -352,7 +350,7 @@ async def _stalled_many(folder: Path) -> None:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("attack", [_stall, _stalled_many])
-def test_stalled_handshakes_end_and_shut_nobody_out(
+def test_stalled_handshakes_end_and_block_no_other_caller(
     tmp_path: Path,
     run: Callable[[Awaitable[None]], None],
     attack: Callable[[Path], Awaitable[None]],

@@ -105,9 +105,7 @@ def registry(own_docker: Docker, tmp_path: Path) -> Iterator[Registry]:
 
 
 @pytest.mark.real("docker")
-async def test_who_moves_a_tag_reaches_no_further_instance_of_a_release(
-    own_docker: Docker, registry: Registry, tmp_path: Path
-) -> None:
+async def test_a_moved_tag_does_not_change_a_release(own_docker: Docker, registry: Registry, tmp_path: Path) -> None:
     ship = Ship(own_docker, tmp_path / "engine")
     async with ship.engine, MemoryStore() as store:
         unit = await ship.start(image=registry.image)

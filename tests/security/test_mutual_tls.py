@@ -234,7 +234,7 @@ async def test_the_certificate_of_a_node_is_not_one_of_a_server(secure: Secure) 
 # The authority.
 
 
-async def test_nobody_reads_the_key_of_the_authority(secure: Secure) -> None:
+async def test_the_key_of_the_authority_cannot_be_read(secure: Secure) -> None:
     stored = await secure.store.get(KEY)
     assert isinstance(stored, Authority)
     assert "PRIVATE" not in stored.spec.certificates[0].key, "it is sealed"

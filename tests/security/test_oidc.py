@@ -347,7 +347,7 @@ def test_the_provider_is_strict(provider: oidc.Provider) -> None:
         provider.token({**form, "redirect_uri": "http://127.0.0.1:9/callback"})
 
 
-def test_a_redirect_with_another_state_logs_nobody_in(provider: oidc.Provider) -> None:
+def test_a_redirect_with_another_state_does_not_log_in(provider: oidc.Provider) -> None:
     flow = LoginProvider.find(provider.url, oidc.CLIENT, SCOPES)
 
     def attack(url: str) -> None:

@@ -107,7 +107,7 @@ LOCAL_ONLY = {"cli/top/sheet.py"}
 """A search in the terminal of the person who types the pattern."""
 
 
-def test_pythons_engine_gets_only_patterns_that_the_code_says() -> None:
+def test_pythons_engine_gets_only_patterns_that_the_code_shows() -> None:
     found = {
         f"{path.relative_to(SOURCE)}:{line}: {ast.unparse(pattern)}"
         for path in SOURCE.rglob("*.py")

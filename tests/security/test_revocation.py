@@ -122,7 +122,7 @@ async def token_of(two: Two, role: Role = "operator", identity: str = "user:ani"
 
 
 @pytest.mark.parametrize("end", [delete, expire, narrow])
-async def test_a_watch_ends_and_says_why(two: Two, end: End) -> None:
+async def test_a_watch_ends_and_shows_why(two: Two, end: End) -> None:
     text, name = await token_of(two)
     async with AsyncExitStack() as stack:
         content = await open_http(two, text, "/v1/watch?kind=workload&namespace=default", stack)

@@ -86,9 +86,7 @@ async def test_a_role_allows_its_verbs_on_its_kinds_and_nothing_else(api: Api) -
         [rule("get", "workload", namespaces=["team"], names=["shop-*"]), rule("backup", "cluster")],
     ],
 )
-async def test_a_caller_who_writes_roles_cannot_write_one_with_more_than_the_own_rights(
-    api: Api, rules: list[dict[str, Any]]
-) -> None:
+async def test_a_role_cannot_have_more_rights_than_its_author(api: Api, rules: list[dict[str, Any]]) -> None:
     dev = await with_role(
         api,
         rule("get list create update", "workload", namespaces=["team"], names=["shop-*"]),
@@ -117,7 +115,7 @@ async def test_a_caller_grants_what_it_has(api: Api) -> None:
 
 
 @pytest.mark.parametrize("role", ["admin", "operator", "viewer", "node", "join", "component", "big"])
-async def test_a_caller_who_makes_tokens_cannot_make_one_with_more_than_the_own_rights(api: Api, role: str) -> None:
+async def test_a_token_cannot_have_more_rights_than_its_creator(api: Api, role: str) -> None:
     dev = await with_role(
         api, rule("get list", "workload", namespaces=["team"]), rule("create update delete get list", "token")
     )
@@ -242,7 +240,7 @@ async def test_no_role_lets_a_person_read_the_value_of_a_secret(api: Api) -> Non
     assert not can["allowed"]
 
 
-async def test_who_am_i_and_what_may_i_do(api: Api) -> None:
+async def test_whoami_and_can_i(api: Api) -> None:
     dev = await with_role(api, rule("get list", "workload node namespace"), namespaces=["team"])
     you = await dev.call("GET", "/v1/whoami", dict)
     assert (you["identity"], you["role"], you["namespaces"]) == ("user:dev", "dev", ["team"])

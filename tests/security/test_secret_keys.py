@@ -323,7 +323,7 @@ def test_secrets_of_a_lost_key_are_deleted_only_on_request(tmp_path: Path) -> No
         cluster.apply(SECRET.format("new"))
 
 
-def test_nobody_reads_the_sealed_data_keys_over_the_api(tmp_path: Path) -> None:
+def test_sealed_data_keys_cannot_be_read_over_the_api(tmp_path: Path) -> None:
     with Running(tmp_path) as cluster:
         cluster.start_server()
         for path in ("/v1/clusters/cluster", "/v1/clusters", "/v1/secret-keys", "/v1"):

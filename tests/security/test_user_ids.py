@@ -138,7 +138,7 @@ def test_a_task_that_names_no_user_runs_as_one_of_its_namespace() -> None:
     assert user("privileged", plain, "process") is None
 
 
-def test_a_restricted_launch_has_no_powers_whatever_its_task_says() -> None:
+def test_a_restricted_launch_has_no_powers_whatever_its_task_shows() -> None:
     found = confined("restricted", Security(cap_add=("NET_BIND_SERVICE",), no_new_privileges=False))
     assert found.no_new_privileges
     assert found.cap_drop == ("ALL",)

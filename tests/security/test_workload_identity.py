@@ -103,7 +103,7 @@ async def test_no_other_caller_gets_the_identity_of_an_instance(api: Api) -> Non
         await node.call("POST", path, dict, body=body)
 
 
-async def test_the_private_key_is_sealed_and_shown_to_nobody(api: Api) -> None:
+async def test_the_private_key_is_sealed_and_never_shown(api: Api) -> None:
     instance = await prepared(api)
     node = await api.client(await api.token("node", "node:n1"))
     path, body = ask(instance).values()

@@ -118,7 +118,7 @@ async def test_another_form_is_tried_before_a_rule_is_given_up(world: World) -> 
     assert not world.instance("web-0").spec.relaxed
 
 
-async def test_nobody_is_preempted_while_another_form_has_a_place(world: World) -> None:
+async def test_no_instance_is_preempted_while_another_form_fits(world: World) -> None:
     await world.add_nodes("d1", engines=DOCKER, cpu=1)
     await world.add_nodes("p1", engines=PROCESS, cpu=1)
     await world.run(2)
@@ -205,7 +205,7 @@ async def test_it_goes_back_also_on_its_own_node(world: World) -> None:
         await world.until(lambda: forms(world) == [("n1", 0)], seconds=600)
 
 
-async def test_who_says_that_it_stays_keeps_its_form(world: World) -> None:
+async def test_restore_false_keeps_the_alternative(world: World) -> None:
     async with Background() as tasks:
         start_restore(world, tasks)
         await world.add_nodes("p1", engines=PROCESS)

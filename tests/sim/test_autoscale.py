@@ -69,7 +69,7 @@ async def test_a_service_grows_with_its_load_and_shrinks_after_it(world: World) 
 
 
 @pytest.mark.req("S2-47")
-async def test_nothing_is_taken_away_while_nobody_measures(world: World) -> None:
+async def test_no_instance_is_removed_without_measurements(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await serve(world, replicas=4, autoscale=FAST)
     await world.run(120)

@@ -239,7 +239,7 @@ async def test_after_an_outage_of_the_control_plane_everyone_gets_a_fresh_grace(
     assert world.serving_count("web") == 2
 
 
-async def test_a_controller_that_was_paused_blames_nobody(world: World) -> None:
+async def test_a_controller_that_was_paused_marks_no_node_silent(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await world.apply(make_workload("web", replicas=2))
     await world.until(lambda: world.serving_count("web") == 2)

@@ -73,7 +73,7 @@ async def test_a_run_goes_on_over_a_restart_of_the_controllers_and_is_begun_once
         assert len(names) == len(set(names)) >= 2
 
 
-async def test_what_was_missed_while_nobody_was_there_is_made_up_for_once() -> None:
+async def test_missed_runs_are_made_up_for_once() -> None:
     async with World() as world:
         await world.add_nodes("n1")
         world.nodes["n1"].behave = done_after(5, world)

@@ -176,7 +176,7 @@ async def test_a_drain_takes_daemons_last_and_they_come_back_with_the_node(world
     await world.until(lambda: "n1" in on(world))
 
 
-async def test_a_lost_node_keeps_its_daemon_s_place_and_nobody_takes_it_elsewhere(world: World) -> None:
+async def test_the_daemon_of_a_lost_node_is_not_started_elsewhere(world: World) -> None:
     await world.apply(exporter())
     await world.until(lambda: len(on(world)) == 4)
     before = world.instance("exp-n2").meta.uid
@@ -264,7 +264,7 @@ async def test_paused_nothing_is_updated_and_crashes_are_made_good(world: World)
     await world.until(lambda: rollout(world).phase == "Done")
 
 
-async def test_a_node_without_room_holds_up_nobody_else(world: World) -> None:
+async def test_a_node_without_room_delays_no_other_node(world: World) -> None:
     await world.add_nodes("small", memory=GI // 4)
     await world.apply(exporter(memory="1Gi", update={"max_unavailable": 1}))
     await world.until(lambda: rollout(world).phase == "Done")
@@ -275,7 +275,7 @@ async def test_a_node_without_room_holds_up_nobody_else(world: World) -> None:
     assert {each.spec.release for each in world.instances("exp")} == {"exp.2"}
 
 
-async def test_an_engine_that_is_down_for_a_moment_costs_nobody_his_life(world: World) -> None:
+async def test_an_engine_that_is_down_briefly_ends_no_instance(world: World) -> None:
     await world.apply(exporter(engine=["process"]))
     await world.until(lambda: len(on(world)) == 4)
     before = world.instance("exp-n1").meta.uid
@@ -288,7 +288,7 @@ async def test_an_engine_that_is_down_for_a_moment_costs_nobody_his_life(world: 
     assert world.instance("exp-n1").meta.uid == before
 
 
-async def test_one_that_matches_no_node_says_so_at_once(world: World) -> None:
+async def test_one_that_matches_no_node_reports_it_at_once(world: World) -> None:
     await world.apply(exporter(where=[{"rule": "disk == ssd"}]))
     await world.until(lambda: bool(world.events("NoNodeMatches")))
     status = world.workload("exp").status

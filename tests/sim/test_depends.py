@@ -133,7 +133,7 @@ async def test_a_release_waits_for_the_run_that_belongs_to_it_and_the_old_one_se
     await world.until(lambda: rollout(world).phase == "Done" and serving(world) == ["web.2", "web.2"])
 
 
-async def test_one_that_failed_is_waited_for_and_that_is_said(world: World) -> None:
+async def test_one_that_failed_is_waited_for_and_that_is_reported(world: World) -> None:
     end_all(world, "migrate", Phase.FAILED)
     await world.apply(make_workload("migrate", type="batch", batch={"retries": 0}))
     await world.apply(web(depends_on={"migrate": "completed"}))
@@ -143,7 +143,7 @@ async def test_one_that_failed_is_waited_for_and_that_is_said(world: World) -> N
     await world.until(lambda: len(serving(world)) == 2)
 
 
-async def test_whoever_falls_back_later_stops_nobody_and_holds_up_nobody(world: World) -> None:
+async def test_a_dependency_that_becomes_unhealthy_later_affects_no_dependant(world: World) -> None:
     await world.apply(make_workload("db", replicas=1))
     await world.apply(web(depends_on={"db": "healthy"}))
     await world.until(lambda: len(serving(world)) == 2)
@@ -216,7 +216,7 @@ async def test_each_run_of_a_schedule_waits_by_itself(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_dies_meanwhile_nobody_begins_too_early_and_all_do_in_the_end(world: World, seed: int) -> None:
+async def test_dependants_start_neither_early_nor_never_under_crashes(world: World, seed: int) -> None:
     luck = random.Random(seed)
     met: set[str] = set()
 

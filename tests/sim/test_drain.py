@@ -64,7 +64,7 @@ async def serve(world: World, name: str, count: int, **fields: Any) -> None:
 
 
 @pytest.mark.req("S0-20")
-async def test_a_drained_node_is_empty_and_nobody_served_less_for_it(world: World) -> None:
+async def test_a_drained_node_is_empty_and_every_service_stayed_available(world: World) -> None:
     await world.add_nodes("n1", "n2", "n3")
     await serve(world, "web", 6, cpu="1")
     least = watch_least(world, "web")
@@ -82,7 +82,7 @@ async def test_a_drained_node_is_empty_and_nobody_served_less_for_it(world: Worl
     assert world.events("Drained")
 
 
-async def test_a_node_that_is_drained_stays_empty_until_somebody_ends_it(world: World) -> None:
+async def test_a_drained_node_stays_empty_until_the_drain_ends(world: World) -> None:
     await world.add_nodes("n1", "n2", cpu=2)
     await drain(world, "n1")
     await world.apply(make_workload("web", replicas=4, cpu="1"))
@@ -134,7 +134,7 @@ async def test_a_budget_of_none_is_kept_by_starting_first(world: World) -> None:
     assert min(least) == 2
 
 
-async def test_who_serves_nobody_leaves_at_once(world: World) -> None:
+async def test_an_instance_that_is_not_ready_leaves_at_once(world: World) -> None:
     await world.add_nodes("n1", "n2")
     world.nodes["n1"].ready = False
     world.nodes["n2"].alive = False
@@ -170,7 +170,7 @@ async def test_a_group_that_lacks_others_waits_for_its_budget(world: World) -> N
     await world.until(lambda: empty(world, "n1"))
 
 
-async def test_a_replacement_that_fails_costs_nobody(world: World) -> None:
+async def test_a_failed_replacement_stops_no_instance(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await world.change_node("n2", cordoned=True)
     await serve(world, "web", 1)
@@ -269,7 +269,7 @@ async def test_a_gang_leaves_within_its_budget(world: World) -> None:
     assert min(least) == 2
 
 
-async def test_who_wants_to_stop_first_does_so_and_there_is_never_one_more(world: World) -> None:
+async def test_stop_first_never_exceeds_the_count(world: World) -> None:
     """Without a budget, a drain may stop as many as an update: a quarter."""
     await world.add_nodes("n1", cpu=8)
     await serve(world, "web", 8, cpu="1", update={"order": "stop-first"})
@@ -449,7 +449,7 @@ async def test_once_faults_stop_the_drained_node_is_empty_and_all_serve(
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps([each for each in CALM if each not in {"scale", "update"}]), st.sampled_from(ORDERS))
-async def test_drains_never_break_a_budget_whoever_crashes(what: list[tuple[str, str]], order: str) -> None:
+async def test_drains_never_break_a_budget_when_instances_crash(what: list[tuple[str, str]], order: str) -> None:
     async with World() as world:
         world.checks = [world.check_capacity]
         trouble = Trouble(world, order)

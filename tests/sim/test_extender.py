@@ -119,7 +119,7 @@ async def test_an_extender_is_asked_before_the_bind_and_may_refuse(
     assert world.instance("web-0").node == "n1"
 
 
-async def test_who_wants_nothing_that_it_manages_is_bound_without_it(
+async def test_a_binder_extender_is_skipped_for_unmanaged_resources(
     world: World, tmp_path: Path, tls: Tls, extender: Binding
 ) -> None:
     managed = [{"name": "gpu", "ignoredByScheduler": True}]
@@ -216,7 +216,7 @@ HIGH = make_workload("high", replicas=1, cpu="1", priority=10)
 
 
 @pytest.mark.req("S1-29", "S1-35")
-async def test_an_extender_is_asked_who_may_have_to_go_and_drops_nodes(
+async def test_an_extender_filters_preemption_victims_and_drops_nodes(
     world: World, tmp_path: Path, preempting: Preempting
 ) -> None:
     await _full(world, tmp_path, preempting)
@@ -254,7 +254,7 @@ async def test_an_extender_that_knows_no_nodes_gets_whole_pods_and_may_name_othe
     assert gone == {f"instance default/{name}" for name, node in there.items() if node == "n3" and name != offered[0]}
 
 
-async def test_nobody_has_to_go_when_an_extender_agrees_to_nothing(
+async def test_no_instance_is_evicted_when_an_extender_refuses_all_nodes(
     world: World, tmp_path: Path, preempting: Preempting
 ) -> None:
     await _full(world, tmp_path, preempting)

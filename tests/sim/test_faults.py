@@ -90,7 +90,7 @@ def test_an_instance_too_many_is_noticed() -> None:
     assert "is one too many" in run_virtual(witnessed(random_scenario(1)))
 
 
-def test_a_cluster_that_does_not_come_to_rest_is_broken_and_says_how_to_see_it_again(
+def test_a_cluster_that_does_not_come_to_rest_is_broken_and_shows_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from mandor.cli.main import run

@@ -93,7 +93,7 @@ async def test_what_changes_while_it_is_given_its_room_has_the_whole_gang_decide
 
 
 @pytest.mark.req("S0-35", "S1-7")
-async def test_a_gang_that_does_not_fit_takes_nothing_and_says_why(world: World) -> None:
+async def test_a_gang_that_does_not_fit_takes_nothing_and_shows_why(world: World) -> None:
     await world.add_nodes("n1", "n2", cpu=1)
     await world.run(2)
     await world.apply(gang())
@@ -206,7 +206,7 @@ async def test_a_word_about_a_member_does_not_hold_the_gang_up(world: World) -> 
     assert [len(names) for names in heard.binds] == [3]
 
 
-async def test_an_answer_that_never_came_binds_nobody_twice(world: World) -> None:
+async def test_a_missing_answer_binds_no_instance_twice(world: World) -> None:
     heard = Eavesdropper(world)
     await world.add_nodes("n1", cpu=4)
     await world.run(2)
@@ -361,7 +361,7 @@ async def test_should_rules_are_given_up_for_all_members_at_once(world: World) -
     assert told == {"without `disk == ssd`"}
 
 
-async def test_scaling_down_and_deleting_a_waiting_gang_leaves_nobody_parked(world: World) -> None:
+async def test_scaling_down_and_deleting_a_waiting_gang_leaves_no_parked_attempt(world: World) -> None:
     await world.add_nodes("n1", cpu=2)
     await world.apply(gang(replicas=4))
     await world.run(5)

@@ -60,7 +60,7 @@ async def test_a_gang_takes_the_place_of_as_many_as_it_needs(world: World) -> No
     assert [text.split(" on ")[1] for text in told(world, "Preempts")] == sorted(nodes)
 
 
-async def test_nobody_has_to_go_for_a_gang_that_would_not_be_whole(world: World) -> None:
+async def test_no_instance_is_evicted_for_a_gang_that_would_stay_incomplete(world: World) -> None:
     await full(world, "n1", "n2")
     await world.apply(gang(replicas=3))
     await world.run(60)

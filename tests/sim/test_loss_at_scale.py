@@ -65,7 +65,7 @@ def _places(world: World) -> set[str]:
 
 
 @pytest.mark.req("S0-24", "S2-44")
-async def test_when_most_nodes_fall_silent_at_once_they_say_why_little_is_done_about_it() -> None:
+async def test_when_most_nodes_fall_silent_at_once_they_show_why_little_is_done_about_it() -> None:
     async with World() as world:
         names = [f"n{number}" for number in range(10)]
         await world.add_nodes(*names, cpu=4)

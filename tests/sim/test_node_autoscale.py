@@ -260,7 +260,7 @@ async def test_a_node_that_was_deleted_gives_its_machine_back(world: World) -> N
     assert machines(world)[0].id != machine.id
 
 
-async def test_taints_keep_others_off_and_those_who_tolerate_them_get_machines(world: World) -> None:
+async def test_taints_keep_other_instances_off_and_tolerating_ones_get_machines(world: World) -> None:
     kinds = {"gpu": SMALL | {"taints": ["gpu=yes:NoSchedule"]}}
     await scale_pool(world, kinds=kinds)
     await world.apply(make_workload("plain", replicas=1, cpu="1"))

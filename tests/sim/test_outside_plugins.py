@@ -54,7 +54,7 @@ async def test_a_plugin_file_decides_and_its_next_version_decides_next(world: Wo
     assert all(version.startswith("OnlyOn@") for version in versions)
 
 
-async def test_who_waits_is_tried_again_when_the_configuration_changes(world: World, tmp_path: Path) -> None:
+async def test_waiting_instances_are_retried_when_the_configuration_changes(world: World, tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "only_on.py").write_text(FILTER.format(node="nowhere"))
     configure(world, tmp_path, ENABLED)
@@ -201,7 +201,7 @@ async def test_one_that_can_be_ignored_is(
     await until(world, lambda: world.serving_count("web") == 1)
 
 
-async def test_nobody_at_home_is_a_failed_try(world: World, tmp_path: Path) -> None:
+async def test_an_unreachable_receiver_is_a_failed_attempt(world: World, tmp_path: Path) -> None:
     configure(world, tmp_path, extended("http://127.0.0.1:9"))
     await world.add_nodes("n1")
     await world.run(2)

@@ -156,7 +156,7 @@ def test_with_both_workers_gone_the_server_still_heals_by_gitops(answers: list[R
 
 
 @pytest.mark.req("S3-39", "S3-2")
-def test_what_kernel_and_caches_take_is_set_aside_and_nobody_goes_for_it_in_peace(
+def test_kernel_and_cache_memory_is_reserved_and_causes_no_eviction(
     loaded: LoadedScenario, answers: list[RunResult]
 ) -> None:
     lines = {line.name: line for line in loaded.scenario.nodes}
@@ -170,7 +170,7 @@ def test_what_kernel_and_caches_take_is_set_aside_and_nobody_goes_for_it_in_peac
 
 @pytest.mark.req("S3-46")
 @pytest.mark.parametrize("name", ["agent-0 down", "agent-1 down", "both down"])
-def test_without_capacity_from_outside_those_that_are_left_carry_what_they_can_and_say_what_waits(
+def test_without_capacity_from_outside_those_that_are_left_carry_what_they_can_and_show_what_waits(
     loaded: LoadedScenario, answers: list[RunResult], name: str
 ) -> None:
     for run in answers:
@@ -251,7 +251,7 @@ def _without_near(value: Object) -> Object:
 
 @pytest.mark.req("S3-7", "S3-9", "S3-35", "S3-40", "S3-41", "S3-42")
 @pytest.mark.parametrize("name", ["memory pressure", "disk pressure", "spikes"])
-def test_under_pressure_the_host_comes_first_and_somebody_unimportant_goes(answers: list[RunResult], name: str) -> None:
+def test_under_pressure_the_agent_evicts_low_priority_instances(answers: list[RunResult], name: str) -> None:
     for run in answers:
         state = phase(run, name)
         assert all(seconds <= 180 for seconds in state.short_seconds.values())
@@ -273,7 +273,7 @@ def test_everything_must_paralyses_and_costs_more_downtime_than_the_answer(
 
 
 @pytest.mark.req("S3-31", "S3-44")
-def test_both_say_that_they_want_to_be_apart_and_neither_must(loaded: LoadedScenario) -> None:
+def test_both_show_that_they_want_to_be_apart_and_neither_must(loaded: LoadedScenario) -> None:
     for one, other in (("prometheus", "loki"), ("loki", "prometheus")):
         (workload,) = (each for each in loaded.workloads if each.meta.name == one)
         assert workload.spec.groups["main"].placement.apart == (Apart(workload=other, strength="should"),)

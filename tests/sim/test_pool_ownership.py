@@ -151,7 +151,7 @@ async def test_what_a_dead_scheduler_owned_is_taken_over_and_it_can_write_nothin
         await claiming(store, clock, first, renewing=second)
 
 
-async def test_work_for_a_pool_that_nobody_owns_says_so_until_somebody_does(world: World) -> None:
+async def test_instances_of_an_unowned_pool_have_a_reason_until_it_is_owned(world: World) -> None:
     await world.add_nodes("m1", cpu=4, pool="metal")
     await claim(world.store, world.clock, frozenset({"default", "web"}))
     await world.apply(make_workload("vm", replicas=2, placement={"pool": "metal"}))
@@ -164,7 +164,7 @@ async def test_work_for_a_pool_that_nobody_owns_says_so_until_somebody_does(worl
     await world.until(lambda: world.serving_count("vm") == 2)
 
 
-async def test_work_for_a_pool_whose_scheduler_is_gone_says_so(world: World) -> None:
+async def test_work_for_a_pool_whose_scheduler_is_gone_reports_it(world: World) -> None:
     await claim(world.store, world.clock, frozenset({"gpu"}))
     lease = Lease(
         meta=Meta(name=f"leader-{election_of(frozenset({'gpu'}))}"), spec=LeaseSpec("somebody", 3.0, address="there")

@@ -48,7 +48,7 @@ async def test_a_higher_priority_takes_the_place_of_a_lower_one(world: World) ->
 
 
 @pytest.mark.req("S3-27")
-async def test_who_had_to_go_returns_when_there_is_room(world: World) -> None:
+async def test_a_preempted_instance_returns_when_there_is_room(world: World) -> None:
     await full(world, "n1")
     await world.apply(make_workload("high", replicas=1, cpu="4", priority=10))
     await world.until(lambda: world.serving_count("high") == 1, seconds=30)
@@ -60,7 +60,7 @@ async def test_who_had_to_go_returns_when_there_is_room(world: World) -> None:
     assert {each.spec.attempt for each in world.instances("low")} == {0}
 
 
-async def test_nobody_of_equal_or_higher_priority_has_to_go(world: World) -> None:
+async def test_no_instance_of_equal_or_higher_priority_is_preempted(world: World) -> None:
     await full(world, "n1", priority=10)
     await world.apply(make_workload("equal", replicas=1, cpu="2", priority=10))
     await world.apply(make_workload("lower", replicas=1, cpu="2", priority=9))
@@ -70,7 +70,7 @@ async def test_nobody_of_equal_or_higher_priority_has_to_go(world: World) -> Non
 
 
 @pytest.mark.req("S3-34")
-async def test_who_stops_holds_its_room_until_it_is_over_and_nobody_else_has_to_go(world: World) -> None:
+async def test_a_stopping_instance_holds_its_room_and_no_other_is_evicted(world: World) -> None:
     await full(world, "n1", "n2")
     for node in world.nodes.values():
         node.slow_stop = 25
@@ -130,7 +130,7 @@ async def test_a_class_that_never_preempts_waits(world: World) -> None:
     await world.until(lambda: world.serving_count("high") == 1, seconds=30)
 
 
-async def test_who_is_never_preempted_stays(world: World) -> None:
+async def test_an_instance_with_preempt_never_stays(world: World) -> None:
     await full(world, "n1", disruption={"preempt": "never"})
     await world.apply(make_workload("high", replicas=1, cpu="2", priority=10))
     await world.run(30)
@@ -247,7 +247,7 @@ async def test_after_its_patience_a_rule_is_given_up(world: World) -> None:
 
 
 @pytest.mark.parametrize("relax", ["before-preemption", "after-preemption"])
-async def test_what_comes_first_is_said_by_the_workload(world: World, relax: str) -> None:
+async def test_what_comes_first_is_reported_by_the_workload(world: World, relax: str) -> None:
     await world.add_nodes("n1", cpu=2, labels={"disk": "ssd"})
     await world.add_nodes("n2", cpu=2)
     await world.apply(make_workload("low", replicas=1, cpu="2", where=[{"rule": "disk == ssd"}]))
@@ -263,7 +263,7 @@ async def test_what_comes_first_is_said_by_the_workload(world: World, relax: str
 # Crashes.
 
 
-async def test_a_new_scheduler_knows_for_whom_room_is_held(world: World) -> None:
+async def test_a_new_scheduler_restores_nominations(world: World) -> None:
     await full(world, "n1", "n2")
     for node in world.nodes.values():
         node.slow_stop = 30
@@ -284,7 +284,7 @@ async def test_a_new_scheduler_knows_for_whom_room_is_held(world: World) -> None
     assert world.instance("high-0").node == place
 
 
-async def test_nobody_has_to_go_for_one_that_is_gone(world: World) -> None:
+async def test_no_instance_is_evicted_for_a_deleted_one(world: World) -> None:
     await full(world, "n1")
     commit = world.store.commit
 

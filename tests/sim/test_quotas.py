@@ -38,7 +38,7 @@ async def limit(world: World, **spec: object) -> None:
 
 
 @pytest.mark.req("S2-14")
-async def test_who_exceeds_the_quota_waits_and_goes_on_when_it_grows_or_use_falls(world: World) -> None:
+async def test_an_instance_above_the_quota_waits_until_there_is_room_in_it(world: World) -> None:
     await limit(world, cpu=3000, instances=10)
     await world.apply(make_workload("web", replicas=5, cpu="1"))
     await world.until(lambda: world.serving_count("web") == 3)
@@ -74,7 +74,7 @@ async def test_use_that_falls_lets_the_next_one_in(world: World) -> None:
     assert (await quota(world)).status.used.instances == 2
 
 
-async def test_a_quota_that_comes_later_counts_who_is_there_already(world: World) -> None:
+async def test_a_later_quota_counts_existing_instances(world: World) -> None:
     await world.apply(make_workload("web", replicas=2, cpu="1"))
     await world.until(lambda: world.serving_count("web") == 2)
     await limit(world, cpu=5000, instances=10)
@@ -90,7 +90,7 @@ async def test_a_quota_that_comes_later_counts_who_is_there_already(world: World
     assert (await quota(world)).status.used == QuotaAmounts(cpu=1000, instances=1)  # type: ignore[arg-type]
 
 
-async def test_a_quota_of_a_priority_class_holds_for_those_who_name_it(world: World) -> None:
+async def test_a_quota_of_a_priority_class_applies_to_workloads_of_that_class(world: World) -> None:
     await world.store.commit(Put(make_class("low", -5)))
     await limit(world, instances=1, priority_class="low")
     await world.apply(make_workload("free", replicas=2))

@@ -214,7 +214,7 @@ def test_a_truncated_last_line_is_accepted_and_any_other_error_names_its_line(tm
         read_recorded(path)
 
 
-def test_the_file_is_bounded_and_says_what_was_dropped(tmp_path: Path) -> None:
+def test_the_file_is_bounded_and_shows_what_was_dropped(tmp_path: Path) -> None:
     scales = [f"  - {{at: {30 + 2 * n}s, scale: {{workload: web, replicas: {1 + n % 8}}}}}" for n in range(120)]
     path, _ = record(tmp_path, "timeline:\n" + "\n".join(scales) + "\n", most=64 << 10)
     parts = [path, path.with_name("recording.1")]
@@ -254,7 +254,7 @@ def test_a_file_that_is_no_recording_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "precious\n"
 
 
-async def test_who_falls_behind_says_so_and_begins_anew_with_all_there_is(tmp_path: Path) -> None:
+async def test_a_watcher_that_falls_behind_gets_expired_and_lists_again(tmp_path: Path) -> None:
     store = MemoryStore(history_most=10, buffer_most=10)
     path = tmp_path / "recording"
     stuck = asyncio.Event()

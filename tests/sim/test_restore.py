@@ -40,7 +40,7 @@ async def lose_and_return(world: World, name: str) -> None:
 
 
 @pytest.mark.req("S3-24")
-async def test_who_fled_from_a_lost_node_goes_back_once_and_never_fewer_serve(world: World) -> None:
+async def test_instances_return_to_a_recovered_node_once_without_unavailability(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await world.apply(make_workload("web", replicas=2, placement=HERE))
     await world.until(lambda: world.serving_count("web") == 2)
@@ -72,7 +72,7 @@ async def test_a_rule_that_cannot_be_kept_moves_no_instance(world: World) -> Non
     assert not world.events("Moving")
 
 
-async def test_a_node_that_comes_and_goes_moves_nobody(world: World) -> None:
+async def test_a_node_that_joins_and_leaves_moves_no_instance(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await world.change_node("n1", cordoned=True)
     await world.apply(make_workload("web", replicas=1, placement=HERE))
@@ -133,7 +133,7 @@ async def test_a_destination_is_computed_again_after_a_change_of_the_cluster_but
     assert set(asked) == {"web-0"}
 
 
-async def test_a_group_may_say_that_it_stays(world: World) -> None:
+async def test_a_group_may_show_that_it_stays(world: World) -> None:
     await world.add_nodes("n2")
     await world.apply(make_workload("web", replicas=1, placement=HERE, restore=False))
     await world.until(lambda: world.serving_count("web") == 1)
@@ -142,7 +142,7 @@ async def test_a_group_may_say_that_it_stays(world: World) -> None:
     assert world.instance("web-0").node == "n2"
 
 
-async def test_without_room_for_both_nobody_moves_until_there_is(world: World) -> None:
+async def test_without_room_for_both_no_instance_moves(world: World) -> None:
     await world.add_nodes("n2", cpu=2)
     rules = {"apart": [{"workload": "other", "strength": "should"}]}
     await world.apply(make_workload("other", replicas=1, cpu="1"))

@@ -170,7 +170,7 @@ async def test_without_auto_rollback_it_stops_where_it_is_and_an_undo_goes_back(
     assert rollout(world).release == "web.1"
 
 
-async def test_the_first_release_has_nothing_to_go_back_to_and_says_so(world: World) -> None:
+async def test_the_first_release_has_nothing_to_go_back_to_and_reports_it(world: World) -> None:
     break_new_ones(world)
     await world.apply(web("1"))
     await world.until(lambda: world.workload("web").status.rollout is not None and rollout(world).phase == "Failed")
@@ -231,7 +231,7 @@ async def test_blue_green_starts_a_whole_second_set_and_then_all_of_the_first_go
     await world.until(lambda: rollout(world).phase == "Done")
 
 
-async def test_a_paused_roll_out_updates_nobody_makes_crashes_good_and_can_be_scaled(world: World) -> None:
+async def test_a_paused_roll_out_updates_nothing_replaces_crashes_and_can_be_scaled(world: World) -> None:
     await running(world, web("1"))
     await world.apply(web("2"))
     await world.until(lambda: rollout(world).phase == "Progressing" and rollout(world).groups["main"].healthy == 1)

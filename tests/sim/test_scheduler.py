@@ -101,7 +101,7 @@ async def test_the_reason_is_written_only_when_it_changes(world: World) -> None:
     assert "0/2" in world.instance("big-0").status.message
 
 
-async def test_a_change_that_is_nothing_to_those_who_wait_takes_no_turn(
+async def test_a_change_that_cannot_help_waiting_instances_starts_no_cycle(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[float] = []
@@ -142,7 +142,7 @@ async def test_a_change_that_is_nothing_to_those_who_wait_takes_no_turn(
 
 
 @pytest.mark.req("S0-20")
-async def test_who_waits_is_placed_when_a_node_appears(world: World) -> None:
+async def test_a_waiting_instance_is_placed_when_a_node_appears(world: World) -> None:
     await world.apply(make_workload("web", replicas=3, cpu="2"))
     await world.run(60)
     assert len(waiting(world)) == 3
@@ -152,7 +152,7 @@ async def test_who_waits_is_placed_when_a_node_appears(world: World) -> None:
     await world.until(lambda: world.serving_count("web") == 3, seconds=15)
 
 
-async def test_who_waits_is_placed_when_room_is_freed(world: World) -> None:
+async def test_a_waiting_instance_is_placed_when_room_is_freed(world: World) -> None:
     await world.add_nodes("n1", cpu=2)
     await world.apply(make_workload("first", replicas=1, cpu="2"))
     await world.until(lambda: world.serving_count("first") == 1)
@@ -165,7 +165,7 @@ async def test_who_waits_is_placed_when_room_is_freed(world: World) -> None:
     await world.until(lambda: world.serving_count("second") == 1, seconds=15)
 
 
-async def test_what_happens_on_a_cordoned_node_is_nothing_to_those_who_wait_for_room(world: World) -> None:
+async def test_events_on_a_cordoned_node_wake_no_waiting_instance(world: World) -> None:
     await world.add_nodes("n1", "n2", cpu=2)
     for name in ("first", "second"):
         await world.apply(make_workload(name, replicas=1, cpu="2"))
@@ -203,7 +203,7 @@ async def test_a_stopping_instance_holds_its_room_until_it_is_over(world: World)
 
 
 @pytest.mark.req("S3-26")
-async def test_a_class_that_changes_ranks_those_who_wait_anew(world: World) -> None:
+async def test_a_changed_class_reorders_waiting_instances(world: World) -> None:
     made = {name: make_class(name, value) for name, value in (("high", 100), ("low", 10))}
     await world.store.commit(*(Put(each) for each in made.values()))
     await world.apply(make_workload("first", replicas=1, cpu="2", priority="low"))
@@ -221,7 +221,7 @@ async def test_a_class_that_changes_ranks_those_who_wait_anew(world: World) -> N
 
 
 @pytest.mark.req("S3-26")
-async def test_who_names_no_priority_has_that_of_the_default_class(world: World) -> None:
+async def test_a_workload_without_priority_has_the_default_class(world: World) -> None:
     await world.store.commit(Put(make_class("all", 50, default=True)))
     await world.apply(make_workload("first", replicas=1, cpu="2", priority=10))
     await world.apply(make_workload("second", replicas=1, cpu="2"))
@@ -257,7 +257,7 @@ async def test_higher_priority_is_placed_first(world: World) -> None:
     assert world.serving_count("low") == 0
 
 
-async def test_a_raised_priority_counts_for_those_who_wait_already(world: World) -> None:
+async def test_a_raised_priority_applies_to_waiting_instances(world: World) -> None:
     await world.apply(make_workload("a", replicas=1, cpu="2", priority=5))
     await world.apply(make_workload("b", replicas=1, cpu="2", priority=1))
     await world.run(2)
@@ -268,7 +268,7 @@ async def test_a_raised_priority_counts_for_those_who_wait_already(world: World)
     assert world.serving_count("a") == 0
 
 
-async def test_an_unknown_profile_is_said_and_hurts_nobody_else(world: World) -> None:
+async def test_an_unknown_profile_is_reported_and_affects_no_other_instance(world: World) -> None:
     await world.add_nodes("n1")
     await world.apply(make_workload("odd", profile="fancy"))
     await world.apply(make_workload("web"))
@@ -277,7 +277,7 @@ async def test_an_unknown_profile_is_said_and_hurts_nobody_else(world: World) ->
     assert world.instance("odd-0").status.message == "there is no profile fancy"
 
 
-async def test_a_pinned_instance_goes_to_its_node_or_nowhere_and_speaks_for_nobody_else(world: World) -> None:
+async def test_a_pinned_instance_goes_to_its_node_only_and_leaves_others_unaffected(world: World) -> None:
     await world.apply(make_workload("other", replicas=3, cpu="1"))
     await world.run(1)
     for index, node in enumerate(("n1", "n2", "n9")):
@@ -297,7 +297,7 @@ async def test_a_pinned_instance_goes_to_its_node_or_nowhere_and_speaks_for_nobo
 # Crashes and races.
 
 
-async def test_a_namesake_that_comes_before_the_bind_is_written_harms_nobody(world: World) -> None:
+async def test_an_instance_recreated_before_the_bind_is_written_is_placed_again(world: World) -> None:
     await world.add_nodes("n1", cpu=8)
     await world.apply(make_workload("own", replicas=0, cpu="1"))
     await world.run(1)

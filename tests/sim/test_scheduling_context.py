@@ -105,7 +105,7 @@ def key(name: str) -> Key:
 
 
 @pytest.mark.req("S1-2", "S1-3", "S1-4", "S1-17", "S1-25", "S1-27")
-async def test_one_object_serves_all_its_points_in_order_and_hears_the_end_once(make_world: Any) -> None:
+async def test_one_object_serves_all_its_points_in_order_and_receives_the_end_once(make_world: Any) -> None:
     plugin = Everywhere()
     world = await make_world(plugin)
     await world.add_nodes("n1", "n2")
@@ -162,7 +162,7 @@ async def test_a_denied_permit_gives_the_node_back_and_waits_for_what_the_plugin
 
 
 @pytest.mark.req("S1-18", "S1-20", "S1-22")
-async def test_who_waits_for_a_permit_is_listed_holds_its_room_and_goes_on_when_approved(make_world: Any) -> None:
+async def test_an_instance_waiting_for_a_permit_is_listed_holds_its_room_and_continues(make_world: Any) -> None:
     handles: list[Handle] = []
     plugin = Everywhere(answer=Wait(60))
 
@@ -289,7 +289,7 @@ async def test_binders_are_asked_in_order_and_the_first_that_takes_it_ends_the_c
     assert plugin.log.of("mine-0")[-1] == plugin.log.of("web-0")[-1] == "Everywhere.post_bind"
 
 
-async def test_a_binder_that_only_says_so_binds_nothing(make_world: Any) -> None:
+async def test_a_binder_that_only_reports_it_binds_nothing(make_world: Any) -> None:
     worlds: list[World] = []
     binder, plugin = OwnBinder(worlds, lie=True), Everywhere()
     world = await make_world(binder, plugin, first=True)

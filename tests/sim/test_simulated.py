@@ -68,7 +68,7 @@ def test_a_node_that_is_cut_off_is_replaced_and_stops_what_was_replaced_when_it_
 
 
 @pytest.mark.req("S3-7", "S3-33", "S3-40")
-def test_a_spike_makes_the_agent_put_out_whoever_exceeds_its_request(tmp_path: Path) -> None:
+def test_a_spike_evicts_instances_above_their_request(tmp_path: Path) -> None:
     base = BASE.replace("limits: {memory: 1536Mi}", "limits: {memory: 2Gi}")
     result = simulate(
         tmp_path, "timeline:\n  - {at: 2m, phase: spike, spike: {workload: db, memory: 1900Mi, for: 3m}}\n", base=base
@@ -89,14 +89,14 @@ def test_a_spike_over_its_limit_kills_it_where_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("S3-9")
-def test_disk_pressure_takes_away_who_uses_the_disk(tmp_path: Path) -> None:
+def test_disk_pressure_evicts_instances_that_use_the_disk(tmp_path: Path) -> None:
     base = BASE.replace("- {name: n1, cpu: 2", "- {name: n1, cpu: 0.1")
     more = "timeline:\n  - {at: 1m, phase: full, pressure: {node: n0, disk: 17Gi, for: 5m}}\n"
     result = simulate(tmp_path, more, base=base)
     assert {each for each, _ in result.phases[1].evictions} == {"db-0"}, "nobody goes for nothing"
 
 
-def test_scaling_rolling_out_limits_and_cordons_do_what_they_say(tmp_path: Path) -> None:
+def test_scaling_rolling_out_limits_and_cordons_do_what_they_show(tmp_path: Path) -> None:
     more = """\
 timeline:
   - {at: 1m, phase: more, scale: {workload: web, replicas: 4}}
@@ -255,7 +255,7 @@ services:
 
 
 @pytest.mark.parametrize(("line", "running"), [("", 1), ("host_paths: [/srv, /var/run]", 1), ("host_paths: [/srv]", 0)])
-def test_nodes_allow_the_host_paths_that_work_asks_for_or_those_that_they_are_said_to(
+def test_nodes_allow_the_host_paths_that_work_asks_for_or_those_that_they_are_reported_to(
     tmp_path: Path, line: str, running: int
 ) -> None:
     (tmp_path / "compose.yaml").write_text(COMPOSE)

@@ -33,7 +33,7 @@ def places(world: World, name: str) -> set[str]:
     return {each.node for each in world.instances(name)}
 
 
-async def test_who_does_not_tolerate_it_leaves_and_no_budget_is_asked(world: World) -> None:
+async def test_intolerant_instances_are_evicted_regardless_of_budgets(world: World) -> None:
     await world.add_nodes("n1")
     await serve(world, "web", disruption={"max_unavailable": 0})
     await serve(world, "stays", {"key": "broken"})
@@ -45,7 +45,7 @@ async def test_who_does_not_tolerate_it_leaves_and_no_budget_is_asked(world: Wor
     assert "n1 has the taint broken=disk:NoExecute" in world.events("Evicted")[0].spec.message
 
 
-async def test_other_effects_drive_nobody_off(world: World) -> None:
+async def test_other_taint_effects_evict_no_instance(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await serve(world, "web")
     uids = {each.meta.uid for each in world.instances()}
@@ -55,7 +55,7 @@ async def test_other_effects_drive_nobody_off(world: World) -> None:
     assert {each.meta.uid for each in world.instances()} == uids
 
 
-async def test_who_tolerates_it_for_a_while_leaves_after_that(world: World) -> None:
+async def test_an_instance_with_limited_toleration_is_evicted_afterwards(world: World) -> None:
     await world.add_nodes("n1")
     await serve(world, "web", {"key": "broken", "effect": "NoExecute", "seconds": "5m"})
     await world.add_nodes("n2")
@@ -68,7 +68,7 @@ async def test_who_tolerates_it_for_a_while_leaves_after_that(world: World) -> N
     await world.until(lambda: world.serving_count("web") == 2)
 
 
-async def test_a_taint_that_goes_in_time_drives_nobody_off(world: World) -> None:
+async def test_a_taint_removed_in_time_evicts_no_instance(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await serve(world, "web", {"seconds": "1m"})
     uids = {each.meta.uid for each in world.instances()}

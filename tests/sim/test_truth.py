@@ -28,7 +28,7 @@ async def compared(world: World) -> TableReport:
 
 
 @pytest.mark.req("S0-18", "S0-26")
-async def test_table_and_store_say_the_same_after_restarts_losses_and_roll_outs() -> None:
+async def test_table_and_store_show_the_same_after_restarts_losses_and_roll_outs() -> None:
     dice = random.Random(7)
     async with World() as world:
         await world.add_nodes("n1", "n2", "n3", cpu=4)

@@ -165,7 +165,7 @@ async def test_a_lost_instance_waits_for_its_data_and_returns_with_its_node(worl
 
 
 @pytest.mark.req("S3-11")
-async def test_who_may_begin_anew_does_so_elsewhere_with_an_empty_volume(world: World) -> None:
+async def test_an_instance_that_may_start_empty_gets_an_empty_volume_elsewhere(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await world.apply(make_workload(volumes={"data": {"per_instance": True, "on_loss": "recreate"}}))
     await running(world, "web", 1)

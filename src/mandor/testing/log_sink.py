@@ -58,7 +58,7 @@ class LogSinkSuite:
         found = sorted((each.instance, each.text) for each in await self.arrived(3))
         assert found == [("db-1", "line 2"), ("web-0", "line 1"), ("web-0", "line 3")]
 
-    async def test_what_the_agent_says_arrives_too(self, sink: Sink) -> None:
+    async def test_what_the_agent_shows_arrives_too(self, sink: Sink) -> None:
         await sink.send([Line(at=BEGIN, text="joined", node="n1", stream="agent", level="warning", facts={"a": "b"})])
         (found,) = await self.arrived(1)
         assert (found.node, found.stream, found.instance) == ("n1", "agent", "")

@@ -51,7 +51,7 @@ class SinkSuite:
         expected = ["id-1", "id-1", "id-2"] if self.keeps_repeats else ["id-1", "id-2"]
         assert [each for each, _ in await self.arrived()] == expected
 
-    async def test_who_is_away_takes_nothing_and_takes_everything_again_when_he_is_back(self, sink: Sink) -> None:
+    async def test_an_unavailable_receiver_gets_all_messages_when_it_returns(self, sink: Sink) -> None:
         await sink.send(message(1))
         async with self.away():
             with pytest.raises(Unavailable):

@@ -409,7 +409,7 @@ class StoreSuite:
         assert change.after is not None
         assert change.before.meta.uid != change.after.meta.uid
 
-    async def test_a_watch_begins_where_it_is_told(self, store: Store) -> None:
+    async def test_a_watch_begins_where_it_is_reported(self, store: Store) -> None:
         revisions = [await store.commit(Put(make_node(f"n{number}"))) for number in range(10)]
         for position in (0, 4, 9):
             async with Watcher(store, "node", since=revisions[position]) as watcher:

@@ -73,7 +73,7 @@ async def test_a_port_of_the_node_leads_to_the_task(ship: Ship) -> None:
     await until(answers, f"nobody answers at port {port}")
 
 
-async def test_a_port_that_is_taken_is_told_and_free_again_later(ship: Ship) -> None:
+async def test_a_port_that_is_taken_is_reported_and_free_again_later(ship: Ship) -> None:
     from mandor.errors import Unavailable
 
     port = free_port()
@@ -143,7 +143,7 @@ async def test_options_of_the_engine_reach_the_container(ship: Ship) -> None:
     assert said[2:] == ["8", "mine", "lo"]
 
 
-async def test_walls_stand_as_the_task_says(ship: Ship) -> None:
+async def test_walls_stand_as_the_task_shows(ship: Ship) -> None:
     show = "touch /x 2>&1; grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status"
     walls = Security(read_only_root=True, cap_drop=("ALL",), cap_add=("NET_RAW",), no_new_privileges=True)
     unit = await ship.start(show, security=walls)
@@ -153,7 +153,7 @@ async def test_walls_stand_as_the_task_says(ship: Ship) -> None:
     assert said[2].split() == ["NoNewPrivs:", "1"]
 
 
-async def test_an_option_nobody_knows_is_told(ship: Ship) -> None:
+async def test_an_unknown_option_is_reported(ship: Ship) -> None:
     unit = await ship.start(options={"reed_only": True})
     ended = await ship.ended(unit)
     assert (ended.phase, ended.reason) == (UnitPhase.EXITED, "StartFailed")
@@ -202,7 +202,7 @@ async def test_files_are_put_where_nothing_can_be_written(ship: Ship) -> None:
     assert "Read-only file system" in refused
 
 
-async def test_a_command_that_does_not_read_its_input_says_what_it_has_to_say(ship: Ship) -> None:
+async def test_a_command_that_does_not_read_its_input_shows_what_it_has_to_show(ship: Ship) -> None:
     execution = await ship.engine.exec(await ship.start(), ("echo", "hello"))
     feeding = asyncio.create_task(execution.write(bytes(8 << 20)))
     async with asyncio.timeout(60):

@@ -42,7 +42,7 @@ def new_registry(own_docker: Docker, tmp_path: Path) -> Iterator[NewRegistry]:
         each.close()
 
 
-async def test_an_image_is_pulled_once_for_many_who_want_it(
+async def test_an_image_is_pulled_once_for_many_instances(
     own_docker: Docker, new_registry: NewRegistry, new_ship: NewShip
 ) -> None:
     registry = new_registry()
@@ -91,7 +91,7 @@ async def test_a_registry_gets_the_login_of_the_node(
     assert (await ship.look(unit)).phase is UnitPhase.RUNNING
 
 
-async def test_an_image_that_its_registry_does_not_have_is_told(
+async def test_an_image_that_its_registry_does_not_have_is_reported(
     own_docker: Docker, new_registry: NewRegistry, new_ship: NewShip
 ) -> None:
     new_registry()

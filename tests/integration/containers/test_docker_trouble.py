@@ -17,7 +17,7 @@ from tests.integration.containers.ship import NewShip, until
 NewDocker = Callable[..., Docker]
 
 
-async def test_a_machine_without_docker_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_without_docker_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     async with DockerEngine(tmp_path / "engine", socket=tmp_path / "docker.sock") as engine:
         for verb in (engine.probe, engine.list):
@@ -25,7 +25,7 @@ async def test_a_machine_without_docker_says_so(tmp_path: Path, monkeypatch: pyt
                 await verb()
 
 
-async def test_a_docker_that_does_not_run_says_where_its_socket_would_be(
+async def test_a_docker_that_does_not_run_shows_where_its_socket_would_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "dockerd").touch(mode=0o755)
@@ -37,7 +37,7 @@ async def test_a_docker_that_does_not_run_says_where_its_socket_would_be(
 
 @pytest.mark.real("docker")
 @pytest.mark.req("S0-27", "S0-29")
-async def test_a_docker_that_hangs_is_told_and_begins_nothing_twice(
+async def test_a_docker_that_hangs_is_reported_and_begins_nothing_twice(
     new_docker: NewDocker, new_ship: NewShip, tmp_path: Path
 ) -> None:
     docker = new_docker()
@@ -93,7 +93,7 @@ async def test_a_docker_that_is_killed_while_it_starts_things_leaves_one_of_each
 
 
 @pytest.mark.real("docker")
-async def test_a_docker_that_ends_what_it_ran_tells_how_it_ended(new_docker: NewDocker, new_ship: NewShip) -> None:
+async def test_a_docker_that_ends_what_it_ran_reports_how_it_ended(new_docker: NewDocker, new_ship: NewShip) -> None:
     docker = new_docker()
     ship = new_ship(docker)
     unit = await ship.start("trap '' TERM; sleep 3600")
@@ -107,7 +107,7 @@ async def test_a_docker_that_ends_what_it_ran_tells_how_it_ended(new_docker: New
 
 
 @pytest.mark.real("docker")
-async def test_a_full_disk_is_told_and_tried_again(new_docker: NewDocker, new_ship: NewShip) -> None:
+async def test_a_full_disk_is_reported_and_tried_again(new_docker: NewDocker, new_ship: NewShip) -> None:
     docker = new_docker()
     docker.stop()
     data = docker.folder / "data"

@@ -46,7 +46,7 @@ def interpreter_for_all() -> list[str] | None:
 @pytest.mark.slow
 @pytest.mark.req("S2-25")
 @pytest.mark.skipif(os.geteuid() != 0, reason="the suite runs as someone else than root already")
-def test_the_engine_keeps_its_promises_for_a_user_who_is_not_root() -> None:
+def test_the_engine_passes_the_suite_for_a_user_without_root() -> None:
     program = interpreter_for_all()
     if program is None:
         message = "no Python on this machine can be run by another user"

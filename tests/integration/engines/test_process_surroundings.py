@@ -236,7 +236,7 @@ async def test_an_invalid_command_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("command", "code"), [("nosuchprogram", 127), ("/etc/passwd", 126)])
-async def test_a_command_that_cannot_run_says_so_as_a_shell_would(bench: Bench, command: str, code: int) -> None:
+async def test_a_command_that_cannot_run_reports_it_as_a_shell_would(bench: Bench, command: str, code: int) -> None:
     unit = await bench.start("sleep 3600")
     execution = await bench.engine.exec(unit, [command])
     piece = await execution.read()

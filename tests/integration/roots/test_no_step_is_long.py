@@ -17,7 +17,7 @@ TRIES = 3
 
 
 @pytest.mark.req("S0-16")
-def test_no_step_looks_at_everybody() -> None:
+def test_no_step_visits_all_instances() -> None:
     (most, where), (of_decisions, whose) = counted()
     assert 0 < most <= LINES_MOST, where
     assert 0 < of_decisions <= DECIDED_MOST, whose

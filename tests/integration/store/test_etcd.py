@@ -148,7 +148,7 @@ async def test_a_cut_watch_goes_on_without_gap_or_repeat(etcd: Etcd) -> None:
         assert [change.revision for change in await watcher.count(60)] == revisions
 
 
-async def test_while_etcd_is_out_of_reach_reads_go_on_and_commits_say_so(etcd: Etcd) -> None:
+async def test_while_etcd_is_out_of_reach_reads_go_on_and_commits_report_it(etcd: Etcd) -> None:
     async with (
         Proxy(etcd.endpoints[0]) as proxy,
         await EtcdStore.open([proxy.endpoint], prefix=etcd.prefix(), wait_seconds=0.5) as store,
@@ -310,7 +310,7 @@ async def test_kinds_of_a_later_version_and_foreign_keys_are_left_alone(etcd: Et
     assert all(key in etcd.etcdctl("get", "--prefix", "/", "--keys-only") for key in keys)
 
 
-async def test_a_commit_too_large_for_etcd_says_so_and_the_next_one_works(etcd: Etcd) -> None:
+async def test_a_commit_too_large_for_etcd_reports_it_and_the_next_one_works(etcd: Etcd) -> None:
     async with await EtcdStore.open(etcd.endpoints, prefix=etcd.prefix()) as store:
         filler = {f"key{number}": "x" * 256 for number in range(64)}
         with pytest.raises(TooLarge):
@@ -432,7 +432,7 @@ async def test_a_user_with_a_password_whose_token_runs_out(new_etcd: StartEtcd) 
         assert await names(store) == ["n1", "n2", "n3"]
 
 
-def test_without_grpcio_the_hint_says_what_to_install() -> None:
+def test_without_grpcio_the_hint_shows_what_to_install() -> None:
     code = (
         "import asyncio, sys\n"
         "sys.modules['grpc'] = None\n"

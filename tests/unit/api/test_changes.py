@@ -38,7 +38,7 @@ plain = st.recursive(
         ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
     ],
 )
-def test_a_merge_patch_does_what_the_standard_says(value: Any, patch: Any, merged: Any) -> None:
+def test_a_merge_patch_does_what_the_standard_shows(value: Any, patch: Any, merged: Any) -> None:
     assert merge(value, patch) == merged
 
 

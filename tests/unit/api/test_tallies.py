@@ -49,7 +49,7 @@ async def test_only_groups_that_follow_their_load_are_summed_up(store: MemorySto
     assert await tallies(store) == {"s1": {"default/web": GroupUsage(3, 600, 0)}}
 
 
-async def test_what_warms_up_says_nothing_about_the_load(store: MemoryStore, clock: ManualClock) -> None:
+async def test_what_warms_up_shows_nothing_about_the_load(store: MemoryStore, clock: ManualClock) -> None:
     await store.commit(Put(make_workload("web", version=0, cpu="1", autoscale=SCALED)))
     beats = Heartbeats(store, clock, "s1", "http://s1")
     await beats.tick()

@@ -52,7 +52,7 @@ def test_each_field_of_an_instance_has_its_writers() -> None:
     assert who_may(running, replaced) == {"controllers"}
 
 
-def test_nobody_from_outside_says_which_trace_something_belongs_to() -> None:
+def test_callers_cannot_set_the_trace_of_an_object() -> None:
     mark = TraceMark("00-" + "a" * 32 + "-" + "b" * 16 + "-01")
     for made in (make_instance("web-0"), make_workload("web")):
         stored = made.stamped(version=1, uid="u1")

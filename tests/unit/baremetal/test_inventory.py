@@ -107,7 +107,7 @@ async def test_machines_become_nodes_and_change_with_the_list(world: World) -> N
 
 @pytest.mark.req("S4-8")
 @pytest.mark.parametrize("failure", [Unavailable("no answer"), Invalid("no list")])
-async def test_a_failed_refresh_keeps_the_last_good_list_and_says_how_old_it_is(
+async def test_a_failed_refresh_keeps_the_last_good_list_and_shows_how_old_it_is(
     world: World, failure: Exception
 ) -> None:
     good = (await world.look(BM)).status

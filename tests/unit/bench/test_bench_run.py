@@ -67,7 +67,7 @@ def test_a_run_on_sqlite_leaves_nothing_behind(
 
 @pytest.mark.real("etcd")
 @pytest.mark.req("S2-23")
-def test_a_run_leaves_somebody_elses_etcd_as_it_was(capsys: pytest.CaptureFixture[str], etcd: Etcd) -> None:
+def test_a_run_leaves_a_foreign_etcd_unchanged(capsys: pytest.CaptureFixture[str], etcd: Etcd) -> None:
     address = ",".join(etcd.endpoints)
     found = told(capsys, str(SCENARIOS), "--case", "Equal/10Nodes", "--store", "etcd", "--etcd", address)
     assert (found["store"], found["bound"]) == ("etcd", 20)
@@ -116,14 +116,16 @@ def test_a_mistake_names_the_operation_and_its_line(
     assert f"{path}:{line}: {message}" in said or (f"{path}:{line}: " in said and message in said)
 
 
-def test_a_mistake_in_a_template_is_told_with_its_own_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_mistake_in_a_template_is_reported_with_its_own_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "pod.yaml").write_text("kind: Pod\nspec:\n  containers:\n  - image: web\n")
     path = scenario(tmp_path, NODES + "  - {opcode: createPods, count: 1, podTemplatePath: pod.yaml}\n")
     assert run(["bench", path, "--case", "A/a"]) == 1
     assert f"{tmp_path / 'pod.yaml'}:4: `spec.containers[0].name`: a container has a name" in capsys.readouterr().err
 
 
-def test_services_that_come_and_go_are_told_and_change_nothing(
+def test_services_that_come_and_go_are_reported_and_change_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "service.yaml").write_text("kind: Service")
@@ -133,7 +135,7 @@ def test_services_that_come_and_go_are_told_and_change_nothing(
     assert (found["bound"], found["notes"]) == (3, ["churn: Service: no place depends on one"])
 
 
-def test_what_has_no_counterpart_is_left_out_and_told_when_that_is_allowed(
+def test_what_has_no_counterpart_is_left_out_and_reported_when_that_is_allowed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "pod.yaml").write_text("spec: {volumes: [], containers: [{name: a, image: b}]}")
@@ -148,7 +150,7 @@ def test_what_has_no_counterpart_is_left_out_and_told_when_that_is_allowed(
     ]
 
 
-def test_all_that_has_no_counterpart_is_told_before_anything_runs(
+def test_all_that_has_no_counterpart_is_reported_before_anything_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "pod.yaml").write_text("kind: Pod\nmetadata: {name: 'a-{{.Index}}'}\nspec: {containers: [{name: a}]}")
@@ -169,7 +171,7 @@ def test_all_that_has_no_counterpart_is_told_before_anything_runs(
     ]
 
 
-def test_a_run_that_waits_for_what_was_left_out_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_run_that_waits_for_what_was_left_out_reports_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "gated.yaml").write_text(
         "kind: Pod\nmetadata: {name: 'a-{{.Index}}'}\nspec: {schedulingGates: [{name: hold}], containers: [{name: a}]}"
     )
@@ -181,7 +183,7 @@ def test_a_run_that_waits_for_what_was_left_out_says_so(capsys: pytest.CaptureFi
     assert "hint: what was left out may be why: updateAny: Pod (gated.yaml): pods are not changed here" in said
 
 
-def test_a_run_that_does_not_end_says_who_waits_for_what(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_run_that_does_not_end_lists_waiting_instances(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     ops = "  - {opcode: createNodes, count: 1, nodeTemplatePath: node.yaml}\n  - {opcode: createPods, count: 3}\n"
     (tmp_path / "node.yaml").write_text(
         "status: {capacity: {cpu: 50m, memory: 1Gi}, conditions: [{type: Ready, status: 'True'}]}"

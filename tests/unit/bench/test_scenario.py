@@ -58,7 +58,7 @@ def test_a_case_has_operations_and_workloads_with_their_parameters(tmp_path: Pat
         (GOOD.replace("threshold: 12.5", "threshold: fast"), 14, "`threshold` is a number"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, told: str) -> None:
+def test_a_mistake_is_reported_with_its_line(tmp_path: Path, text: str, line: int, told: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(Invalid) as caught:
         read_cases(path)
@@ -66,7 +66,7 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, t
     assert caught.value.facts == {"file": str(path), "line": line}
 
 
-def test_a_parameter_that_the_workload_does_not_give_is_told(tmp_path: Path) -> None:
+def test_a_parameter_that_the_workload_does_not_give_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD.replace("params: {nodes: 5", "params: {node: 5"))
     case, workload = find_case(read_cases(path), "Basic/5Nodes/small")
     with pytest.raises(Invalid, match="gives no parameter `nodes`") as caught:
@@ -83,13 +83,13 @@ def test_a_parameter_that_the_workload_does_not_give_is_told(tmp_path: Path) -> 
         ("Basic", "Basic/WORKLOAD is missing", "it has 5Nodes/small"),
     ],
 )
-def test_an_unknown_case_is_told_with_those_there_are(tmp_path: Path, wanted: str, told: str, hint: str) -> None:
+def test_an_unknown_case_is_reported_with_those_there_are(tmp_path: Path, wanted: str, told: str, hint: str) -> None:
     with pytest.raises(Invalid) as caught:
         find_case(read_cases(written(tmp_path, GOOD)), wanted)
     assert told in caught.value.message
     assert caught.value.hint == hint
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no such file"):
         read_cases(tmp_path / "none.yaml")

@@ -45,7 +45,7 @@ def test_values_functions_and_branches(text: str, made: str) -> None:
         ("{{AddInt 1}}", 1, "something is missing"),
     ],
 )
-def test_what_is_not_understood_is_told_with_its_line(text: str, line: int, told: str) -> None:
+def test_what_is_not_understood_is_reported_with_its_line(text: str, line: int, told: str) -> None:
     with pytest.raises(Invalid) as caught:
         render(text, {"Index": 1}, file="pod.yaml")
     assert told in caught.value.message

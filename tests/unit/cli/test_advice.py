@@ -52,7 +52,7 @@ QUOTA = "0/2 nodes fit: 2 Quota (the quota q is exceeded by 1 instances)"
         (instance(phase="Running", ready=True), "", ""),
     ],
 )
-def test_an_instance_says_what_happens_and_what_can_be_done(found: Object, now: str, do: str) -> None:
+def test_an_instance_shows_what_happens_and_what_can_be_done(found: Object, now: str, do: str) -> None:
     told = advice.of_instance(found)
     assert now in told.now
     assert do in told.do
@@ -60,7 +60,7 @@ def test_an_instance_says_what_happens_and_what_can_be_done(found: Object, now: 
     assert bool(told.do) == bool(do)
 
 
-def test_a_workload_tells_of_the_first_that_is_not_well_and_how_to_go_back() -> None:
+def test_a_workload_reports_of_the_first_that_is_not_well_and_how_to_go_back() -> None:
     well = instance("web-1", phase="Running", ready=True)
     told = advice.of_workload(workload(release="web.1", phase="Progressing"), [well, CRASHED])
     assert told.now.startswith("web-0: restarted")
@@ -70,7 +70,7 @@ def test_a_workload_tells_of_the_first_that_is_not_well_and_how_to_go_back() -> 
     assert advice.of_workload(later, [well]) == advice.NOTHING
 
 
-def test_a_roll_out_that_waits_for_somebody_says_for_what() -> None:
+def test_a_waiting_roll_out_shows_what_it_waits_for() -> None:
     paused = advice.of_workload(workload(release="web.2", phase="Paused", message="by ann"), [])
     assert paused == ("rollout paused: by ann", "continue it with `mandor rollout resume web`")
     failed = advice.of_workload(workload(release="web.2", phase="Failed", message="not one got healthy"), [CRASHED])
@@ -89,14 +89,14 @@ def test_a_roll_out_that_waits_for_somebody_says_for_what() -> None:
         (node(phase="Ready"), "", ""),
     ],
 )
-def test_a_node_says_what_happens_and_what_can_be_done(found: Object, now: str, do: str) -> None:
+def test_a_node_shows_what_happens_and_what_can_be_done(found: Object, now: str, do: str) -> None:
     told = advice.of_node(found)
     assert now in told.now
     assert do in told.do
     assert bool(told.now) == bool(now)
 
 
-def test_a_pool_that_may_have_no_more_says_how_it_gets_more() -> None:
+def test_a_pool_that_may_have_no_more_shows_how_it_gets_more() -> None:
     status = {"scaling": {"message": "the pool has its maximum of 3 machines"}}
     pool = {"meta": {"name": "burst"}, "spec": {"autoscale": {"max": 3}}, "status": status}
     assert advice.of_pool(pool) == (

@@ -81,9 +81,7 @@ def test_a_token_opens_a_guarded_cluster(guarded_api: LiveApi, mandor: Mandor, m
     assert mandor("get", "nodes").code == 1
 
 
-def test_whoever_makes_a_credential_for_a_node_that_has_one_is_told_that_its_agent_is_to_have_it(
-    api: LiveApi, mandor: Mandor
-) -> None:
+def test_a_new_credential_for_an_existing_node_comes_with_instructions(api: LiveApi, mandor: Mandor) -> None:
     for _ in range(2):
         made = mandor("token", "create", "n1", "--role", "node")
         assert made.code == 0, made.err
@@ -129,7 +127,7 @@ def test_an_address_may_leave_out_what_is_usual(text: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("status", "body"), [(200, b"<html>"), (200, b"[1]"), (200, b""), (404, b"nope"), (500, b"{}"), (502, b'{"a": 1}')]
 )
-def test_what_is_no_mandor_server_is_told_as_such(mandor: Mandor, status: int, body: bytes) -> None:
+def test_what_is_no_mandor_server_is_reported_as_such(mandor: Mandor, status: int, body: bytes) -> None:
     answer = type("Odd", (Answering,), {"status": status, "body": body, "kind": "text/html"})
     with serving(answer) as url:
         told = mandor("--server", url, "get", "nodes")
@@ -209,7 +207,7 @@ def test_a_server_that_stops_in_the_middle_of_its_answer_is_passed_over(
 
 
 @pytest.mark.req("S0-30")
-def test_where_no_other_server_can_be_asked_it_is_told_what_happened(mandor: Mandor, stalling: Stalling) -> None:
+def test_where_no_other_server_can_be_asked_it_is_reported_what_happened(mandor: Mandor, stalling: Stalling) -> None:
     told = mandor("--server", stalling.url, "get", "nodes")
     assert told.code == 1
     assert "the response stalled" in told.err

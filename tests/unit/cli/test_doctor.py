@@ -82,7 +82,7 @@ def test_a_server_that_this_program_does_not_know_is_named() -> None:
     assert [each.about for each in found if "MANDOR_SERVER" in each.do] == ["server http://b:1"]
 
 
-def test_each_fault_of_a_node_is_told() -> None:
+def test_each_fault_of_a_node_is_reported() -> None:
     nodes = [
         thing("good", phase="Ready", agent_version="0.1"),
         thing("silent", phase="Lost", reason="no heartbeat for 30 s"),
@@ -110,7 +110,7 @@ def test_a_cluster_without_a_ready_node_has_a_problem(nodes: list[dict[str, Any]
     assert len(told(list(checkup.of_nodes(nodes, "0.1")), Level.PROBLEM)) == 1
 
 
-def test_tokens_that_end_soon_are_told() -> None:
+def test_tokens_that_end_soon_are_reported() -> None:
     ends = {"never": 0.0, "later": NOW + 90 * DAY, "soon": NOW + 2 * DAY, "over": NOW - 1}
     spec = {"identity": "user:ani", "role": "operator"}
     tokens = [thing(name, {**spec, "expires_at": at}) for name, at in ends.items()]
@@ -121,7 +121,7 @@ def test_tokens_that_end_soon_are_told() -> None:
     ]
 
 
-def test_a_nodes_own_token_is_told_only_if_its_agent_did_not_renew_it_in_time() -> None:
+def test_a_nodes_own_token_is_reported_only_if_its_agent_did_not_renew_it_in_time() -> None:
     ends = {"node.n1": NOW + 2000, "node.n2": NOW + 100}
     tokens = [thing(name, {"identity": "node:n", "role": "node", "expires_at": at}) for name, at in ends.items()]
     [found] = checkup.of_tokens(tokens, NOW)
@@ -130,7 +130,7 @@ def test_a_nodes_own_token_is_told_only_if_its_agent_did_not_renew_it_in_time() 
     assert "agent" in found.do
 
 
-def test_only_what_has_waited_long_is_told() -> None:
+def test_only_what_has_waited_long_is_reported() -> None:
     new = thing("new-0")
     new["meta"]["created_at"] = NOW - 10
     leaving = thing("leaving-0", {"stop": {"reason": "enough"}})
@@ -139,7 +139,7 @@ def test_only_what_has_waited_long_is_told() -> None:
     assert told(found, Level.WARNING) == ["instances: 1 have been pending for more than five minutes: old-0"]
 
 
-def test_receivers_and_inventories_that_fail_are_told() -> None:
+def test_receivers_and_inventories_that_fail_are_reported() -> None:
     hooks = [thing("a", failures=3, message="timed out"), thing("b")]
     assert told(list(checkup.of_receivers("webhook", hooks)), Level.WARNING) == [
         "webhook a: 3 consecutive deliveries failed: timed out"
@@ -165,7 +165,7 @@ def entry(version: str, address: str, *features: str) -> dict[str, Any]:
 
 
 @pytest.mark.req("S0-19")
-def test_mixed_versions_are_told_and_what_waits_for_the_upgrade() -> None:
+def test_mixed_versions_are_reported_and_what_waits_for_the_upgrade() -> None:
     assert list(checkup.of_servers([])) == []
     (same,) = checkup.of_servers([entry("0.1.0", "http://a"), entry("0.1.0", "http://b")])
     assert (same.level, same.says) == (Level.OK, "2 with version 0.1.0")

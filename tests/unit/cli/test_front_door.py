@@ -54,7 +54,7 @@ def test_every_command_explains_itself(name: str, mandor: Mandor) -> None:
     assert told.out.startswith(f"Usage: mandor {name}")
 
 
-def test_every_option_says_what_it_is_for() -> None:
+def test_every_option_shows_what_it_is_for() -> None:
     def walk(command: click.Command) -> list[str]:
         silent = [
             f"{command.name} {option.opts[0]}"
@@ -91,7 +91,7 @@ def test_every_option_says_what_it_is_for() -> None:
         (["frobnicate"], "unknown command 'frobnicate'"),
     ],
 )
-def test_wrong_usage_is_told_on_stderr_and_exits_with_2(words: list[str], says: str, mandor: Mandor) -> None:
+def test_wrong_usage_is_reported_on_stderr_and_exits_with_2(words: list[str], says: str, mandor: Mandor) -> None:
     told = mandor(*words)
     assert told.code == 2
     assert says in told.err
@@ -113,7 +113,7 @@ def test_the_version_needs_no_server(mandor: Mandor) -> None:
     assert mandor("version", "--client").out == f"mandor {__version__}\n"
 
 
-def test_no_server_is_told_with_what_to_do(mandor: Mandor) -> None:
+def test_no_server_is_reported_with_what_to_do(mandor: Mandor) -> None:
     told = mandor("get", "nodes", "--server", "http://127.0.0.1:9")
     assert told.code == 1
     assert "error: no server responds: http://127.0.0.1:9: connection refused" in told.err
@@ -121,7 +121,7 @@ def test_no_server_is_told_with_what_to_do(mandor: Mandor) -> None:
 
 
 @pytest.mark.parametrize("address", ["ftp://x", "http://", "http://x:y", "http://x:99999"])
-def test_a_bad_address_is_told(address: str, mandor: Mandor) -> None:
+def test_a_bad_address_is_reported(address: str, mandor: Mandor) -> None:
     told = mandor("--server", address, "get", "nodes")
     assert told.code == 1
     assert "is not the URL of a server" in told.err
@@ -175,7 +175,7 @@ def test_commands_and_kinds_are_completed(monkeypatch: pytest.MonkeyPatch, capsy
     assert "--watch" in completed("mandor get nodes --wa", monkeypatch, capsys)
 
 
-def test_names_are_not_completed_and_nothing_is_said_when_no_server_answers(
+def test_names_are_not_completed_and_nothing_is_reported_when_no_server_answers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MANDOR_SERVER", "http://127.0.0.1:9")

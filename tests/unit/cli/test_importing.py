@@ -27,7 +27,7 @@ def compose(tmp_path: Path) -> str:
 
 
 @pytest.mark.req("S0-32")
-def test_import_prints_the_manifest_and_tells_what_was_lost(mandor: Mandor, compose: str) -> None:
+def test_import_prints_the_manifest_and_reports_what_was_lost(mandor: Mandor, compose: str) -> None:
     told = mandor("import", compose)
     assert told.code == 0
     (document,) = load_manifests(told.out)
@@ -64,14 +64,14 @@ def test_files_of_several_tools_go_together(mandor: Mandor, api: LiveApi, compos
     assert out == "workload default/own created\nworkload default/web created\n"
 
 
-def test_a_mistake_in_a_foreign_file_is_told_where_it_stands(mandor: Mandor, tmp_path: Path) -> None:
+def test_a_mistake_in_a_foreign_file_is_reported_where_it_stands(mandor: Mandor, tmp_path: Path) -> None:
     (tmp_path / "compose.yaml").write_text("services:\n  web:\n    image: a\n    ports: [many]\n")
     told = mandor("apply", "-f", "compose.yaml")
     assert told.code == 1
     assert told.err.startswith("error: compose.yaml:4: `services.web.ports`: 'many' is not a port")
 
 
-def test_what_would_be_refused_is_told_where_it_stands_in_the_tools_file(mandor: Mandor, tmp_path: Path) -> None:
+def test_what_would_be_refused_is_reported_where_it_stands_in_the_tools_file(mandor: Mandor, tmp_path: Path) -> None:
     text = "services:\n  a: {image: x, depends_on: [b]}\n  b: {image: x, depends_on: [a]}\n"
     (tmp_path / "compose.yaml").write_text(text)
     printed, applied = mandor("import", "compose.yaml"), mandor("apply", "-f", "compose.yaml")

@@ -27,5 +27,5 @@ def test_a_sink_is_described_with_its_health_on_every_node_those_that_fail_first
     assert row[:4] == ["central", "On", "fluent://logs:24224", "instances,agent"]
 
 
-def test_a_sink_that_no_node_has_heard_of_says_so() -> None:
+def test_a_sink_that_no_node_has_received_of_reports_it() -> None:
     assert log_sinks.describe_health({"meta": {"name": "x"}}, []) == ["", "nodes: no reports yet"]

@@ -81,7 +81,7 @@ def test_a_table_has_aligned_columns(api: LiveApi, mandor: Mandor) -> None:
     assert "\x1b" not in told.out
 
 
-def test_wide_tables_tell_more(api: LiveApi, mandor: Mandor) -> None:
+def test_wide_tables_report_more(api: LiveApi, mandor: Mandor) -> None:
     api.put(node("n1", zone="a"))
     assert "zone=a" in mandor("get", "no", "-o", "wide").out
     assert "zone=a" not in mandor("get", "no").out
@@ -101,7 +101,7 @@ def test_data_has_a_stable_shape(api: LiveApi, mandor: Mandor) -> None:
     assert mandor("get", "nodes", "-o", "yaml").out.startswith("items:\n- kind: node\n  meta:\n    name: n1\n")
 
 
-def test_an_empty_list_is_said_on_stderr_and_is_empty_data(api: LiveApi, mandor: Mandor) -> None:
+def test_an_empty_list_is_reported_on_stderr_and_is_empty_data(api: LiveApi, mandor: Mandor) -> None:
     told = mandor("get", "instances")
     assert (told.code, told.out, told.err) == (0, "", "no instances found\n")
     assert mandor("get", "instances", "-o", "json").data == {"items": []}
@@ -146,7 +146,7 @@ def test_escape_sequences_of_a_program_do_not_reach_the_terminal(api: LiveApi, m
     assert "evil ?[2J text second" in told.out
 
 
-def test_a_stopping_instance_says_why(api: LiveApi, mandor: Mandor) -> None:
+def test_a_stopping_instance_shows_why(api: LiveApi, mandor: Mandor) -> None:
     stopping = instance("web-0")
     stopping = stopping.changed(spec=msgspec.structs.replace(stopping.spec, stop=StopOrder("scaled down")))
     api.put(stopping)
@@ -228,7 +228,7 @@ def test_names_of_the_cluster_are_completed(
 # describe
 
 
-def test_a_workload_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
+def test_a_workload_reports_its_story(api: LiveApi, mandor: Mandor) -> None:
     text = (EXAMPLES / "probes.yaml").read_text().replace("name: files", "name: web")
     api.put(
         workload(text, release="web.1", wanted=2, ready=1, message="web-1: no node fits"),
@@ -265,7 +265,7 @@ def test_the_same_thing_again_and_again_is_one_line_and_a_first_release_is_no_ro
     assert told.splitlines()[-1].split()[1:] == ["ago", "Started", "x4", "restart", "2"]
 
 
-def test_an_instance_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
+def test_an_instance_reports_its_story(api: LiveApi, mandor: Mandor) -> None:
     api.put(
         instance(
             "web-0",
@@ -295,7 +295,7 @@ def test_what_an_instance_was_placed_without_is_shown(api: LiveApi, mandor: Mand
     assert row[head.index("RELAXED") :].startswith("zone == a; disk == ssd")
 
 
-def test_a_node_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
+def test_a_node_reports_its_story(api: LiveApi, mandor: Mandor) -> None:
     api.put(node("n1"), instance("web-0"), event("e1", "node n1", "joined", namespace=""))
     told = mandor("describe", "node", "n1")
     assert told.out.startswith("node n1: Ready\n")
@@ -306,7 +306,7 @@ def test_a_node_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
     assert "joined" in told.out
 
 
-def test_a_volume_tells_where_it_is_who_has_it_and_what_becomes_of_it(api: LiveApi, mandor: Mandor) -> None:
+def test_a_volume_shows_its_node_its_users_and_its_reclaim_policy(api: LiveApi, mandor: Mandor) -> None:
     status = VolumeStatus(phase="Bound", node="n1", path="/data/x", workload="web", used_by=("web-0", "web-1"))
     spec = VolumeSpec(size=Size(10 << 30), pool="ssd")
     api.put(Volume(meta=Meta(name="data-web", namespace="default"), spec=spec, status=status))
@@ -457,7 +457,7 @@ def test_wait_does_not_take_an_old_status_for_the_new_one(api: LiveApi, mandor: 
     assert "timed out after 0.6 s: web is not processed by its controller yet" in told.err
 
 
-def test_wait_tells_what_is_missing_when_it_gives_up(api: LiveApi, mandor: Mandor) -> None:
+def test_wait_reports_what_is_missing_when_it_gives_up(api: LiveApi, mandor: Mandor) -> None:
     made = workload("name: web\nimage: x\nreplicas: 2", release="web.1", wanted=2, ready=1, message="no node fits")
     api.put(made, make_release(made, 1))
     told = mandor("scale", "web", "2", "--wait", "--timeout", "600ms")

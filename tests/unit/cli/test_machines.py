@@ -9,7 +9,7 @@ from mandor.cli.commands.describe import _headline
 from mandor.cli.kinds import find_kind
 
 
-def test_a_task_that_failed_tells_each_try_and_why() -> None:
+def test_a_task_that_failed_reports_each_try_and_why() -> None:
     now = time.time()
     history = [
         {"state": "Queued", "at": now - 130, "why": "asked for by user:ani"},
@@ -41,7 +41,7 @@ def test_a_task_that_was_placed_names_its_machine() -> None:
     assert machines.steps(task) == []
 
 
-def test_a_spare_tells_of_each_of_its_machines() -> None:
+def test_a_spare_reports_of_each_of_its_machines() -> None:
     vms = [{"name": "a-0", "state": "Ready", "node": "bm-1"}, {"name": "a-1", "message": "no room yet"}]
     spec = {"count": 2, "cpu": 2, "memory_mib": 2048, "cluster": "lab"}
     spare = {"meta": {"name": "a"}, "spec": spec, "status": {"phase": "Preparing", "vms": vms}}

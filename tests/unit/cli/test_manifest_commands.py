@@ -33,7 +33,7 @@ def test_apply_creates_changes_and_then_changes_nothing(api: LiveApi, mandor: Ma
 
 
 @pytest.mark.req("S2-12")
-def test_a_mistake_is_told_with_file_line_and_hint_and_nothing_is_stored(
+def test_a_mistake_is_reported_with_file_line_and_hint_and_nothing_is_stored(
     api: LiveApi, mandor: Mandor, tmp_path: Path
 ) -> None:
     (tmp_path / "good.yaml").write_text("name: good\nimage: x\n")
@@ -77,7 +77,7 @@ def test_a_bomb_is_refused(api: LiveApi, mandor: Mandor, tmp_path: Path) -> None
     assert "bomb.yaml:5: more than 100,000 values" in told.err
 
 
-def test_a_file_that_is_not_there_is_told(api: LiveApi, mandor: Mandor) -> None:
+def test_a_file_that_is_not_there_is_reported(api: LiveApi, mandor: Mandor) -> None:
     told = mandor("apply", "-f", "nowhere.yaml")
     assert (told.code, told.err) == (1, "error: cannot read nowhere.yaml: no such file or directory\ncode: invalid\n")
 
@@ -192,7 +192,9 @@ def test_objects_live_in_the_namespace_that_is_named(api: LiveApi, mandor: Mando
     assert json.loads(mandor("get", "workloads", "-A", "-o", "json").out)["items"][0]["meta"]["namespace"] == "team"
 
 
-def test_a_budget_that_forbids_every_drain_is_told_with_the_apply(api: LiveApi, mandor: Mandor, tmp_path: Path) -> None:
+def test_a_budget_that_forbids_every_drain_is_reported_with_the_apply(
+    api: LiveApi, mandor: Mandor, tmp_path: Path
+) -> None:
     text = "name: job\ntype: batch\nimage: x\ndisruption: {max_unavailable: 0}\n"
     (tmp_path / "job.yaml").write_text(text)
     told = mandor("apply", "-f", "job.yaml")

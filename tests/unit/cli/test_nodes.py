@@ -76,7 +76,7 @@ def _and_set(text: str, event: threading.Event | None) -> str:
     return text
 
 
-def test_drain_tells_how_far_it_is_and_ends_when_the_node_is_empty(
+def test_drain_reports_how_far_it_is_and_ends_when_the_node_is_empty(
     api_with_nodes: LiveApi, mandor: Mandor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def go_on() -> None:
@@ -96,7 +96,7 @@ def test_drain_tells_how_far_it_is_and_ends_when_the_node_is_empty(
     assert lines[-1] == "n1: empty, 3 moved"
 
 
-def test_what_an_earlier_drain_said_counts_no_more(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+def test_what_an_earlier_drain_reported_counts_no_more(api_with_nodes: LiveApi, mandor: Mandor) -> None:
     mandor("drain", "n1", "--no-wait")
     tell(api_with_nodes, "Drained", total=3)
     mandor("drain", "n1", "--cancel")

@@ -56,7 +56,7 @@ def test_a_quick_step_shows_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert capsys.readouterr().err == ""
 
 
-def test_a_watched_table_has_one_head_and_says_what_is_gone(api: LiveApi, mandor: Mandor) -> None:
+def test_a_watched_table_has_one_head_and_shows_what_is_gone(api: LiveApi, mandor: Mandor) -> None:
     api.put(node("n1"))
     command = [sys.executable, "-m", "mandor.cli.main", "get", "nodes", "--watch"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

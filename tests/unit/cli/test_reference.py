@@ -19,7 +19,7 @@ GUIDE = ROOT / "docs" / "guides" / "manifests.md"
 
 
 @pytest.mark.parametrize("name", reference.PAGES)
-def test_a_reference_page_is_what_the_code_says(name: str) -> None:
+def test_a_reference_page_is_what_the_code_shows(name: str) -> None:
     written = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
     assert written == reference.PAGES[name](), "run scripts/reference.py"
 

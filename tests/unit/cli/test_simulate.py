@@ -76,7 +76,7 @@ def test_json_has_the_whole_report_and_the_page_is_one_file(
     assert "<script" not in text
 
 
-def test_a_page_that_cannot_be_written_is_told_and_the_report_is_not_lost(
+def test_a_page_that_cannot_be_written_is_reported_and_the_report_is_not_lost(
     scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["simulate", str(scenario), "--workers", "1", "--html"]
@@ -90,7 +90,7 @@ def test_a_page_that_cannot_be_written_is_told_and_the_report_is_not_lost(
     assert "Comparison" in told.out
 
 
-def test_an_expectation_that_does_not_hold_fails_the_run_and_says_how_to_see_it_again(
+def test_an_expectation_that_does_not_hold_fails_the_run_and_shows_how_to_see_it_again(
     scenario: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario = scenario.with_name("my scenario.yaml")
@@ -119,14 +119,14 @@ def test_several_processes_come_to_the_same_as_one(scenario: Path, capsys: pytes
         (["--seeds", "0"], 2, "0"),
     ],
 )
-def test_wrong_usage_is_told(
+def test_wrong_usage_is_reported(
     scenario: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, told: str
 ) -> None:
     assert run(["simulate", str(scenario), *arguments]) == code
     assert told in capsys.readouterr().err
 
 
-def test_a_mistake_is_told_with_file_and_line(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_reported_with_file_and_line(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenario.write_text(SCENARIO.replace("down: n0", "down: n7"))
     assert run(["simulate", str(scenario)]) == 1
     told = capsys.readouterr().err
@@ -152,7 +152,7 @@ services:
 
 
 @pytest.mark.req("S0-32")
-def test_files_of_other_tools_are_rehearsed_and_what_they_lose_is_told(
+def test_files_of_other_tools_are_rehearsed_and_what_they_lose_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "compose.yaml").write_text(COMPOSE)

@@ -52,7 +52,7 @@ def test_a_placed_instance_and_a_workload_are_explained(filled: LiveApi, mandor:
     assert json.loads(mandor("explain", "workload/web", "-o", "json").out)["pending"] == 1
 
 
-def test_a_name_that_nobody_has_gets_a_near_one(filled: LiveApi, mandor: Mandor) -> None:
+def test_an_unknown_name_gets_a_similar_one_as_a_hint(filled: LiveApi, mandor: Mandor) -> None:
     told = mandor("explain", "wbe-1")
     assert told.code == 1
     assert "no instance or workload wbe-1" in told.err
@@ -61,7 +61,7 @@ def test_a_name_that_nobody_has_gets_a_near_one(filled: LiveApi, mandor: Mandor)
     assert mandor("explain").code == 2
 
 
-def test_a_plan_is_told_and_its_exit_status_says_whether_everything_fits(
+def test_a_plan_is_reported_and_its_exit_status_shows_whether_everything_fits(
     filled: LiveApi, mandor: Mandor, tmp_path: Path
 ) -> None:
     (tmp_path / "api.yaml").write_text(WEB)

@@ -167,14 +167,14 @@ def test_an_image_of_incus_in_two_files_is_both_one_after_the_other(write: Write
     # Without names of their own they are called by their bytes, in which gzip puts the time.
     ids=lambda value: value if isinstance(value, str) else f"{len(value)} bytes",
 )
-def test_what_is_no_image_is_told_by_its_file(write: Write, content: bytes, words: str) -> None:
+def test_what_is_no_image_is_reported_by_its_file(write: Write, content: bytes, words: str) -> None:
     path = write(content, "some.tar")
     with pytest.raises(Invalid, match=words) as caught:
         open_image([path])
     assert "some.tar" in caught.value.message
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"the file .*nowhere\.tar does not exist"):
         open_image([tmp_path / "nowhere.tar"])
     with pytest.raises(Invalid, match="cannot be read"):

@@ -162,11 +162,11 @@ def test_a_group_decides_when_its_instances_are_lost(disconnect: dict[str, str],
     assert lost_after(make_group(disconnect=disconnect), TIMES) == seconds
 
 
-def test_an_instance_of_a_workload_that_is_gone_is_lost_as_the_cluster_says() -> None:
+def test_an_instance_of_a_workload_that_is_gone_is_lost_as_the_cluster_shows() -> None:
     assert lost_after(None, TIMES) == 60
 
 
-def test_a_lost_instance_is_not_ready_and_says_why() -> None:
+def test_a_lost_instance_is_not_ready_and_shows_why() -> None:
     after = lost(make_instance(0, Phase.RUNNING), "no heartbeat from node n1 for 1m", NOW)
     assert (after.phase, after.status.reason, after.status.ready) == (Phase.LOST, "NodeLost", False)
 

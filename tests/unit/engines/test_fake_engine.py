@@ -50,7 +50,7 @@ async def look(engine: FakeEngine, unit: Unit = UNIT) -> Observed:
         ({"vanish": True}, None, "Vanished"),
     ],
 )
-async def test_a_unit_ends_as_its_options_say(
+async def test_a_unit_ends_as_its_options_show(
     engine: FakeEngine, clock: ManualClock, options: dict[str, Any], code: int | None, reason: str
 ) -> None:
     begun = clock.now()

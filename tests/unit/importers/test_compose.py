@@ -168,7 +168,7 @@ volumes: {data: , unused: {driver: local}}
     assert found.report.notes == ()
 
 
-def test_a_file_beside_the_compose_file_goes_along_and_a_folder_is_told() -> None:
+def test_a_file_beside_the_compose_file_goes_along_and_a_folder_is_reported() -> None:
     text = "services:\n  web:\n    image: a\n    volumes:\n    - ./a.conf:/etc/a.conf:ro\n    - ./src:/code\n"
     found = imported(text, {"shop/a.conf": "x=1\n"})
     assert found.made[0].manifest["files"] == [{"path": "/etc/a.conf", "content": "x=1\n"}]
@@ -238,14 +238,14 @@ secrets: {key: {environment: KEY, name: own}}
     assert "s3cret" not in str(found.report)
 
 
-def test_a_secret_whose_file_is_not_at_hand_is_told_and_still_asked_for() -> None:
+def test_a_secret_whose_file_is_not_at_hand_is_reported_and_still_asked_for() -> None:
     found = imported("services:\n  web: {image: a, secrets: [key]}\nsecrets:\n  key: {file: ./key.txt}\n")
     (web,) = found.made
     assert web.manifest["files"] == [{"path": "/run/secrets/key", "secret": "shop_key"}]
     assert told(found) == [(4, "secrets.key", "guessed"), (4, "secrets.key.file", "dropped")]
 
 
-def test_a_secret_that_nobody_uses_is_no_loss() -> None:
+def test_an_unused_secret_is_no_loss() -> None:
     assert imported("services:\n  web: {image: a}\nsecrets: {key: {file: ./key.txt}}\n").report.notes == ()
 
 
@@ -289,7 +289,7 @@ def test_env_beside_the_file_is_read_and_the_environment_counts_more() -> None:
     assert made["env"]["X"] == "9 two # not a comment $A 9x 5"
 
 
-def test_a_variable_that_is_not_set_is_told_and_a_required_one_is_an_error() -> None:
+def test_a_variable_that_is_not_set_is_reported_and_a_required_one_is_an_error() -> None:
     assert told(imported("services:\n  web:\n    image: a:$X\n"))[0] == (3, "services.web.image", "guessed")
     with pytest.raises(Invalid, match="X is required: set it") as caught:
         imported("services:\n  web:\n    image: a:${X:?set it}\n")
@@ -329,7 +329,7 @@ services:
     assert ("shop/override.yaml", 2, "services.web.colour") in notes
 
 
-def test_profiles_choose_services_and_those_left_out_are_told_without_being_a_loss() -> None:
+def test_profiles_choose_services_and_those_left_out_are_reported_without_being_a_loss() -> None:
     text = "services:\n  web: {image: a}\n  debug: {image: b, profiles: [debug]}\n"
     report = imported(text).report
     told = ("services.debug", 3, "skipped", "--with debug")
@@ -354,7 +354,7 @@ volumes: {data: }
     assert made.manifest["update"] == {"max_unavailable": 2, "auto_rollback": False}
 
 
-def test_whom_others_wait_for_to_end_is_a_batch() -> None:
+def test_a_dependency_on_completion_becomes_a_batch() -> None:
     text = """
 services:
   web: {image: a, depends_on: {migrate: {condition: service_completed_successfully}}}
@@ -363,7 +363,7 @@ services:
     assert imported(text).made[1].manifest["type"] == "batch"
 
 
-def test_waiting_for_others_is_kept_or_told() -> None:
+def test_waiting_for_others_is_kept_or_reported() -> None:
     text = """
 services:
   web: {image: a, depends_on: {db: {condition: service_healthy}, cache: {condition: service_started}}, links: [mq]}
@@ -379,13 +379,13 @@ services:
 
 
 @pytest.mark.parametrize("key", sorted(DROPPED))
-def test_a_key_without_a_counterpart_is_told_with_the_reason(key: str) -> None:
+def test_a_key_without_a_counterpart_is_reported_with_the_reason(key: str) -> None:
     found = imported(f"services:\n  web:\n    image: a\n    {key}: x\n")
     assert (4, f"services.web.{key}", "dropped") in told(found)
 
 
 @pytest.mark.req("S0-32")
-def test_a_key_nobody_knows_is_told() -> None:
+def test_an_unknown_key_is_reported() -> None:
     assert told(imported("services:\n  web:\n    image: a\n    colour: red\n")) == [
         (4, "services.web.colour", "unknown")
     ]
@@ -518,13 +518,13 @@ KNOWN = {"image", "build", "ports", "volumes", "environment", "env_file", "deplo
         ("volumes_from: [other]", "no service"),
     ],
 )
-def test_what_says_two_things_or_names_nothing_is_an_error(text: str, message: str) -> None:
+def test_what_shows_two_things_or_names_nothing_is_an_error(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=message) as caught:
         service(text)
     assert caught.value.facts["line"] in {4, 5}
 
 
-def test_what_deploy_says_otherwise_is_told() -> None:
+def test_what_deploy_shows_otherwise_is_reported() -> None:
     text = "services: {web: {image: a, mem_limit: 1g, deploy: {resources: {limits: {memory: 2g}}}}}"
     found = imported(text)
     assert found.made[-1].manifest["resources"] == {"limits": {"memory": "2Gi"}}

@@ -47,7 +47,7 @@ def test_profiles_may_be_named_in_the_file_of_variables() -> None:
     assert set(manifests(imported(text, {"shop/.env": "A=b"}))) == {"web"}
 
 
-def test_a_dollar_sign_in_a_file_of_variables_that_stands_for_nothing_is_told_with_its_line() -> None:
+def test_a_dollar_sign_in_a_file_of_variables_that_stands_for_nothing_is_reported_with_its_line() -> None:
     files = {"shop/web.env": "A=1\nPASSWORD=a$b\nQUOTED='a$b'\nKNOWN=${A}2\n"}
     found = imported("services: {web: {image: a, env_file: web.env}}", files)
     assert manifests(found)["web"]["env"] == {"A": "1", "PASSWORD": "a", "QUOTED": "a$b", "KNOWN": "12"}
@@ -80,7 +80,7 @@ volumes: {own: }
     assert made["web"]["volumes"]["own"]["volume"] not in {shared, "shop_own"}
 
 
-def test_what_is_empty_because_a_variable_is_not_set_says_so() -> None:
+def test_what_is_empty_because_a_variable_is_not_set_reports_it() -> None:
     for text, line, message in (
         ("image: a\n    volumes:\n      - ${DATA}:/data", 4, "':/data' has nothing on one side of its colon"),
         ("image: ${IMAGE}", 3, "it is empty; is a variable not set?"),
@@ -91,7 +91,7 @@ def test_what_is_empty_because_a_variable_is_not_set_says_so() -> None:
     assert "options" not in manifests(imported("services: {web: {image: a, hostname: '${HOST:-}'}}"))["web"]
 
 
-def test_whoever_is_only_waited_for_to_end_is_not_talked_to() -> None:
+def test_a_dependency_on_completion_is_no_traffic() -> None:
     text = """
 services:
   web: {image: a, depends_on: {setup: {condition: service_completed_successfully}, db: {condition: service_healthy}}}
@@ -118,13 +118,13 @@ def test_a_mistake_that_a_variable_made_names_the_variable() -> None:
     )
 
 
-def test_a_range_of_ports_that_is_none_is_told_with_its_line() -> None:
+def test_a_range_of_ports_that_is_none_is_reported_with_its_line() -> None:
     with pytest.raises(Invalid, match="'80-x' is not a port") as caught:
         imported("services:\n  web:\n    image: a\n    ports:\n    - target: 80\n      published: 80-x\n")
     assert caught.value.facts["line"] == 6
 
 
-def test_options_of_a_tmpfs_that_mean_nothing_here_are_told() -> None:
+def test_options_of_a_tmpfs_that_mean_nothing_here_are_reported() -> None:
     found = imported("services: {web: {image: a, tmpfs: ['/tmp:mode=1777,size=64m,noexec']}}")
     assert manifests(found)["web"]["mounts"] == [{"tmpfs": "64Mi", "path": "/tmp"}]
     assert [note.text for note in found.report.notes] == [
@@ -132,7 +132,7 @@ def test_options_of_a_tmpfs_that_mean_nothing_here_are_told() -> None:
     ]
 
 
-def test_a_share_of_time_may_be_told_in_durations() -> None:
+def test_a_share_of_time_may_be_reported_in_durations() -> None:
     web = manifests(imported("services: {web: {image: a, cpu_quota: 25ms, cpu_period: 50ms}}"))["web"]
     assert web["resources"]["limits"] == {"cpu": "500m"}
 
@@ -152,7 +152,7 @@ def test_a_label_without_a_value_is_empty() -> None:
     assert web["labels"] == {"project": "shop", "b": "", "c": "", "d": "null"}
 
 
-def test_a_duration_beyond_all_bounds_is_told_with_its_line() -> None:
+def test_a_duration_beyond_all_bounds_is_reported_with_its_line() -> None:
     with pytest.raises(Invalid, match="out of range") as caught:
         imported("services:\n  web:\n    image: a\n    healthcheck:\n      test: b\n      interval: " + "9" * 30)
     assert caught.value.facts["line"] == 6

@@ -49,7 +49,7 @@ def workloads(found: Imported) -> dict[str, dict[str, Any]]:
     return {each.manifest["name"]: each.manifest for each in found.made if "kind" not in each.manifest}
 
 
-def test_reset_takes_away_what_earlier_files_say() -> None:
+def test_reset_takes_away_what_earlier_files_show() -> None:
     over = """
 services:
   web:
@@ -102,7 +102,7 @@ def test_the_first_file_may_have_tags_that_take_away_nothing() -> None:
     assert "a" not in web["labels"]
 
 
-def test_what_is_reset_can_be_said_anew_later() -> None:
+def test_what_is_reset_can_be_reported_anew_later() -> None:
     later = "services: {web: {ports: ['90:90']}}"
     for files in (
         (BASE, "services: {web: {ports: !reset []}}", later),

@@ -35,7 +35,7 @@ def test_what_a_container_shares_with_its_node_is_an_option_of_its_engine(text: 
 
 
 @pytest.mark.parametrize("text", ["ipc: service:db", "pid: container:x", "devices: [vendor.com/gpu=all]"])
-def test_what_it_shares_with_another_container_is_told(text: str) -> None:
+def test_what_it_shares_with_another_container_is_reported(text: str) -> None:
     found = imported(f"services: {{web: {{image: a, {text}}}}}")
     assert [note.fate for note in found.report.notes] == ["dropped"]
 

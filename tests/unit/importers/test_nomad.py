@@ -200,7 +200,7 @@ def test_a_file_made_in_the_own_folder_is_put_where_it_is_mounted() -> None:
     assert [each["path"] for each in found["files"]] == ["/local/a.conf", "/etc/a.conf"]
 
 
-def test_a_template_in_nomads_language_is_told_and_not_written() -> None:
+def test_a_template_in_nomads_language_is_reported_and_not_written() -> None:
     found = imported(
         'job "a" {\ngroup "g" {\ntask "t" {\n'
         + CONFIG
@@ -332,7 +332,7 @@ job "a" {
     assert (other["tasks"]["t"]["image"], other["replicas"]) == ("acme/shop:9", 5)
 
 
-def test_what_only_a_node_knows_is_told_and_left() -> None:
+def test_what_only_a_node_knows_is_reported_and_left() -> None:
     found = imported(
         'job "a" {\ngroup "g" {\ntask "t" {\ndriver = "docker"\n'
         'config {\nimage = "a"\nargs = ["${attr.cpu.arch}"]\n}\n}\n}\n}'
@@ -342,12 +342,12 @@ def test_what_only_a_node_knows_is_told_and_left() -> None:
 
 
 @pytest.mark.req("S0-32")
-def test_a_key_nobody_knows_is_told_with_its_line() -> None:
+def test_an_unknown_key_is_reported_with_its_line() -> None:
     found = imported('job "a" {\ngroup "g" {\ncolour = "red"\ntask "t" {\n' + CONFIG + "\n}\n}\n}")
     assert told(found) == [(3, "job.a.group.g.colour", "unknown")]
 
 
-def test_a_job_in_json_says_the_same() -> None:
+def test_a_job_in_json_shows_the_same() -> None:
     source = {
         "Job": {
             "ID": "shop",

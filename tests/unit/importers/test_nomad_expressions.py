@@ -39,7 +39,7 @@ def test_functions_are_evaluated(expression: str, value: str) -> None:
         ("substr(1, 2, 3)", "this has no value: "),
     ],
 )
-def test_an_expression_without_a_value_is_told_with_its_line(expression: str, message: str) -> None:
+def test_an_expression_without_a_value_is_reported_with_its_line(expression: str, message: str) -> None:
     with pytest.raises(Invalid, match=message) as caught:
         imported(f'locals {{\n  v = {expression}\n}}\njob "a" {{\n  meta {{ v = local.v }}\n}}')
     assert caught.value.facts["line"] == 2

@@ -39,7 +39,7 @@ def said(data: str) -> Rendered:
         ('{{ with secret "db" }}{{ index .Data.data "a-b" }}{{ end }}', "${secret:db/a-b}"),
     ],
 )  # fmt: skip
-def test_what_can_be_said_of_a_template(data: str, text: str) -> None:
+def test_what_can_be_reported_of_a_template(data: str, text: str) -> None:
     assert said(data).text == text
 
 
@@ -56,13 +56,13 @@ def test_what_can_be_said_of_a_template(data: str, text: str) -> None:
         '{{ with secret "a" }}{{ .Data.x | toJSON }}{{ end }}',
     ],
 )  # fmt: skip
-def test_what_cannot_be_said_of_a_template(data: str) -> None:
+def test_what_cannot_be_reported_of_a_template(data: str) -> None:
     with pytest.raises(NoCounterpart):
         said(data)
 
 
 @given(st.text('{}-. "abwithsecretendkeyDat/*`$\n', max_size=40))
-def test_any_text_is_said_or_not(data: str) -> None:
+def test_any_text_is_reported_or_not(data: str) -> None:
     try:
         found = said(data)
     except NoCounterpart:
@@ -130,7 +130,7 @@ def test_a_batch_is_not_restarted_by_a_template() -> None:
     assert any(path.endswith("change_mode") and fate == "dropped" for _, path, fate in told(found))
 
 
-def test_secrets_that_nobody_fetches_are_told() -> None:
+def test_secrets_without_a_source_are_reported() -> None:
     text = f'job "j" {{\ngroup "g" {{\ntask "t" {{\nvault {{}}\n{CONFIG}\n}}\n}}\n}}'
     assert (4, "job.j.group.g.task.t.vault", "dropped") in told(imported(text))
 
@@ -275,7 +275,7 @@ def test_for_a_container_another_task_fetches_first() -> None:
         'source = "https://a.example/x"\noptions {\nchecksum = "crc:1;reboot"\n}',
     ],
 )
-def test_an_artifact_that_cannot_be_fetched_is_told(inside: str) -> None:
+def test_an_artifact_that_cannot_be_fetched_is_reported(inside: str) -> None:
     text = f'job "j" {{\ngroup "g" {{\ntask "t" {{\n{CONFIG}\nartifact {{\n{inside}\n}}\n}}\n}}\n}}'
     found = imported(text)
     assert (7, "job.j.group.g.task.t.artifact[0].source", "dropped") in told(found)

@@ -35,7 +35,7 @@ def keys_of(value: Any) -> int:
 
 
 @pytest.mark.req("S0-32")
-def test_a_key_nobody_took_is_in_the_report_with_its_file_line_and_path() -> None:
+def test_an_unread_key_is_in_the_report_with_its_file_line_and_path() -> None:
     ledger, part = opened("image: nginx\ndeploy:\n  replicas: 2\n  colour: red\n")
     assert part.text("image") == "nginx"
     assert part.part("deploy").whole("replicas") == 2
@@ -48,7 +48,7 @@ def test_a_key_nobody_took_is_in_the_report_with_its_file_line_and_path() -> Non
     assert (report.mapped, report.dropped) == (3, 1)
 
 
-def test_a_dropped_key_counts_with_all_below_it_and_says_why() -> None:
+def test_a_dropped_key_counts_with_all_below_it_and_shows_why() -> None:
     ledger, part = opened("build:\n  context: .\n  args: {A: 1}\n")
     part.drop("build", "nothing is built here", "push the image")
 
@@ -78,7 +78,7 @@ def test_an_item_of_a_list_can_be_dropped_by_itself() -> None:
     assert (report.mapped, report.dropped, report.notes[0].line, report.notes[0].path) == (1, 1, 3, "ports[1]")
 
 
-def test_a_guess_is_mapped_and_told() -> None:
+def test_a_guess_is_mapped_and_reported() -> None:
     ledger, part = opened("cpu: 500\n")
     part.whole("cpu")
     part.guess("cpu", "taken as 250m")

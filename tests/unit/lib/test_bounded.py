@@ -90,7 +90,7 @@ async def test_what_takes_too_long_is_cancelled_where_it_waits() -> None:
     assert steps == ["cleaned up"]
 
 
-async def test_who_cancels_its_task_cancels_it() -> None:
+async def test_cancelling_the_waiter_cancels_the_work() -> None:
     steps: list[str] = []
 
     async def work() -> None:

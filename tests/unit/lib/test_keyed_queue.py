@@ -86,7 +86,7 @@ async def test_a_pause_that_ends_while_the_key_is_in_hand_queues_it_again() -> N
     assert await taken(queue) == "a"
 
 
-async def test_a_waiting_worker_hears_of_a_new_key() -> None:
+async def test_a_waiting_worker_learns_of_a_new_key() -> None:
     queue: KeyedQueue[str] = KeyedQueue(ManualClock())
     waiting = asyncio.ensure_future(queue.get())
     await settle()
@@ -113,7 +113,7 @@ async def test_workers_that_wait_for_the_same_hour_all_get_their_key() -> None:
     assert sorted(await asyncio.wait_for(asyncio.gather(*workers), 10)) == list("abc")
 
 
-async def test_whoever_takes_several_has_them_all_in_hand() -> None:
+async def test_taking_several_keys_marks_all_in_progress() -> None:
     queue: KeyedQueue[str] = KeyedQueue(ManualClock())
     for key in "abc":
         queue.add(key)

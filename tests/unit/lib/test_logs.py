@@ -39,7 +39,7 @@ def test_a_record_for_machines_is_one_json_object_a_line(capsys: pytest.CaptureF
 
 
 @pytest.mark.req("S2-40")
-async def test_what_a_task_is_about_and_who_speaks_are_fields_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_log_records_have_the_subject_and_the_source_as_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("json", "info", node="n1")
     log = logging.getLogger("mandor.agent.worker")
 

@@ -34,7 +34,7 @@ def text(watch: LoopWatch) -> str:
 
 
 @pytest.mark.req("S0-19")
-async def test_a_step_that_holds_the_loop_is_named_counted_and_told_once(
+async def test_a_step_that_holds_the_loop_is_named_counted_and_reported_once(
     watch: LoopWatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="mandor.loop"):

@@ -25,7 +25,7 @@ async def test_a_number_without_labels_stands_alone() -> None:
     ]
 
 
-async def test_counts_are_told_by_their_labels() -> None:
+async def test_counts_are_reported_by_their_labels() -> None:
     counts = Counts()
     counts["placed", "default"] += 2
     counts["refused", "default"] += 1

@@ -16,7 +16,7 @@ async def test_so_many_go_on_in_each_pass_and_in_their_order() -> None:
     assert seen == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
 
 
-async def test_it_rests_when_nobody_waits_and_begins_again() -> None:
+async def test_the_timer_stops_without_waiters_and_starts_again() -> None:
     trickle = PacedQueue(1)
     for _ in range(3):
         async with asyncio.timeout(20):
@@ -24,7 +24,7 @@ async def test_it_rests_when_nobody_waits_and_begins_again() -> None:
         assert len(trickle) == 0
 
 
-async def test_somebody_who_gave_up_does_not_keep_the_others_from_their_turn() -> None:
+async def test_a_cancelled_waiter_does_not_block_the_others() -> None:
     trickle = PacedQueue(1)
     first, second = (asyncio.ensure_future(trickle.turn()) for _ in range(2))
     await asyncio.sleep(0)

@@ -88,7 +88,7 @@ def test_numbers_out_of_range_are_refused(value: float) -> None:
             kind.parse(value)
 
 
-def test_an_error_says_what_to_write() -> None:
+def test_an_error_shows_what_to_write() -> None:
     with pytest.raises(ValueError, match=r"'5Zi' is not a size; write bytes with a unit: `256Mi`, `2GB`"):
         Size.parse("5Zi")
 

@@ -28,14 +28,14 @@ def test_what_is_about_one_thing_is_no_use_for_another(about: str) -> None:
         KEY.open(KEY.seal("hunter2", "a"), about)
 
 
-def test_another_key_says_so() -> None:
+def test_another_key_reports_it() -> None:
     other = Sealer.of("another")
     with pytest.raises(Unsealable, match=f"sealed with the key {KEY.key_id}, and this is {other.key_id}"):
         other.open(KEY.seal("hunter2", "a"), "a")
 
 
 @pytest.mark.parametrize("text", ["", "x", "v1", "v1.", f"v1.{KEY.key_id}.", f"v1.{KEY.key_id}.%%", "v2.a.b"])
-def test_what_nobody_sealed_is_not_read(text: str) -> None:
+def test_unsealed_values_are_not_read(text: str) -> None:
     with pytest.raises(Unsealable):
         KEY.open(text, "a")
 

@@ -31,7 +31,7 @@ def test_it_ends_so_long_after_the_last_that_came(pauses: tuple[float, ...], aft
     assert run_virtual(_ends_after(*pauses)) == pytest.approx(after, abs=0.002)
 
 
-def test_who_leaves_in_time_is_left_alone_and_so_is_what_it_raises() -> None:
+def test_a_call_that_ends_in_time_and_its_errors_pass_through() -> None:
     async def leave() -> None:
         async with Silence(10):
             await asyncio.sleep(9)
@@ -45,7 +45,7 @@ def test_who_leaves_in_time_is_left_alone_and_so_is_what_it_raises() -> None:
     run_virtual(look())
 
 
-def test_who_is_cancelled_is_cancelled() -> None:
+def test_cancellation_is_passed_on() -> None:
     async def cancel() -> None:
         task = asyncio.ensure_future(_listen())
         await asyncio.sleep(1)

@@ -26,7 +26,7 @@ def test_the_engines_of_the_package_are_registered() -> None:
     assert {"process", "fake"} <= set(registry.names("mandor.engines"))
 
 
-def test_what_is_not_registered_is_an_error_that_says_what_is() -> None:
+def test_what_is_not_registered_is_an_error_that_shows_what_is() -> None:
     with pytest.raises(LookupError, match="did you mean `process`"):
         registry.load("mandor.engines", "proces")
 

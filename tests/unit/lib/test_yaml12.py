@@ -45,7 +45,7 @@ def one(text: str | bytes) -> object:
         ("[~, null, ]", [None, None]),
     ],
 )
-def test_a_scalar_means_what_version_1_2_says(text: str, value: object) -> None:
+def test_a_scalar_means_what_version_1_2_shows(text: str, value: object) -> None:
     found = one(text)
     assert found == value
     assert type(found) is type(value) or isinstance(found, List)
@@ -126,7 +126,7 @@ def test_a_list_that_is_never_closed_is_reported_where_it_was_opened() -> None:
     assert "bracket" in str(caught.value.hint)
 
 
-def test_a_key_in_the_wrong_column_is_told_with_its_line_and_what_to_look_at() -> None:
+def test_a_key_in_the_wrong_column_is_reported_with_its_line_and_what_to_look_at() -> None:
     with pytest.raises(Malformed) as caught:
         load_all("services:\n  web:\n    image: a\n   ports: [80]\n")
     assert (caught.value.line, "indentation" in str(caught.value.hint)) == (4, True)

@@ -50,7 +50,7 @@ def mistake(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.req("S0-2")
-def test_a_form_says_anew_what_it_names_and_is_else_as_the_main_form() -> None:
+def test_a_form_shows_anew_what_it_names_and_is_else_as_the_main_form() -> None:
     main, machine, process, slow = group_of(SHOP).forms
     assert main.tasks[FLAT].image == "shop:1"
     assert not main.alternatives

@@ -19,7 +19,7 @@ def mistake(text: str) -> tuple[str, int, str]:
     return str(caught.value), int(str(facts["line"])), str(facts["path"])
 
 
-def test_a_cycle_over_several_workloads_is_told_with_its_path_and_line() -> None:
+def test_a_cycle_over_several_workloads_is_reported_with_its_path_and_line() -> None:
     text = """\
 name: a
 image: x

@@ -59,7 +59,7 @@ def test_what_does_not_go_together_is_refused(fields: dict[str, object], why: st
         LogSinkSpec(**fields)  # type: ignore[arg-type]
 
 
-def test_a_mistake_in_a_manifest_is_told_with_its_line() -> None:
+def test_a_mistake_in_a_manifest_is_reported_with_its_line() -> None:
     with pytest.raises(Invalid) as caught:
         load_manifests("kind: log-sink\nname: x\nurl: loki+http://far.example.com\n", filename="sink.yaml")
     assert "over https" in str(caught.value)

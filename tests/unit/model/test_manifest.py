@@ -348,7 +348,7 @@ def test_the_order_in_which_rules_are_written_is_kept() -> None:
         ("{dedicated: maybe}", "expected true or false, got"),
     ],
 )
-def test_a_wrong_rule_is_told_with_its_line(placement: str, message: str) -> None:
+def test_a_wrong_rule_is_reported_with_its_line(placement: str, message: str) -> None:
     found = mistakes(f"name: a\nimage: x\nplacement: {placement}")[0]
     assert message in found["message"]
     assert found["line"] == 3
@@ -388,7 +388,7 @@ def test_groups_that_would_wait_for_each_other_for_ever_are_refused_with_line_an
         "name: db\nnamespace: other\nimage: x\nplacement: {near: [{workload: web}]}",
     ],
 )
-def test_near_rules_that_somebody_can_begin_with_are_no_cycle(other: str) -> None:
+def test_near_rules_with_a_possible_start_are_no_cycle(other: str) -> None:
     assert len(load_manifests(CYCLE.partition("---")[0] + "---\n" + other)) == 2
 
 
@@ -403,7 +403,7 @@ def test_kinds_of_later_versions_are_not_called_unknown() -> None:
     assert "`scheduler-config` is not supported yet" in mistake("kind: scheduler-config\nname: a")["message"]
 
 
-def test_all_mistakes_are_told_at_once_in_order() -> None:
+def test_all_mistakes_are_reported_at_once_in_order() -> None:
     found = mistakes("name: A\nimge: x\ncommand: [a]\nreplicas: -1\nresources: {cpu: x, memory: y}\n---\nimage: x")
     assert [each["line"] for each in found] == [1, 2, 4, 5, 5, 7]
 
@@ -443,7 +443,7 @@ def test_an_engine_that_does_not_exist_is_refused_when_the_engines_are_known() -
         ("name: a\ngroups:\n  web:\n    engine: dokcer\n    tasks: {app: {image: x}}", 4),
     ],
 )
-def test_an_engine_that_does_not_exist_is_told_with_its_own_line(text: str, line: int) -> None:
+def test_an_engine_that_does_not_exist_is_reported_with_its_own_line(text: str, line: int) -> None:
     assert mistake(text, engines={"process"})["line"] == line
 
 

@@ -13,7 +13,7 @@ rules = st.lists(st.sampled_from((*NAMES, "nobody")), max_size=3)
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), rules))
-def test_who_could_never_be_the_first_is_found_and_nobody_else(graph: dict[str, list[str]]) -> None:
+def test_only_near_rules_without_a_possible_start_are_found(graph: dict[str, list[str]]) -> None:
     workloads = [
         make_workload(name, placement={"near": [{"workload": other, "strength": "must"} for other in others]})
         for name, others in graph.items()

@@ -59,7 +59,7 @@ def test_what_cannot_be_matched_in_linear_time_is_refused_in_words(pattern: str,
         parse_rule(f"zone =~ /{pattern}/")
 
 
-def test_a_rule_with_a_hint_says_what_to_do_instead() -> None:
+def test_a_rule_with_a_hint_shows_what_to_do_instead() -> None:
     with pytest.raises(ValueError, match=r"looks around.*with `any:`"):
         parse_rule("zone =~ /(?=a)/")
 

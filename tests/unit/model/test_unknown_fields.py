@@ -127,7 +127,7 @@ def test_a_part_that_is_changed_keeps_it_and_a_part_that_goes_takes_it_along() -
     assert json.loads(encode(node.changed(spec=replace(node.spec, taints=(), drain=None)))).get("spec", {}) == {}
 
 
-def test_lists_of_objects_and_answers_tell_it_too() -> None:
+def test_lists_of_objects_and_answers_report_it_too() -> None:
     plain = json.loads(json.dumps(INSTANCE))
     plain["status"]["tasks"][1]["mood"] = "good"
     plain["spec"]["weight"] = 3
@@ -139,7 +139,7 @@ def test_lists_of_objects_and_answers_tell_it_too() -> None:
     assert "unknown" not in told["meta"]
 
 
-def test_an_author_cannot_say_what_is_beyond_us_in_so_many_words() -> None:
+def test_an_author_cannot_show_what_is_beyond_us_in_so_many_words() -> None:
     plain = json.loads(json.dumps(NODE))
     plain["meta"]["unknown"] = 0
     assert json.loads(encode(decode(json.dumps(plain).encode())))["meta"]["unknown"] == 0
@@ -175,7 +175,7 @@ def wide_workload(**image: str) -> Workload:
     return found
 
 
-def test_the_release_of_a_template_that_says_more_is_still_its_release() -> None:
+def test_the_release_of_a_template_that_shows_more_is_still_its_release() -> None:
     workload = wide_workload()
     release = release_of(workload, 1)
     told = json.loads(encode(release))["spec"]["groups"]["main"]

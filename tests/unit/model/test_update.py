@@ -46,7 +46,7 @@ def test_how_many_more_and_how_many_fewer(update: str, room: tuple[int, int], ca
         "gang: {}\n",
     ],
 )
-def test_who_cannot_run_beside_another_stops_first(apart: str) -> None:
+def test_instances_that_cannot_run_in_parallel_stop_first(apart: str) -> None:
     assert group_of(WEB + apart).update_room() == (0, 1)
 
 

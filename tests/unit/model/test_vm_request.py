@@ -62,7 +62,7 @@ def test_a_task_and_its_claim_are_the_same_after_a_trip_through_json() -> None:
     assert claim.spec.claim == each.claim.spec.claim
 
 
-def test_claims_that_ask_for_the_same_say_so_and_dedicated_ones_stand_alone() -> None:
+def test_claims_that_ask_for_the_same_report_it_and_dedicated_ones_stand_alone() -> None:
     one, other = task().claim, task().changed(meta=Meta(name="t2", namespace="default")).claim
     assert (one.spec.workload, one.spec.release) == (other.spec.workload, other.spec.release)
     alone = task(dedicated=True).claim

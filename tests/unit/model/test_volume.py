@@ -49,7 +49,7 @@ def loaded(text: str) -> Workload:
         ("mounts:\n- {tmpfs: 1Mi, path: /a}\n- {tmpfs: 2Mi, path: /a/}\n", 1, "two mounts have the path '/a'"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(text: str, line: int, said: str) -> None:
+def test_a_mistake_is_reported_with_its_line(text: str, line: int, said: str) -> None:
     error = mistake(BASE + text)
     assert said in str(error)
     assert error.facts["line"] == line
@@ -73,7 +73,7 @@ def test_a_volume_is_shown_as_it_can_be_applied_again() -> None:
     assert int(document.object.spec.size) == 1 << 30
 
 
-def test_volumes_belong_to_instances_to_groups_or_to_nobody() -> None:
+def test_volumes_belong_to_instances_to_groups_or_to_neither() -> None:
     volumes = {
         "own": GroupVolume(per_instance=True),
         "shared": GroupVolume(),
@@ -99,7 +99,7 @@ def test_volumes_belong_to_instances_to_groups_or_to_nobody() -> None:
         ("[{volume: t, path: /tmp}, {volume: d, path: /data}]", {"tmpfs", "mounts"}),
     ],
 )
-def test_mounts_say_what_an_engine_has_to_be_able_to_do(mounts: str, needs: set[str]) -> None:
+def test_mounts_show_what_an_engine_has_to_be_able_to_do(mounts: str, needs: set[str]) -> None:
     volumes = "volumes: {d: {}, t: {type: tmpfs, size: 1Mi}}\n"
     assert loaded(f"{BASE}{volumes}mounts: {mounts}\n").spec.groups["main"].needs_anywhere == needs
 

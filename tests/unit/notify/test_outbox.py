@@ -117,7 +117,7 @@ async def test_several_receivers_get_what_each_of_them_wants() -> None:
     assert (starts.texts, team.texts, warnings.texts) == (["1"], ["3"], ["2"])
 
 
-async def test_a_receiver_is_told_what_happens_from_its_creation_on() -> None:
+async def test_a_receiver_is_reported_what_happens_from_its_creation_on() -> None:
     world = World()
     await world.happens("before")
     sink = await world.receiver()
@@ -176,7 +176,7 @@ async def test_a_message_that_is_refused_is_given_up_after_its_attempts_and_the_
     assert {"ReceiverFails", "MessageGivenUp"} <= reasons
 
 
-async def test_what_nobody_took_for_longer_than_the_patience_is_given_up() -> None:
+async def test_a_request_waiting_longer_than_its_limit_is_refused() -> None:
     world = World()
     sink = await world.receiver(patience=Seconds(600))
     sink.answer = away
@@ -190,7 +190,7 @@ async def test_what_nobody_took_for_longer_than_the_patience_is_given_up() -> No
     assert (await world.found()).status.given_up == 1
 
 
-async def test_a_receiver_that_hangs_holds_up_nobody_else() -> None:
+async def test_a_hanging_receiver_delays_no_other() -> None:
     world = World()
     stuck = await world.receiver("stuck", timeout=Seconds(100))
     stuck.hang = True
@@ -203,7 +203,7 @@ async def test_a_receiver_that_hangs_holds_up_nobody_else() -> None:
         assert not stuck.taken
 
 
-async def test_what_came_while_the_watch_was_too_far_behind_is_told_from_the_list() -> None:
+async def test_what_came_while_the_watch_was_too_far_behind_is_reported_from_the_list() -> None:
     world = World(history_most=5)
     sink = await world.receiver()
     async with world.leading():
@@ -241,7 +241,7 @@ async def test_a_listing_that_fails_after_an_expired_watch_is_retried(monkeypatc
     assert sink.texts == [str(number) for number in range(1, 30)]
 
 
-async def test_after_a_silence_longer_than_events_are_kept_the_receiver_is_told_of_the_gap() -> None:
+async def test_after_a_silence_longer_than_events_are_kept_the_receiver_is_reported_the_gap() -> None:
     world = World(history_most=5)
     sink = await world.receiver()
     async with world.leading():
@@ -287,7 +287,7 @@ async def test_a_receiver_that_is_deleted_gets_nothing_more() -> None:
     assert not sink.taken
 
 
-async def test_what_happens_to_receivers_is_told_to_no_receiver() -> None:
+async def test_what_happens_to_receivers_is_reported_to_no_receiver() -> None:
     world = World()
     sink = await world.receiver()
     async with world.leading():

@@ -146,7 +146,7 @@ def test_preferences_weigh_and_do_not_bind() -> None:
     assert board.decide("web", near, cpu="6").node == "n2", "there is no room near it any more"
 
 
-def test_spread_keeps_domains_even_and_says_why_not() -> None:
+def test_spread_keeps_domains_even_and_shows_why_not() -> None:
     board = Board(*zones(a=3, b=1), make_node("nowhere"))
     spread = {"spread": [{"over": "zone", "max_skew": 1}]}
     found = [board.decide("web", spread, cpu="2").node for _ in range(4)]

@@ -21,11 +21,13 @@ from mandor.roots.settings import AgentRootSettings, ServerSettings, load
         (AgentRootSettings, {"MANDOR_NAMES": "1"}, "names", True),
     ],
 )
-def test_what_a_variable_says_is_understood(kind: type[Any], environ: dict[str, str], name: str, value: object) -> None:
+def test_what_a_variable_shows_is_understood(
+    kind: type[Any], environ: dict[str, str], name: str, value: object
+) -> None:
     assert getattr(load(kind, "server", environ=environ, flags={}), name) == value
 
 
 @pytest.mark.parametrize("text", ["four", "4.5", ""])
-def test_what_is_no_number_is_told_with_its_variable(text: str) -> None:
+def test_what_is_no_number_is_reported_with_its_variable(text: str) -> None:
     with pytest.raises(Invalid, match="MANDOR_TASK_ATTEMPTS"):
         load(ServerSettings, "server", environ={"MANDOR_TASK_ATTEMPTS": text}, flags={})

@@ -141,7 +141,7 @@ def test_a_change_that_comes_during_the_pause_is_not_forgotten() -> None:
 
 
 @pytest.mark.req("S1-39")
-def test_after_five_minutes_everybody_is_tried_again() -> None:
+def test_after_five_minutes_all_waiting_instances_are_retried() -> None:
     queue = make_queue("a", "b")
     queue.put_back(pop(queue), now=0, retry_on=frozenset())
     queue.put_back(pop(queue), now=100, retry_on=frozenset())
@@ -241,7 +241,7 @@ def test_a_member_that_leaves_the_gang_is_parked_no_more() -> None:
     assert queue.pop() is None
 
 
-def test_other_plugins_let_everybody_in_again() -> None:
+def test_changed_plugins_release_gated_instances() -> None:
     queue = make_queue()
     add_members(queue, "a", "b")
     put_back_together(queue)

@@ -38,7 +38,7 @@ async def _ends_after(*, mended_after: float | None, change: bool) -> float:
 
 
 @pytest.mark.parametrize("change", [True, False])
-def test_a_watch_that_hears_nothing_ends_after_a_while_and_says_nothing_before(change: bool) -> None:
+def test_a_watch_that_receives_nothing_ends_after_a_while_and_shows_nothing_before(change: bool) -> None:
     assert run_virtual(_ends_after(mended_after=None, change=change)) == pytest.approx(SILENT_SECONDS)
 
 
@@ -65,7 +65,7 @@ def test_several_objects_are_one_question_and_none_when_the_wire_is_cut() -> Non
     assert run_virtual(ask()) == pytest.approx(2.0)
 
 
-def test_what_an_instance_needs_comes_along_with_it_for_whoever_wants_that() -> None:
+def test_the_objects_an_instance_needs_come_with_it_on_request() -> None:
     async def watch(*, supplies: bool) -> list[list[tuple[str, int]]]:
         store = MemoryStore()
         workload = make_workload("web")

@@ -70,7 +70,7 @@ def test_the_usage_of_a_unit_is_computed_once_until_usage_rules_change() -> None
     assert run_virtual(rehearse()) == [*UNITS, *UNITS]
 
 
-def test_who_is_as_it_was_is_shown_as_the_same_object() -> None:
+def test_an_unchanged_instance_is_the_same_object() -> None:
     async def rehearse() -> None:
         engine = SimEngine(
             VirtualClock(), SimUnits(), lambda unit, launch: Resources(100), images=True, own_options=False
@@ -90,7 +90,7 @@ def test_who_is_as_it_was_is_shown_as_the_same_object() -> None:
 
 
 @pytest.mark.parametrize("late", [0.0, 1.0, 5.0])
-def test_it_tells_when_a_unit_becomes_something_else_and_that_it_has(late: float) -> None:
+def test_it_reports_when_a_unit_becomes_something_else_and_that_it_has(late: float) -> None:
     async def rehearse() -> tuple[float, UnitPhase]:
         clock = VirtualClock()
         engine = SimEngine(clock, SimUnits(), lambda unit, launch: Resources(100), images=True, own_options=False)

@@ -47,7 +47,7 @@ def test_one_thing_need_not_be_a_list_and_phases_follow_the_timeline() -> None:
         ("memory: 2Gi}", "memory: 2Gx}", 3, "is not a size", None),
     ],
 )
-def test_mistakes_are_told_with_their_line(old: str, new: str, line: int, message: str, hint: str | None) -> None:
+def test_mistakes_are_reported_with_their_line(old: str, new: str, line: int, message: str, hint: str | None) -> None:
     with pytest.raises(Invalid) as caught:
         read_scenario(GOOD.replace(old, new), "s.yaml")
     assert caught.value.facts["line"] == line
@@ -84,7 +84,7 @@ def test_names_that_are_nowhere_are_refused(tmp_path: Path, more: str, message: 
     assert caught.value.facts["line"] == line
 
 
-def test_a_file_of_work_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_of_work_that_is_not_there_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(GOOD.replace("- {name: web", "- file: none.yaml\n  - {name: web"))
     with pytest.raises(Invalid, match=r"cannot read .*none\.yaml: no such file"):

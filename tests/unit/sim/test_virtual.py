@@ -49,7 +49,7 @@ def test_a_timeout_is_virtual_too() -> None:
     assert run_virtual(work()) == pytest.approx(600)
 
 
-def test_whoever_waits_for_what_never_comes_is_told() -> None:
+def test_a_dependency_that_can_never_be_met_is_reported() -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
 

@@ -108,7 +108,7 @@ async def test_an_observer_counts_from_when_it_saw_the_lease_change() -> None:
     await two.stop()
 
 
-async def test_a_jump_of_the_wall_clock_deposes_nobody() -> None:
+async def test_a_jump_of_the_wall_clock_ends_no_leadership() -> None:
     class Jumping(ManualClock):
         jump = 0.0
 
@@ -238,7 +238,7 @@ async def test_an_error_of_the_work_reaches_the_caller() -> None:
         await run_once(work)
 
 
-async def test_an_ordinary_conflict_of_the_work_deposes_nobody() -> None:
+async def test_an_ordinary_conflict_ends_no_leadership() -> None:
     async def work(store: Store) -> None:
         await store.commit(Put(make_node("n1")))
         with pytest.raises(Conflict):

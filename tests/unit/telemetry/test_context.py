@@ -22,7 +22,7 @@ def test_a_header_names_the_trace_the_span_and_whether_it_is_recorded() -> None:
     assert not unsampled.sampled
 
 
-def test_a_later_version_may_say_more() -> None:
+def test_a_later_version_may_show_more() -> None:
     found = parse_header("cc" + HEADER[2:] + "-what-the-future-will-be-like")
     assert found is not None
     assert found.span_id == "b7ad6b7169203331"

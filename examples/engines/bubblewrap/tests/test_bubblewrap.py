@@ -36,7 +36,7 @@ class TestBubblewrapEngine(EngineSuite):
         (alone,) = await self._output(engine, self.shell(script, options={"network": "none"}))
         assert alone == "1"
 
-    async def test_what_it_does_not_know_is_told(self, engine: Engine) -> None:
+    async def test_what_it_does_not_know_is_reported(self, engine: Engine) -> None:
         unit = await self._start(engine, self.shell("true", options={"netwrok": "none"}))
         ended = await self._ended(engine, unit)
         assert ended.reason == "StartFailed"

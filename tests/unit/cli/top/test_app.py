@@ -241,7 +241,7 @@ async def test_help_and_quitting(api: LiveApi) -> None:
         await at.sees("the end", lambda: not at.app.is_running)
 
 
-async def test_what_a_viewer_may_not_do_is_told_in_the_foot(guarded_api: LiveApi) -> None:
+async def test_what_a_viewer_may_not_do_is_reported_in_the_foot(guarded_api: LiveApi) -> None:
     token = await asyncio.to_thread(guarded_api.do, lambda api: api.token("viewer", "user:budi"))
     await asyncio.to_thread(fill, guarded_api)
     async with seat(guarded_api, kind="workloads", token=token) as at:

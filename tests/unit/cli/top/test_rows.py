@@ -183,7 +183,7 @@ def test_what_is_typed_is_understood(text: str, typed: Typed) -> None:
     assert read(text) == typed
 
 
-def test_what_is_mistyped_is_told_with_what_is_near() -> None:
+def test_what_is_mistyped_is_reported_with_what_is_near() -> None:
     with pytest.raises(Invalid) as told:
         read("instnces")
     assert told.value.hint == "did you mean `instances`?"

@@ -78,14 +78,14 @@ UNSAYABLE = [
 
 
 @pytest.mark.parametrize("spec", UNSAYABLE, ids=lambda each: each[:60])
-def test_a_hard_rule_that_cannot_be_said_is_refused_not_weakened(spec: str) -> None:
+def test_a_hard_rule_that_cannot_be_reported_is_refused_not_weakened(spec: str) -> None:
     with pytest.raises(Invalid, match="hard rule") as error:
         imported(pod(spec))
     assert error.value.facts["line"] == 5
     assert error.value.hint
 
 
-def test_a_soft_rule_that_cannot_be_said_is_in_the_report() -> None:
+def test_a_soft_rule_that_cannot_be_reported_is_in_the_report() -> None:
     selector = "{matchExpressions: [{key: a, operator: Exists}]}"
     wish = f"[{{weight: 1, podAffinityTerm: {{topologyKey: a, labelSelector: {selector}}}}}]"
     found = imported(pod(f"affinity: {{podAffinity: {{{SOFT}: {wish}}}}}"))

@@ -89,7 +89,7 @@ CONTAINERS: list[tuple[str, str, Any]] = [
 
 @pytest.mark.req("S0-32")
 @pytest.mark.parametrize(("text", "key", "wanted"), CONTAINERS, ids=lambda each: each if isinstance(each, str) else "")
-def test_what_a_container_says_is_in_the_manifest(text: str, key: str, wanted: Any) -> None:
+def test_what_a_container_shows_is_in_the_manifest(text: str, key: str, wanted: Any) -> None:
     assert only(pod("", text))[key] == wanted
 
 
@@ -107,7 +107,7 @@ PODS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("text", "key", "wanted"), PODS, ids=lambda each: each if isinstance(each, str) else "")
-def test_what_a_pod_says_is_in_the_manifest(text: str, key: str, wanted: Any) -> None:
+def test_what_a_pod_shows_is_in_the_manifest(text: str, key: str, wanted: Any) -> None:
     assert only(pod(text))[key] == wanted
 
 
@@ -155,7 +155,7 @@ def test_a_configmap_becomes_files(volume: str, mount: str, files: list[tuple[st
     assert [(each["path"], each["content"], each.get("mode")) for each in made["files"]] == files
 
 
-def test_a_configmap_becomes_variables_and_what_the_container_says_itself_counts_more() -> None:
+def test_a_configmap_becomes_variables_and_what_the_container_shows_itself_counts_more() -> None:
     container = """\
 envFrom: [{prefix: C_, configMapRef: {name: conf}}]
 env: [{name: C_LEVEL, value: info}, {name: L, valueFrom: {configMapKeyRef: {name: conf, key: LEVEL}}}]"""
@@ -221,7 +221,7 @@ def test_what_has_no_place_is_in_the_report_with_its_line(spec: str, container: 
     assert found.report.dropped
 
 
-def test_what_says_what_is_so_anyway_is_no_loss() -> None:
+def test_what_shows_what_is_so_anyway_is_no_loss() -> None:
     spec = "dnsPolicy: ClusterFirst\nhostPID: false\nserviceAccountName: default\nautomountServiceAccountToken: false"
     container = "securityContext: {allowPrivilegeEscalation: true}\nstdin: false\nterminationMessagePolicy: File"
     found = imported(pod(spec, container))
@@ -270,7 +270,7 @@ def test_nonsense_is_refused_with_its_line(container: str, words: str) -> None:
     assert error.value.facts["line"] == 8
 
 
-def test_names_that_are_known_only_when_it_starts_are_told_by_the_agent() -> None:
+def test_names_that_are_known_only_when_it_starts_are_reported_by_the_agent() -> None:
     found = imported(pod("", "env: [{name: H, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]"))
     assert found.made[0].manifest["env"] == {"H": "${MANDOR_NODE}"}
     assert told(found) == {}

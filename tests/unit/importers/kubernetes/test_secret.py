@@ -65,7 +65,7 @@ def test_a_secret_that_is_not_among_the_files_has_to_be_there() -> None:
     assert text == "it is not among these files: a secret gone has to be there"
 
 
-def test_a_key_that_a_secret_lacks_is_told() -> None:
+def test_a_key_that_a_secret_lacks_is_reported() -> None:
     found = imported(SECRET, pod("", "env: [{name: S, valueFrom: {secretKeyRef: {name: db, key: k}}}]"))
     assert "secrets" not in found.made[-1].manifest
     assert "the Secret db has no k in these files" in told(found).values()
@@ -85,7 +85,7 @@ env:
     assert [path.rpartition("spec.")[2] for path in told(found)] == ["containers[0].args[0]", "containers[0].args[1]"]
 
 
-def test_what_is_no_text_is_left_out_and_no_value_is_told() -> None:
+def test_what_is_no_text_is_left_out_and_no_value_is_reported() -> None:
     found = imported("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {bad: '%%%', bin: /w==, ok: b2s=}\n")
     assert found.made[0].manifest["data"] == {"ok": "ok"}
     assert [note.text for note in found.report.notes] == [
@@ -94,7 +94,7 @@ def test_what_is_no_text_is_left_out_and_no_value_is_told() -> None:
     ]
 
 
-def test_a_token_that_kubernetes_makes_is_told() -> None:
+def test_a_token_that_kubernetes_makes_is_reported() -> None:
     text = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ntype: kubernetes.io/service-account-token\n"
     found = imported(text)
     assert (found.made, list(told(found).values())) == ((), ["tokens of service accounts are not made here"])

@@ -165,7 +165,7 @@ def service(ports: str = "[{port: 80}]", more: str = "", name: str = "web") -> s
         ("[{port: 9}]", "type: LoadBalancer\nloadBalancerSourceRanges: [10.0.0.0/8]", 2, {"web": 9}),
     ],
 )
-def test_a_service_tells_the_ports_of_the_workloads_it_selects(
+def test_a_service_reports_the_ports_of_the_workloads_it_selects(
     ports: str, more: str, replicas: int, wanted: dict[str, Any]
 ) -> None:
     container = "ports: [{name: web, containerPort: 9}]" if "9" in ports or "web" in ports else ""
@@ -173,7 +173,7 @@ def test_a_service_tells_the_ports_of_the_workloads_it_selects(
     assert made["ports"] == wanted
 
 
-def test_a_service_that_selects_nobody_is_left_out_as_a_whole_and_told_once() -> None:
+def test_a_service_without_matching_workloads_is_dropped_with_one_note() -> None:
     found = imported(deployment(name="other"), service())
     assert [note.path for note in found.report.notes] == ["kind"]
     assert found.report.dropped == 9
@@ -270,13 +270,13 @@ def test_objects_of_their_own_have_their_counterparts(kind: str, more: str, want
 
 
 @pytest.mark.parametrize("kind", ["Ingress", "ServiceAccount", "ClusterRole", "Widget"])
-def test_an_object_without_a_counterpart_is_told(kind: str) -> None:
+def test_an_object_without_a_counterpart_is_reported(kind: str) -> None:
     found = imported(f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\ndata: {{a: b}}\n")
     assert (found.made, found.report.mapped) == ((), 0)
     assert [(note.path, note.fate, note.line) for note in found.report.notes] == [("kind", "dropped", 2)]
 
 
-def test_a_template_that_is_not_rendered_is_told_what_to_do() -> None:
+def test_a_template_that_is_not_rendered_is_reported_what_to_do() -> None:
     with pytest.raises(Invalid) as error:
         imported("apiVersion: v1\nkind: Pod\nmetadata: {name: {{ .Release.Name }}}\n")
     assert "helm template" in str(error.value.hint)
@@ -287,7 +287,7 @@ def test_a_job_that_is_restarted_in_place_fails_after_as_many_failures_as_there(
     assert (made["restart"], made["batch"]) == ({"policy": "on-failure", "attempts": 2}, {"retries": 0})
 
 
-def test_labels_of_an_object_that_is_none_here_are_told_unless_its_workload_has_them() -> None:
+def test_labels_of_an_object_that_is_none_here_are_reported_unless_its_workload_has_them() -> None:
     same, other = (
         service().replace("name: web", "name: web, labels: {app: web}"),
         service().replace("name: web", "name: web, labels: {app: web, tier: front}"),
@@ -296,7 +296,7 @@ def test_labels_of_an_object_that_is_none_here_are_told_unless_its_workload_has_
     assert "metadata.labels" in told(imported(deployment(), other))
 
 
-def test_a_volume_that_nobody_mounts_is_told() -> None:
+def test_an_unmounted_volume_is_reported() -> None:
     found = imported(deployment(pod_spec="volumes: [{name: a, emptyDir: {}}]"))
     assert "no container mounts it" in told(found)["spec.template.spec.volumes[0].name"]
     assert "volumes" not in found.made[0].manifest
@@ -308,7 +308,7 @@ def test_a_kind_of_another_api_is_another_thing() -> None:
     assert "serving.knative.dev/v1" in told(found)["kind"]
 
 
-def test_a_version_that_nobody_knows_is_refused_with_those_there_are() -> None:
+def test_an_unknown_version_is_refused_with_the_known_ones() -> None:
     with pytest.raises(Invalid, match="apps/v9") as caught:
         imported(deployment().replace("apps/v1", "apps/v9"))
     assert caught.value.facts["line"] == 1
@@ -338,14 +338,14 @@ def test_the_older_form_of_an_autoscaler_is_read() -> None:
     assert found.report.dropped == 0
 
 
-def test_a_kind_that_was_mistyped_is_told_with_the_one_of_that_api() -> None:
+def test_a_kind_that_was_mistyped_is_reported_with_the_one_of_that_api() -> None:
     own = imported("apiVersion: apps/v1\nkind: Deplyment\nmetadata: {name: a}\n").report
     assert [(note.line, note.fate, note.hint) for note in own.notes] == [(2, "dropped", "did you mean `Deployment`?")]
     others = imported("apiVersion: example.org/v1\nkind: Deplyment\nmetadata: {name: a}\n").report
     assert [note.hint for note in others.notes] == [""], "what others call their kinds is their business"
 
 
-def test_whoever_names_no_namespace_is_with_those_in_the_default_one() -> None:
+def test_objects_without_a_namespace_are_in_default() -> None:
     scaler = (
         "apiVersion: autoscaling/v1\nkind: HorizontalPodAutoscaler\nmetadata: {name: a, namespace: default}\n"
         "spec: {scaleTargetRef: {kind: Deployment, name: web}, maxReplicas: 5, targetCPUUtilizationPercentage: 60}\n"
@@ -378,7 +378,7 @@ def test_a_pace_is_times_of_the_clock(pace: str, cron: str) -> None:
     assert caught.value.facts["line"] == 5
 
 
-def test_claims_of_instances_belong_to_whom_their_pods_run_as() -> None:
+def test_claims_of_instances_belong_to_the_user_of_their_pods() -> None:
     text = """apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: db}
@@ -413,7 +413,7 @@ def test_a_piece_of_a_job_finds_its_index_under_the_name_it_knows() -> None:
     assert only(text.replace("Indexed", "NonIndexed"))["env"] == {"C": "d"}
 
 
-def test_a_pod_without_containers_is_told_with_its_line() -> None:
+def test_a_pod_without_containers_is_reported_with_its_line() -> None:
     text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"
     text += "  initContainers: [{name: a, image: b}]\n  containers:\n"
     with pytest.raises(Invalid, match="at least one container") as caught:
