@@ -92,7 +92,7 @@ class _ScenarioMaker:
         return {"max_surge": surge, "max_unavailable": away, "min_healthy": self._chance.choice(["0s", "5s"])}
 
     def _api(self) -> dict[str, Any] | None:
-        """Needs another one, and dies twice before it stays."""
+        """Return a workload that depends on another one and fails twice before it stays up."""
         if self._chance.random() < 0.3:
             return None
         needs = {"web": self._chance.choice(["started", "healthy"])}
