@@ -63,8 +63,8 @@ def test_without_docker_the_example_runs_as_a_process_and_it_is_reported_why(clu
     assert (found["spec"]["variant"], found["status"]["engine"]) == (1, "process")
 
     said = mandor(cluster, "explain", "page-0")
-    assert "not the main form: 0/1 nodes fit: 1 EngineFit (no docker or podman that is up and runs images)" in said
-    assert "it is alternative 1 (process)" in said
+    assert "does not fit: the main form: 0/1 nodes fit: 1 EngineFit (no docker or podman" in said
+    assert "form: alternative 1 (process)" in said
     assert "alternative 1" in mandor(cluster, "get", "instances", "-o", "wide")
     assert "alternative 1" in mandor(cluster, "describe", "instance", "page-0")
     assert "alternative 1: " in mandor(cluster, "describe", "workload", "page")
@@ -91,7 +91,7 @@ def test_a_process_becomes_a_container_when_a_node_with_docker_comes(
     eventually("it is a container", a_container)
     (found,) = cluster.instances("web")
     assert (found["spec"]["node"], found["spec"].get("variant", 0)) == ("n2", 0)
-    assert "it is the main form" in mandor(cluster, "explain", found["meta"]["name"])
+    assert "form: the main form" in mandor(cluster, "explain", found["meta"]["name"])
     assert cluster.call("DELETE", "/v1/workloads/web")[0] == 200
     eventually("nothing is left", lambda: not cluster.instances())
 

@@ -106,7 +106,7 @@ def test_a_workload_is_applied_seen_scaled_restarted_and_deleted(mandor: Mandor)
 def test_a_schedule_is_shown_and_can_be_run_now(mandor: Mandor) -> None:
     assert "runs next at" in mandor("apply", "-f", str(EXAMPLES / "cron.yaml"), "--wait").stderr
     assert "Scheduled" in mandor("get", "workload", "nightly").stdout
-    assert "runs now" in mandor("restart", "nightly").stdout
+    assert "is starting a run" in mandor("restart", "nightly").stdout
 
     def run_has_succeeded() -> bool:
         found = json.loads(mandor("get", "workloads", "-o", "json").stdout)["items"]

@@ -103,15 +103,15 @@ def test_a_node_that_was_named_and_cannot_have_it_is_a_failure_and_the_others_ge
     rows = [line.split(None, 3) for line in told.stdout.splitlines()]
     assert rows[1][:3] == ["n1", "fake", "loaded"]
     assert rows[2][0] == "n3"
-    assert "no engine of this node takes" in told.stdout
-    assert "1 of 2 nodes do not have it" in told.stderr
+    assert "no engine of this node loads" in told.stdout
+    assert "loading failed on 1 of 2 nodes" in told.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         ((), 2, "there are 3 nodes: select some with --node, --pool, --label or --all"),
-        (("--node", "n7"), 1, "there is no node n7"),
+        (("--node", "n7"), 1, "no node n7"),
         (("--pool", "nowhere"), 1, "no node matches"),
         (("--label", "zone"), 2, "is not KEY=VALUE"),
         (("--node", "n1", "--engine", "docker"), 1, "this node has no engine docker"),
@@ -136,7 +136,7 @@ def test_an_image_over_the_servers_limit_is_refused(mandor: Mandor, tmp_path: Pa
     path = tmp_path / "large.tar"
     path.write_bytes(busybox_image("shop/large:1", files={"large": b"\0" * (21 << 20)}))
     told = mandor("image", "load", str(path), "--node", "n1", code=1)
-    assert "at most 20971520 are taken" in told.stdout
+    assert "at most 20971520 are allowed" in told.stdout
     assert "image_most" in told.stdout
 
 
@@ -211,7 +211,7 @@ def test_an_image_from_a_file_runs_and_a_full_disk_is_shown_as_what_it_is(real: 
     path.write_bytes(busybox_image("mandor.test/large:1", files={"large": os.urandom(1 << 20) * 60}))
     told = mandor("image", "load", str(path), "--engine", "docker", code=1)
     assert "the disk of docker is full" in told.stdout
-    assert "make room on the node" in told.stdout
+    assert "free disk space on the node" in told.stdout
     assert "mandor.test/large:1" not in had(mandor)
     path.write_bytes(busybox_image("mandor.test/after:1", files={"etc/word": b"after"}))
     assert "loaded" in mandor("image", "load", str(path), "--engine", "docker").stdout

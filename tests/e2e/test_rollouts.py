@@ -45,7 +45,7 @@ def test_the_rolling_example_goes_on_fails_and_comes_back(mandor: Mandor, tmp_pa
     mandor("rollout", "status", "roller")
     mandor("apply", "-f", example(tmp_path, "rolling", VERSION_2))
     told = mandor("rollout", "status", "roller")
-    assert told.stdout == "roller: all instances are of roller.2, and healthy\n"
+    assert told.stdout == "roller: all instances have release roller.2 and are healthy\n"
     assert "of 4 updated to roller.2" in told.stderr
     assert of_releases(mandor) == ["roller.2"] * 4
 
@@ -55,7 +55,7 @@ def test_the_rolling_example_goes_on_fails_and_comes_back(mandor: Mandor, tmp_pa
     assert "roller.3 failed, rolled back to roller.2" in told.stderr
     assert "exit code 3" in told.stderr
     assert of_releases(mandor) == ["roller.2"] * 4
-    assert "back at roller.2" in mandor("get", "workloads").stdout
+    assert "rolled back to roller.2" in mandor("get", "workloads").stdout
     assert "rolls back" not in mandor("describe", "workload", "roller").stdout
 
     mandor("rollout", "undo", "roller", "--to", "1", "--wait")

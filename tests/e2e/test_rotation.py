@@ -163,7 +163,7 @@ def test_a_node_renews_its_credential_while_it_beats_and_works(tmp_path: Path) -
         old = file.read_text().strip()
         told = cluster.mandor("token", "rotate", "node.n1", "--overlap", "1h")
         assert told.returncode == 0, told.stderr
-        assert "n1 has another credential" in told.stdout
+        assert "node n1 renewed its credential" in told.stdout
         eventually("it is kept", lambda: file.read_text().strip() not in {"", old})
         new = file.read_text().strip()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -59,7 +59,7 @@ def test_profiles_and_plugins_are_changed_under_a_running_server(tmp_path: Path)
         planned = plan(cluster, WORK.format(name="second", profile="picky"))
         assert set(planned.values()) == {"b"}, "the old plugin goes on, in plans as well"
         (plugins / "only_on.py").write_text(PLUGIN.format(node="a"))
-        eventually("the good one is taken up", lambda: "the scheduler configuration has changed" in server.text())
+        eventually("the good one is taken up", lambda: "the scheduler configuration was reloaded" in server.text())
         cluster.apply(WORK.format(name="second", profile="picky"))
         assert {one["spec"]["node"] for one in cluster.wait_running("second", 2)} == {"a"}
 

@@ -129,7 +129,7 @@ def test_what_goes_wrong_is_undone_and_reported(tmp_path: Path) -> None:
             eventually("it is told", lambda spare=spare: "SpareFailed" in told(hook, spare))  # type: ignore[misc]
         failed = cluster.call("GET", f"/spare/{huge}")[1]["machines"][0]["task_id"]
         eventually("so is what found no machine", lambda: told(hook, failed) == ["TaskFailed"])
-        assert f"task default/{failed} failed" in server.text()
+        assert f"VM request default/{failed} failed" in server.text()
         phase(cluster, slow, "Ready")
         held = [each["spec"]["claim"]["task"] for each in cluster.items("instances")]
         known = {each["task_id"] for each in cluster.call("GET", f"/spare/{slow}")[1]["machines"]}

@@ -227,4 +227,4 @@ def test_versions_too_far_apart_refuse_each_other(tmp_path: Path, etcd: Etcd) ->
         far.start()
         assert far.process is not None
         assert far.process.wait(60) != 0
-        assert f"this server is version 0.3.0, and {cluster.urls[0]} ({__version__}) lives" in far.text()
+        assert f"this server has version 0.3.0, but {cluster.urls[0]} ({__version__}) is running" in far.text()

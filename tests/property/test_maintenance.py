@@ -155,7 +155,7 @@ def test_an_ended_maintenance_is_over_at_once_and_the_next_node_follows(takes: l
     [
         ({"cron": "0 3 31 2 *"}, "no such day in its months"),
         ({"cron": "often"}, "is not a cron expression"),
-        ({"timezone": "Mars/Base"}, "not a time zone"),
+        ({"timezone": "Mars/Base"}, "not a known time zone"),
         ({"duration": "1s"}, "the duration 1s is out of range"),
         ({"each": "2h"}, "each node is kept empty for 2h"),
         ({"at_once": 0}, "at_once"),

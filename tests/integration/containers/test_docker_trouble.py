@@ -21,7 +21,7 @@ async def test_a_machine_without_docker_reports_it(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", str(tmp_path))
     async with DockerEngine(tmp_path / "engine", socket=tmp_path / "docker.sock") as engine:
         for verb in (engine.probe, engine.list):
-            with pytest.raises(NotFound, match="no docker on this machine"):
+            with pytest.raises(NotFound, match="docker is not installed on this machine"):
                 await verb()
 
 
@@ -31,7 +31,7 @@ async def test_a_docker_that_does_not_run_shows_where_its_socket_would_be(
     (tmp_path / "dockerd").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     async with DockerEngine(tmp_path / "engine", socket=tmp_path / "docker.sock") as engine:
-        with pytest.raises(EngineDown, match=f"there is no {tmp_path}/docker.sock"):
+        with pytest.raises(EngineDown, match=f"there is no socket {tmp_path}/docker.sock"):
             await engine.probe()
 
 
