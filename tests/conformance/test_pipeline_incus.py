@@ -48,7 +48,7 @@ async def test_a_foreign_instance_is_left_alone(incus: Incus) -> None:
     pipeline, order = IncusPipeline(incus.url, IMAGE, type="container"), TestIncus().order()
     incus.cli("launch", IMAGE, order.name)
     try:
-        with pytest.raises(Invalid, match="not ours"):
+        with pytest.raises(Invalid, match="did not create"):
             await pipeline.create(order, Memory())
         await pipeline.delete(order, Memory())
         assert incus.cli("list", order.name, "--format", "csv", "--columns", "s") == "RUNNING"

@@ -154,7 +154,7 @@ def test_an_operator_looks_around_in_a_terminal(tmp_path: Path) -> None:
 def test_without_a_terminal_or_a_server_it_reports_it(tmp_path: Path) -> None:
     told = mandor(tmp_path, "top")
     assert told.returncode == 2
-    assert "top needs a terminal" in told.stderr
+    assert "top requires a terminal" in told.stderr
     with terminal(tmp_path, "top", "--server", "http://127.0.0.1:9") as screen:
         assert screen.ends() == 1
         assert b"no server responds" in screen.written

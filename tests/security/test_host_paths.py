@@ -57,7 +57,7 @@ async def run(harness: AgentHarness, shared: Path, path: str, phase: Phase) -> I
     [
         ("out/data", "is not allowed on this node"),
         ("relative", "is not allowed on this node"),
-        ("neighbour/data", "which the namespace default does not allow"),
+        ("neighbour/data", "which namespace default does not allow"),
     ],
 )
 async def test_a_link_does_not_lead_a_host_path_to_another_tenant_or_the_node(

@@ -322,7 +322,7 @@ async def test_a_man_in_the_middle_never_gets_the_token_of_a_command(
     between = ManInTheMiddle()
     between.answer = told(between.authority)
     async with between as url:
-        with pytest.raises(Invalid, match="not the one"):
+        with pytest.raises(Invalid, match="does not match the fingerprint"):
             await asyncio.to_thread(SyncClient([url], token=token).read, "/v1")
         assert b"uthorization" not in between.received
         # The authority is known from another command: then the certificate of the server is what does not fit.

@@ -103,7 +103,7 @@ def is_fixed(pattern: ast.expr) -> bool:
     return isinstance(pattern, ast.Name) and (pattern.id.isupper() or pattern.id == "quote")
 
 
-LOCAL_ONLY = {"cli/top/sheet.py"}
+LOCAL_ONLY = {"cli/top/rows.py"}
 """A search in the terminal of the person who types the pattern."""
 
 

@@ -313,7 +313,7 @@ def test_secrets_of_a_lost_key_are_deleted_only_on_request(tmp_path: Path) -> No
         server.start()
         assert "mandor recover --forget-secrets" in refusal(cluster, 0)
         shown = cluster.mandor("recover", "--data", str(home), "--forget-secrets")
-        assert "cannot be opened: secret default/db" in shown.stdout
+        assert "cannot be decrypted: secret default/db" in shown.stdout
         assert "nothing was written" in shown.stderr
         done = cluster.mandor("recover", "--data", str(home), "--forget-secrets", "--yes")
         assert done.returncode == 0, done.stderr

@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 
 def check_private(url: str, token: str) -> None:
-    """Raise `Invalid` for a token that would be sent over unencrypted HTTP to another machine."""
+    """Raise `Invalid` for a token that would be sent over plain HTTP to another machine."""
     parts = urlsplit(url)
     if token and parts.scheme == PLAIN and not is_loopback(parts.hostname or ""):
         raise Invalid(
-            f"tokens are not sent to {parts.netloc} over unencrypted HTTP",
+            f"tokens are not sent to {parts.netloc} over plain HTTP",
             hint="use an https:// URL",
         )
 

@@ -58,7 +58,7 @@ class WebhookSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
     """Target of a webhook, the selection of events and the signing secret."""
 
     url: Annotated[str, Bounds(max_length=URL_MOST)]
-    """`https://HOST/PATH`; unencrypted HTTP is allowed only to the server itself. The server's setting `egress_allow`
+    """`https://HOST/PATH`; plain HTTP is allowed only to the server itself. The server's setting `egress_allow`
     limits the hosts.
     """
     secret: str

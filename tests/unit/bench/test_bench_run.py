@@ -168,6 +168,7 @@ def test_all_that_has_no_counterpart_is_reported_before_anything_runs(
         f"error: {path}:7: updateAny: Pod (pod.yaml): what runs gets no other resources: a changed workload gets new"
         " instances",
         "hint: --lenient skips it with a note",
+        "code: unsupported",
     ]
 
 
