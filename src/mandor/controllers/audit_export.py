@@ -3,13 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
 from mandor.controllers.audit import SEAL_SECONDS, AuditKeeper
-from mandor.errors import Conflict, Invalid, MandorError
+from mandor.errors import Conflict, MandorError
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
@@ -18,23 +17,13 @@ from mandor.model.log_sink import LogSink, LogSinkSpec
 from mandor.model.meta import Key
 from mandor.store.base import Put, Store
 from mandor.store.mirror import Mirror
+from mandor.telemetry.batch_sender import Attempt, BatchSender, RetryPolicy, Verdict
 
 log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(0.5, 30, jitter=0.3)
-NOTE_SECONDS = 30.0
+STORE_SECONDS = 30.0
 """Seconds between two writes of a sink's position."""
-
-
-@dataclass(slots=True)
-class _Progress:
-    """Position of one sink in the chain."""
-
-    noted_at: float
-    place: int = -1
-    """Next position; -1: not read from the store yet."""
-    noted: int = 0
-    """Position that is stored."""
 
 
 class AuditSink(Protocol):
@@ -47,6 +36,8 @@ class AuditSink(Protocol):
 
 
 OpenSink = Callable[[LogSinkSpec], AuditSink]
+Batch = Sequence[tuple[int, Audit]]
+"""Records with their positions."""
 
 
 class AuditExporter:
@@ -72,56 +63,68 @@ class AuditExporter:
                 await self._clock.sleep(SEAL_SECONDS)
 
     async def _ship(self, name: str, spec: LogSinkSpec) -> None:
-        failures = 0
-        sink, progress = self._open(spec), _Progress(noted_at=self._clock.monotonic())
+        sink = self._open(spec)
+
+        async def send(batch: Batch) -> str:
+            await sink.send([record for _, record in batch])
+            return ""
+
+        def observe(attempt: Attempt[Batch]) -> None:
+            error = attempt.error
+            if attempt.verdict is Verdict.DROP:
+                count = len(attempt.batch or ())
+                log.error("log sink %s rejected %d audit records permanently: %s", name, count, error)
+            elif error is not None and attempt.number == 1:
+                hint = f" ({error.hint})" if isinstance(error, MandorError) and error.hint else ""
+                log.warning("log sink %s does not accept audit records: %s%s", name, error, hint)
+            elif error is None and attempt.number > 1:
+                log.info("log sink %s accepts audit records again", name)
+
+        records = _Records(self._store, self._clock, self._keeper, name, spec.batch)
         try:
-            while True:
-                try:
-                    shipped = await self._ship_some(name, sink, spec, progress)
-                    if failures:
-                        log.info("log sink %s accepts audit records again", name)
-                    failures = 0
-                    if not shipped:
-                        await self._clock.sleep(SEAL_SECONDS)
-                except (MandorError, OSError) as error:
-                    failures += 1
-                    if failures == 1:
-                        hint = error.hint if isinstance(error, MandorError) else None
-                        log.warning(
-                            "log sink %s does not accept audit records: %s%s", name, error, f" ({hint})" if hint else ""
-                        )
-                    await self._clock.sleep(BACKOFF.pause(failures))
+            await BatchSender(self._clock, send, RetryPolicy(BACKOFF), observe).run(records)
         finally:
             await sink.close()
 
-    async def _ship_some(self, name: str, sink: AuditSink, spec: LogSinkSpec, progress: _Progress) -> int:
-        if progress.place < 0:
-            stored = await self._store.get(Key(LogSink.kind, "", name))
-            progress.place = progress.noted = stored.status.audits if isinstance(stored, LogSink) else 0
-        batch = self._keeper.after(progress.place, spec.batch)
-        if batch:
-            try:
-                await sink.send([record for _, record in batch])
-            except Invalid as error:
-                log.error("log sink %s rejected %d audit records permanently: %s", name, len(batch), error)
-            progress.place = batch[-1][0]
-        # Every agent watches log sinks, so their status is written rarely: after a change of leader a sink may get the
-        # records of that interval twice.
-        now = self._clock.monotonic()
-        if progress.place > progress.noted and now - progress.noted_at >= NOTE_SECONDS:
-            await self._note(name, progress.place)
-            progress.noted, progress.noted_at = progress.place, now
-        return len(batch)
 
-    async def _note(self, name: str, place: int) -> None:
+class _Records:
+    """Audit records after the position of one sink."""
+
+    def __init__(self, store: Store, clock: Clock, keeper: AuditKeeper, name: str, most: int) -> None:
+        self._store, self._clock, self._keeper = store, clock, keeper
+        self._key, self._most = Key(LogSink.kind, "", name), most
+        self._place = -1
+        """Next position; -1: not read from the store yet."""
+        self._stored, self._stored_at = 0, clock.monotonic()
+        """Position that is stored, and when it was stored."""
+
+    async def next(self) -> Batch:
+        if self._place < 0:
+            sink = await self._store.get(self._key)
+            self._place = self._stored = sink.status.audits if isinstance(sink, LogSink) else 0
+        while True:
+            # Every agent watches log sinks, so their status is written rarely: after a change of leader a sink may get
+            # the records of that interval twice.
+            now = self._clock.monotonic()
+            if self._place > self._stored and now - self._stored_at >= STORE_SECONDS:
+                await self._store_place()
+                self._stored, self._stored_at = self._place, now
+            if batch := self._keeper.after(self._place, self._most):
+                return batch
+            await self._clock.sleep(SEAL_SECONDS)
+
+    async def done(self, batch: Batch) -> None:
+        self._place = batch[-1][0]
+
+    async def _store_place(self) -> None:
         """Write the sink's position; users may change its spec meanwhile."""
         while True:
-            stored = await self._store.get(Key(LogSink.kind, "", name))
-            if not isinstance(stored, LogSink) or stored.status.audits >= place:
+            sink = await self._store.get(self._key)
+            if not isinstance(sink, LogSink) or sink.status.audits >= self._place:
                 return
             try:
-                status = msgspec.structs.replace(stored.status, audits=place)
-                await self._store.commit(Put(stored.changed(status=status)))
+                status = msgspec.structs.replace(sink.status, audits=self._place)
+                await self._store.commit(Put(sink.changed(status=status)))
             except Conflict:
                 continue
             return

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
-from mandor.errors import Conflict, Expired, Invalid, MandorError, Unavailable
+from mandor.errors import Conflict, Expired, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.steps import chosen, ordered
@@ -24,6 +24,7 @@ from mandor.notify.sink import Sink
 from mandor.store.base import Change, Listing, Put, Store
 from mandor.store.list_watch import ListWatch
 from mandor.store.recorder import Recorder
+from mandor.telemetry.batch_sender import Attempt, BatchSender, RetryPolicy, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,6 @@ SAVE_SECONDS = 1.0
 """Minimum time between two writes of the progress."""
 IDLE_SAVE_SECONDS = 600.0
 """Time between writes of the progress while nothing is sent."""
-RETRY_SECONDS_MOST = 600.0
 REPORT_FAILURES = 3
 """Consecutive failures after which an event about the receiver is recorded."""
 KEPT_SECONDS = 86_000.0
@@ -59,6 +59,11 @@ class Outbox:
         self._saved_at = clock.monotonic()
         self._dirty = asyncio.Event()
         self._dirty.set()
+        spec = self._spec
+        policy = RetryPolicy(
+            BACKOFF, refusals=spec.attempts, patience_seconds=float(spec.patience), unexpected=Verdict.DROP
+        )
+        self._sender = BatchSender(clock, self._send, policy, self._observe)
 
     async def run(self) -> None:
         try:
@@ -115,7 +120,7 @@ class Outbox:
         events = await in_turns(ordered(await in_turns(after), key=lambda each: each.meta.version))
         other = since > listing.revision
         if other or self._clock.now() - at > KEPT_SECONDS or len(listing.items) >= KEPT_MOST:
-            await self._deliver(self._lost(since, listing.revision))
+            await self._sender.deliver(self._lost(since, listing.revision))
         if other:
             self._change(revision=0)
         for event in events:
@@ -138,72 +143,51 @@ class Outbox:
 
     async def _offer(self, event: Event) -> None:
         if wanted(self._spec, event):
-            await self._deliver(message_of(event, self._cluster), event.spec.last_at)
+            await self._sender.deliver(message_of(event, self._cluster), event.spec.last_at)
 
-    async def _deliver(self, message: Message, happened_at: float | None = None) -> None:
-        """Send one message until it is accepted or given up; later messages wait for it."""
-        begun = self._clock.now() if happened_at is None else happened_at
-        refusals, attempt = 0, 0
-        while True:
-            attempt += 1
-            error = await self._try(message, attempt)
-            if error is None:
-                return
-            refusals += not isinstance(error, Unavailable)
-            old = isinstance(error, Unavailable) and self._clock.now() - begun > self._spec.patience
-            if old or refusals >= self._spec.attempts:
-                self._give_up(message, attempt, error)
-                return
-            await self._clock.sleep(self._pause(error))
-
-    async def _try(self, message: Message, attempt: int) -> Exception | None:
-        begun = self._clock.monotonic()
+    async def _send(self, message: Message) -> str:
         try:
             async with asyncio.timeout(float(self._spec.timeout) + 1):
-                answer = await self._sink.send(message)
-        except TimeoutError:
-            error: Exception = Unavailable(f"no answer within {self._spec.timeout}")
-        except (Unavailable, Invalid) as refused:
-            error = refused
-        except Exception as unexpected:  # A sink's library can raise any exception, and the outbox has to continue.
-            log.exception("%s: a message was not sent", self._receiver.key)
-            error = Invalid(f"{type(unexpected).__name__}: {unexpected}")
-        else:
-            self._log(message, "delivered", attempt, answer, begun)
+                return await self._sink.send(message)
+        except TimeoutError as error:
+            raise Unavailable(f"no answer within {self._spec.timeout}") from error
+
+    def _observe(self, attempt: Attempt[Message]) -> None:
+        message, error = attempt.batch, attempt.error
+        assert message is not None, "an outbox has no source that can fail"
+        if error is None:
+            self._log(message, "delivered", attempt, attempt.answer)
             if self._status.failures >= REPORT_FAILURES:
                 self._recorder.note(self._receiver, "ReceiverIsBack", "messages are accepted again")
             self._change(delivered=self._status.delivered + 1, failures=0, message="")
-            return None
-        answer = str(error)[:ANSWER_MOST]
-        self._log(message, "failed", attempt, answer, begun)
+            return
+        answer = str(error)
+        if not isinstance(error, MandorError | OSError):
+            log.error("%s: a message was not sent", self._receiver.key, exc_info=error)
+            answer = f"{type(error).__name__}: {error}"
+        answer = answer[:ANSWER_MOST]
+        self._log(message, "failed", attempt, answer)
         self._change(failures=self._status.failures + 1, message=answer)
         if self._status.failures == REPORT_FAILURES:
             self._recorder.note(self._receiver, "ReceiverFails", answer, type="warning")
-        return error
-
-    def _pause(self, error: Exception) -> float:
-        asked = error.facts.get("retry_seconds") if isinstance(error, MandorError) else None
-        least = min(asked, RETRY_SECONDS_MOST) if isinstance(asked, float) else 0.0
-        return max(least, BACKOFF.pause(self._status.failures))
-
-    def _give_up(self, message: Message, attempt: int, error: Exception) -> None:
-        log.error("%s: %s (%s) is given up: %s", self._receiver.key, message.type, message.id, error)
-        self._log(message, "given up", attempt, str(error)[:ANSWER_MOST], self._clock.monotonic())
-        self._change(given_up=self._status.given_up + 1)
-        text = f"a message was not delivered and is dropped: {error}"
-        self._recorder.note(self._receiver, "MessageGivenUp", text, type="warning")
+        if attempt.verdict is Verdict.DROP:
+            log.error("%s: %s (%s) is given up: %s", self._receiver.key, message.type, message.id, answer)
+            self._log(message, "given up", attempt, answer)
+            self._change(given_up=self._status.given_up + 1)
+            text = f"a message was not delivered and is dropped: {answer}"
+            self._recorder.note(self._receiver, "MessageGivenUp", text, type="warning")
 
     # Progress.
 
-    def _log(self, message: Message, outcome: Outcome, attempt: int, answer: str, begun: float) -> None:
+    def _log(self, message: Message, outcome: Outcome, attempt: Attempt[Message], answer: str) -> None:
         entry = Delivery(
             at=self._clock.now(),
             id=message.id,
             type=message.type,
             subject=message.subject,
             outcome=outcome,
-            attempt=attempt,
-            milliseconds=round((self._clock.monotonic() - begun) * 1000),
+            attempt=attempt.number,
+            milliseconds=round(attempt.seconds * 1000),
             says=answer,
         )
         self._change(log=(entry, *self._status.log)[:LOG_MOST])

@@ -1,33 +1,55 @@
 """Tracer: starts and ends spans, and queues finished spans for the exporter."""
 
-import asyncio
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import time_ns
 
 from mandor.lib import logs
+from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.metrics import Counts, Family, counter, gauge
+from mandor.telemetry.batch_queue import BatchQueue
 from mandor.telemetry.context import SpanContext, chosen, new_span_id, new_trace_id
 from mandor.telemetry.span import Kind, Span, Value, ids
 
 WAITING_MOST = 8192
-"""Maximum number of spans that wait to be sent; further spans are dropped and counted."""
+"""Maximum number of spans that wait to be sent; the oldest are dropped and counted."""
+WAITING_BYTES_MOST = 16 << 20
 BATCH = 512
+BATCH_BYTES = 1 << 20
+LINGER_SECONDS = 1.0
+
+
+def span_bytes(span: Span) -> int:
+    """Return about the size of the span in a request."""
+    texts = len(span.name) + len(span.failure or "")
+    return 400 + texts + sum(len(name) + len(str(value)) for name, value in span.attributes.items())
+
+
+def span_queue(
+    clock: Clock | None = None, *, most_items: int = WAITING_MOST, linger_seconds: float = LINGER_SECONDS
+) -> BatchQueue[Span]:
+    return BatchQueue(
+        clock or SystemClock(),
+        span_bytes,
+        most_items=most_items,
+        most_bytes=WAITING_BYTES_MOST,
+        batch_items=BATCH,
+        batch_bytes=BATCH_BYTES,
+        linger_seconds=linger_seconds,
+    )
 
 
 class Tracer:
     """Starts and ends spans; no method waits or fails, whatever happens to the receiver."""
 
-    def __init__(self, *, ratio: float = 1.0, most: int = WAITING_MOST) -> None:
+    def __init__(self, *, ratio: float = 1.0, queue: BatchQueue[Span] | None = None) -> None:
         """`ratio`: share of recorded traces among those that start here; a continued trace keeps its own decision."""
-        self._ratio, self._most = ratio, most
+        self._ratio = ratio
         logs.ask_also(ids)
-        self._waiting: deque[Span] = deque()
+        self.queue = queue if queue is not None else span_queue()
+        """Spans that wait to be sent."""
         self.results = Counts()
         """Number of spans by outcome."""
-        self.enough = asyncio.Event()
-        """Set when a batch is complete."""
 
     def begin(
         self,
@@ -81,7 +103,7 @@ class Tracer:
             return
         held, span.pending = span.pending or (), None
         for each in (*held, span):
-            self._keep(each)
+            self.results["dropped",] += self.queue.put(each)
 
     def drop(self, span: Span) -> None:
         """Drop a span and the children that were held back for it."""
@@ -98,24 +120,9 @@ class Tracer:
         finally:
             self.end(span)
 
-    def _keep(self, span: Span) -> None:
-        if len(self._waiting) >= self._most:
-            self.results["dropped",] += 1
-            return
-        self._waiting.append(span)
-        if len(self._waiting) >= BATCH:
-            self.enough.set()
-
     def take(self, most: int = BATCH) -> list[Span]:
-        """Return the oldest waiting spans."""
-        self.enough.clear()
-        taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        if len(self._waiting) >= BATCH:
-            self.enough.set()
-        return taken
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        """Remove and return the oldest waiting spans."""
+        return self.queue.take(most)
 
     def families(self) -> Iterator[Family]:
         results = {(each,): self.results[each,] for each in ("sent", "dropped", "refused")}
@@ -125,4 +132,4 @@ class Tracer:
             results,
             "result",
         )
-        yield gauge("mandor_traces_waiting_spans", "Spans that wait to be sent.", len(self._waiting))
+        yield gauge("mandor_traces_waiting_spans", "Spans that wait to be sent.", len(self.queue))

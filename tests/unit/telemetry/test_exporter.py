@@ -16,7 +16,7 @@ from mandor.telemetry.exporter import TRIES_MOST, Exporter
 from mandor.telemetry.otlp import encode
 from mandor.telemetry.span import Kind, Value
 from mandor.telemetry.target import Target
-from mandor.telemetry.tracer import BATCH, Tracer
+from mandor.telemetry.tracer import BATCH, Tracer, span_queue
 from tests.components.ports import free_port
 from tests.components.trace_receiver import read, receiving
 
@@ -55,7 +55,7 @@ def test_every_span_is_read_as_it_was_written(
 @asynccontextmanager
 async def exporting(tracer: Tracer, url: str) -> AsyncIterator[None]:
     target = Target(f"{url}/v1/traces", {"authorization": "Bearer secret"})
-    exporter = Exporter(tracer, target, RESOURCE, pause_seconds=0.01, again=Backoff(0.01, 0.02))
+    exporter = Exporter(tracer, target, RESOURCE, again=Backoff(0.01, 0.02))
     task = asyncio.ensure_future(exporter.run())
     try:
         yield
@@ -77,7 +77,7 @@ def ended(tracer: Tracer, count: int) -> None:
 
 
 async def test_spans_go_out_in_batches() -> None:
-    tracer = Tracer()
+    tracer = Tracer(queue=span_queue(linger_seconds=0.01))
     with receiving() as receiver:
         ended(tracer, 2 * BATCH + 3)
         async with exporting(tracer, receiver.url):
@@ -88,7 +88,7 @@ async def test_spans_go_out_in_batches() -> None:
 
 
 async def test_a_busy_receiver_is_asked_again_and_one_that_refuses_is_not() -> None:
-    tracer = Tracer()
+    tracer = Tracer(queue=span_queue(linger_seconds=0.01))
     with receiving() as receiver:
         receiver.answers += [503, 429]
         ended(tracer, 2)
@@ -103,18 +103,18 @@ async def test_a_busy_receiver_is_asked_again_and_one_that_refuses_is_not() -> N
 
 @pytest.mark.req("S2-43")
 async def test_without_a_receiver_spans_are_dropped_without_waiting() -> None:
-    tracer = Tracer(most=10)
+    tracer = Tracer(queue=span_queue(most_items=10, linger_seconds=0.01))
     async with exporting(tracer, f"http://127.0.0.1:{free_port()}"):
         ended(tracer, 4)
         await until(lambda: tracer.results["dropped",] == 4)
         ended(tracer, 20)
-        assert len(tracer) <= 10
+        assert len(tracer.queue) <= 10
         await until(lambda: tracer.results["dropped",] == 24)
     assert TRIES_MOST > 1
 
 
 async def test_the_last_spans_are_sent_when_the_process_ends() -> None:
-    tracer = Tracer()
+    tracer = Tracer(queue=span_queue(linger_seconds=0.01))
     with receiving() as receiver:
         async with exporting(tracer, receiver.url):
             await asyncio.sleep(0.05)

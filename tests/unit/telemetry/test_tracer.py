@@ -10,19 +10,19 @@ import pytest
 from mandor.lib import logs
 from mandor.telemetry.context import SpanContext
 from mandor.telemetry.span import current, headers, step, within
-from mandor.telemetry.tracer import Tracer
+from mandor.telemetry.tracer import Tracer, span_queue
 
 PARENT = SpanContext("a" * 32, "b" * 16)
 
 
 def test_what_has_no_room_is_dropped_and_counted() -> None:
-    tracer = Tracer(most=3)
+    tracer = Tracer(queue=span_queue(most_items=3))
     for number in range(5):
         tracer.end(tracer.begin(f"span {number}"))
-    assert [each.name for each in tracer.take()] == ["span 0", "span 1", "span 2"]
+    assert [each.name for each in tracer.take()] == ["span 2", "span 3", "span 4"]
     assert tracer.results["dropped",] == 2
     tracer.end(tracer.begin("later"))
-    assert len(tracer) == 1
+    assert len(tracer.queue) == 1
 
 
 def test_what_is_not_sampled_leaves_nothing() -> None:

@@ -5,6 +5,7 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -14,9 +15,10 @@ from mandor.agent.shipping.sink import Sink
 from mandor.agent.shipping.spool import Batch, Spool
 from mandor.errors import Invalid, MandorError, TooLarge, Unavailable
 from mandor.lib.backoff import Backoff
-from mandor.lib.clock import Clock, wait_event
+from mandor.lib.clock import Clock
 from mandor.lib.metrics import Counts
-from mandor.model.log_sink import LogSink, SinkHealth
+from mandor.model.log_sink import LogSink, LogSinkSpec, SinkHealth
+from mandor.telemetry.batch_sender import Attempt, BatchSender, RetryPolicy
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,9 @@ class SinkDelivery:
         self.dropped: dict[str, int] = {"rate": 0, "refused": 0, "disk": 0}
         self._state = SinkHealth(state="Serving", since=clock.now())
         self._counted_at = clock.monotonic()
+        self._sink: Sink | None = None
+        self._opened: LogSinkSpec | None = None
+        self._sender = BatchSender(clock, self._deliver, RetryPolicy(BACKOFF), self._observe)
 
     @property
     def name(self) -> str:
@@ -94,6 +99,7 @@ class SinkDelivery:
         self._buckets.clear()
         self._spool.resize(int(sink.spec.buffer))
         self._news.set()
+        self._sender.retry_now()
 
     # Incoming lines.
 
@@ -145,48 +151,47 @@ class SinkDelivery:
 
     async def run(self) -> None:
         """Send lines until cancelled."""
-        failures = 0
-        sink, of = None, None
         try:
-            while True:
-                self._news.clear()
-                spec = self.value.spec
-                if sink is None or of != spec:
-                    if sink is not None:
-                        await sink.close()
-                    sink, of, failures = self._open_sink(self.value), spec, 0
-                batch = await self._next() if spec.active else None
-                if batch is None:
-                    self._oldest = 0.0
-                    await wait_event(self._clock, None, self._news)
-                    continue
-                try:
-                    await self._deliver(sink, batch)
-                    failures = 0
-                except (MandorError, OSError) as error:
-                    failures += 1
-                    hint = error.hint if isinstance(error, MandorError) else None
-                    self._set_state("Failing", f"{error} ({hint})" if hint else str(error))
-                    await self._clock.sleep(BACKOFF.pause(failures))
+            await self._sender.run(self)
         finally:
-            if sink is not None:
-                await sink.close()
+            await self._close()
 
-    async def _next(self) -> Batch | None:
-        async with self._lock:
-            batch: Batch | None = await self._blocking(self._spool.read, self.value.spec.batch)
-        if batch is not None and batch.lines:
-            self._oldest = batch.lines[0].at
-        return batch
+    async def next(self) -> Batch:
+        """Wait for the oldest lines in the buffer."""
+        while True:
+            self._news.clear()
+            if self._opened != self.value.spec:
+                await self._close()
+                self._sink, self._opened = self._open_sink(self.value), self.value.spec
+            async with self._lock:
+                batch = await self._blocking(self._spool.read, self.value.spec.batch)
+            if batch is not None and self.value.spec.active:
+                self._oldest = batch.lines[0].at if batch.lines else self._oldest
+                return cast(Batch, batch)
+            self._oldest = 0.0
+            await self._news.wait()
 
-    async def _deliver(self, sink: Sink, batch: Batch) -> None:
-        """Send a batch; `Unavailable`: the caller retries the same batch."""
-        refused = await self._send(sink, batch.lines)
+    async def done(self, batch: Batch) -> None:
         async with self._lock:
             await self._blocking(self._spool.done, batch)
+
+    async def _close(self) -> None:
+        if self._sink is not None:
+            sink, self._sink, self._opened = self._sink, None, None
+            await sink.close()
+
+    async def _deliver(self, batch: Batch) -> str:
+        assert self._sink is not None
+        refused = await self._send(self._sink, batch.lines)
         self.shipped += len(batch.lines) - refused
         if not refused:
             self._set_state("Serving", "")
+        return ""
+
+    def _observe(self, attempt: Attempt[Batch]) -> None:
+        if attempt.error is not None:
+            hint = attempt.error.hint if isinstance(attempt.error, MandorError) else None
+            self._set_state("Failing", f"{attempt.error} ({hint})" if hint else str(attempt.error))
 
     async def _send(self, sink: Sink, lines: Sequence[Line]) -> int:
         """Send lines, in halves if they are too large; return the number that the receiver refused."""
