@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Lists every requirement with the tests that show it, read from the sources without importing them.
 
-`requirements.py` lists all; `--missing` only those without a test; `--check S0-17,S2-3` fails if one of these has none.
+`requirements.py` lists all and fails if a requirement has no test, unless the checklist lists it under `later`;
+`--missing` lists only requirements without a test; `--check S0-17,S2-3` fails if one of these has none.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import ast
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,7 +19,11 @@ CHECKLIST = ROOT / "docs" / "contributing" / "requirements.toml"
 PLACES = (ROOT / "tests", ROOT / "src" / "mandor" / "testing")
 """Where tests stand; the second holds the suites that tests inherit."""
 
+LATER = "later"
+"""Section of the checklist with the ids of requirements that are not built yet."""
+
 Found = dict[str, list[str]]
+NONE: frozenset[str] = frozenset()
 
 
 def read_checklist(path: Path = CHECKLIST) -> dict[str, str]:
@@ -28,8 +33,27 @@ def read_checklist(path: Path = CHECKLIST) -> dict[str, str]:
         f"{section}-{number}": sentence
         for section, points in sections.items()
         for number, sentence in points.items()
-        if number != "title"
+        if section != LATER and number != "title"
     }
+
+
+def read_later(path: Path = CHECKLIST) -> frozenset[str]:
+    """Return the ids of requirements that are not built yet."""
+    return frozenset(tomllib.loads(path.read_text(encoding="utf-8"))[LATER]["ids"])
+
+
+def problems(checklist: Mapping[str, str], later: Set[str], found: Found) -> list[str]:
+    """Return one line per requirement without a test, and per id of `later` that has a test or does not exist."""
+    return [
+        *(f"{each}: no test carries it: {checklist[each]}" for each in checklist if each not in {*found, *later}),
+        *(f"{each}: has a test; remove it from `later`" for each in sorted(later & found.keys())),
+        *(f"{each}: no such requirement; remove it from `later`" for each in sorted(later - checklist.keys())),
+        *(
+            f"{each}: no such requirement; {test} carries it"
+            for each in found.keys() - checklist.keys()
+            for test in found[each]
+        ),
+    ]
 
 
 def collect(places: Sequence[Path] = PLACES, root: Path = ROOT) -> Found:
@@ -41,32 +65,23 @@ def collect(places: Sequence[Path] = PLACES, root: Path = ROOT) -> Found:
             if "mark.req(" not in text:
                 continue
             tree = ast.parse(text, filename=str(path))
-            for identity, test in _tests(tree.body, str(path.relative_to(root)), _assigned(tree.body)):
+            for identity, test in _tests(tree.body, str(path.relative_to(root))):
                 found.setdefault(identity, []).append(test)
     return found
 
 
-def _tests(body: Sequence[ast.stmt], place: str, inherited: frozenset[str]) -> Iterator[tuple[str, str]]:
+def _tests(body: Sequence[ast.stmt], place: str, inherited: frozenset[str] = NONE) -> Iterator[tuple[str, str]]:
+    """Yield the tests with their ids. A mark in `pytestmark` does not count: the test or its class carries the id."""
     for node in body:
         if isinstance(node, ast.ClassDef):
-            marks = inherited | _decorated(node.decorator_list) | _assigned(node.body)
+            marks = inherited | _decorated(node.decorator_list)
             shown = list(_tests(node.body, f"{place}::{node.name}", marks))
-            if not shown and node.bases:  # All its tests are those of a suite that it inherits.
+            if not shown and node.bases and node.name.startswith("Test"):  # All tests are those of an inherited suite.
                 shown = [(identity, f"{place}::{node.name}") for identity in sorted(marks)]
             yield from shown
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
             for identity in sorted(inherited | _decorated(node.decorator_list)):
                 yield identity, f"{place}::{node.name}"
-
-
-def _assigned(body: Sequence[ast.stmt]) -> frozenset[str]:
-    """Ids in `pytestmark = …`, which hold for all tests beside it."""
-    found: set[str] = set()
-    for node in body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets):
-            values = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else [node.value]
-            found |= _decorated(values)
-    return frozenset(found)
 
 
 def _decorated(expressions: Sequence[ast.expr]) -> frozenset[str]:
@@ -100,7 +115,9 @@ def main(arguments: Sequence[str]) -> int:
 
     if options.check is None:
         print("\n".join(report(checklist, found, only_missing=options.missing)))
-        return 0
+        wrong = problems(checklist, read_later(), found)
+        print("\n".join(wrong), file=sys.stderr)
+        return 1 if wrong else 0
     asked = options.check.replace(" ", "").split(",")
     unknown = [identity for identity in asked if identity not in checklist]
     lacking = [identity for identity in asked if identity in checklist and identity not in found]

@@ -16,8 +16,6 @@ from tests.api.conftest import Api, StartApi
 SECRET = "ab" * 32
 OTHER = "cd" * 32
 
-pytestmark = pytest.mark.req("S0-22", "S0-30")
-
 
 async def joined(api: Api, *, renews: bool = True) -> str:
     """What the node n1 shows."""

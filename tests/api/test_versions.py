@@ -16,8 +16,6 @@ from mandor.store.remote import RemoteStore
 from mandor.testing.store import make_instance, make_node, make_workload
 from tests.api.conftest import Api
 
-pytestmark = pytest.mark.req("S0-19")
-
 
 async def newer(store: Store, value: Any, **unknown: Any) -> dict[str, Any]:
     """Stored as a newer server would, with more in its spec and status."""
@@ -34,6 +32,7 @@ async def stored(store: Store, key: Key) -> dict[str, Any]:
     return dict(json.loads(encode(found)))
 
 
+@pytest.mark.req("S0-19")
 async def test_apply_put_and_patch_keep_what_a_newer_server_wrote(api: Api) -> None:
     admin = await api.client(await api.token("admin", "user:ani"))
     workload = make_workload("web")
@@ -71,6 +70,7 @@ async def test_what_this_server_does_not_know_is_refused_not_dropped(api: Api) -
     assert (await stored(api.store, Key("node", "", "n1")))["spec"] == {"colour": "red"}
 
 
+@pytest.mark.req("S0-19")
 async def test_an_agent_that_does_not_know_a_field_reports_without_losing_it(api: Api) -> None:
     await api.store.commit(Put(make_node("n1")))
     instance = make_instance("web-0", node="n1").changed(status=InstanceStatus(phase=Phase.STARTING))
@@ -110,6 +110,7 @@ async def test_unknown_fields_that_can_be_secrets_are_never_shown(api: Api) -> N
     assert (await stored(api.store, before.key))["spec"]["recovery"] == "hunter2"
 
 
+@pytest.mark.req("S0-19")
 async def test_an_object_of_a_later_schema_can_be_read_and_deleted_but_not_written(api: Api) -> None:
     admin = await api.client(await api.token("admin", "user:ani"))
     plain = json.loads(encode(make_node("n1")))
@@ -126,6 +127,7 @@ async def test_an_object_of_a_later_schema_can_be_read_and_deleted_but_not_writt
     assert await api.store.get(Key("node", "", "n1")) is None
 
 
+@pytest.mark.req("S0-19")
 async def test_a_client_of_a_distant_version_is_refused_and_a_newer_one_gets_a_hint(api: Api) -> None:
     session = await api.session(await api.token("admin", "user:ani"))
     for version, status in (("0.1.7", 200), ("0.2.0", 200), ("0.3.0", 422), ("9.0.0", 422), ("?", 422)):

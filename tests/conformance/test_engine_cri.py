@@ -74,6 +74,25 @@ class SlowCalls:
 @pytest.mark.req("S2-27")
 class TestCriEngine(EngineSuite):
     image = NAME
+    limits = frozenset({"cpu", "memory", "processes"})
+    extras = frozenset(
+        [
+            "clean",
+            "events",
+            "exec",
+            "hosts",
+            "logs",
+            "mounts",
+            "ports",
+            "pull",
+            "sandbox",
+            "security",
+            "signal",
+            "stats",
+            "tmpfs",
+            "user",
+        ]
+    )
 
     @pytest.fixture(autouse=True)
     def _containerd(self, containerd: Containerd) -> None:

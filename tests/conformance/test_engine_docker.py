@@ -21,6 +21,25 @@ from tests.components.slow_line import engine_line
 
 class TestDockerEngine(EngineSuite):
     image = NAME
+    limits = frozenset({"cpu", "memory", "processes"})
+    extras = frozenset(
+        [
+            "clean",
+            "events",
+            "exec",
+            "hosts",
+            "logs",
+            "mounts",
+            "ports",
+            "pull",
+            "sandbox",
+            "security",
+            "signal",
+            "stats",
+            "tmpfs",
+            "user",
+        ]
+    )
 
     @pytest.fixture(autouse=True)
     def _docker(self, docker: RunningDocker) -> None:

@@ -22,6 +22,23 @@ from tests.components.slow_line import engine_line
 @pytest.mark.req("S0-2", "S0-6")
 class TestIncusEngine(EngineSuite):
     image = IMAGE
+    limits = frozenset({"cpu", "memory", "processes"})
+    extras = frozenset(
+        [
+            "clean",
+            "events",
+            "exec",
+            "hosts",
+            "logs",
+            "mapped-users",
+            "mounts",
+            "ports",
+            "pull",
+            "signal",
+            "stats",
+            "user",
+        ]
+    )
 
     @pytest.fixture(autouse=True)
     def _incus(self, incus: Incus) -> None:

@@ -100,12 +100,51 @@ class PodmanSuite(EngineSuite):
 
 
 class TestPodmanEngine(PodmanSuite):
+    limits = frozenset({"cpu", "memory", "processes"})
+    extras = frozenset(
+        [
+            "clean",
+            "events",
+            "exec",
+            "hosts",
+            "logs",
+            "mounts",
+            "ports",
+            "pull",
+            "sandbox",
+            "security",
+            "signal",
+            "stats",
+            "tmpfs",
+            "user",
+        ]
+    )
+
     @pytest.fixture(autouse=True)
     def _podman(self, podman: Podman) -> None:
         self.podman = podman
 
 
 class TestRootlessPodmanEngine(PodmanSuite):
+    limits = frozenset()
+    extras = frozenset(
+        [
+            "clean",
+            "events",
+            "exec",
+            "hosts",
+            "logs",
+            "mounts",
+            "ports",
+            "pull",
+            "sandbox",
+            "security",
+            "signal",
+            "tmpfs",
+            "user",
+        ]
+    )
+
     @pytest.fixture(autouse=True)
     def _podman(self, rootless_podman: Podman) -> None:
         self.podman = rootless_podman

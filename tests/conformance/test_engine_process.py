@@ -10,14 +10,22 @@ from mandor.engines.base import Engine
 from mandor.engines.process import ProcessEngine
 from mandor.testing.engine import EngineSuite
 
+LIMITS = frozenset({"cpu", "memory", "processes"})
+EXTRAS = frozenset(["confined", "events", "exec", "links", "logs", "mounts", "signal", "stats", "tmpfs", "user"])
+
 
 class TestProcessEngine(EngineSuite):
+    limits = LIMITS
+    extras = EXTRAS
+
     def make_engine(self, directory: Path) -> Engine:
         return ProcessEngine(directory)
 
 
 class TestProcessEngineRestricted(EngineSuite):
     level = "restricted"
+    limits = LIMITS
+    extras = EXTRAS
 
     def make_engine(self, directory: Path) -> Engine:
         return ProcessEngine(directory)
@@ -25,6 +33,8 @@ class TestProcessEngineRestricted(EngineSuite):
 
 class TestProcessEnginePrivileged(EngineSuite):
     level = "privileged"
+    limits = LIMITS
+    extras = EXTRAS
 
     def make_engine(self, directory: Path) -> Engine:
         return ProcessEngine(directory)
@@ -32,6 +42,9 @@ class TestProcessEnginePrivileged(EngineSuite):
 
 class TestProcessEngineWithoutCgroupsAndMounts(EngineSuite):
     """As on a machine that has none, or for a user who may not make any."""
+
+    limits = frozenset()
+    extras = frozenset(["events", "exec", "links", "logs", "signal", "stats", "user"])
 
     @pytest.fixture(autouse=True)
     def folders_can_be_passed(self, tmp_path: Path) -> None:

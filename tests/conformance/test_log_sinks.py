@@ -21,8 +21,6 @@ from mandor.testing.log_sink import LogSinkSuite, line
 from tests.components import log_receivers as receivers
 from tests.components.log_receivers import Receiver, make_line, serving
 
-pytestmark = pytest.mark.req("S2-40")
-
 
 async def secret(reference: str, namespace: str) -> str:
     return f"value of {namespace}/{reference}\n"

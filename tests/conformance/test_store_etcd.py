@@ -11,9 +11,10 @@ from mandor.store.etcd import EtcdStore
 from mandor.testing.store import StoreSuite
 from tests.components.etcd import Etcd, Tls, start_etcd
 
-pytestmark = [pytest.mark.real("etcd"), pytest.mark.req("S0-7", "S2-23")]
+pytestmark = pytest.mark.real("etcd")
 
 
+@pytest.mark.req("S0-7", "S2-23")
 class TestEtcdStore(StoreSuite):
     @pytest.fixture
     async def store(self, etcd: Etcd) -> AsyncIterator[Store]:
@@ -29,6 +30,7 @@ def members(etcd_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     running.stop()
 
 
+@pytest.mark.req("S0-7")
 class TestEtcdStoreOfThreeMembersOverTls(StoreSuite):
     @pytest.fixture
     async def store(self, members: Etcd) -> AsyncIterator[Store]:

@@ -19,7 +19,7 @@ from tests.components.etcd import Etcd
 from tests.e2e.cluster import Cluster, Program, eventually
 from tests.e2e.next_version import FEATURE, VERSION, make_next_version
 
-pytestmark = [pytest.mark.real("etcd"), pytest.mark.req("S0-19", "S0-17", "S0-7")]
+pytestmark = pytest.mark.real("etcd")
 
 STEADY = "name: steady\nengine: process\nreplicas: 2\ncommand: [sleep, '1000']\n"
 PACED = "name: paced\nengine: process\ncommand: [sleep, '1000']\ntempo: 4\n"
@@ -95,6 +95,7 @@ def uids(cluster: Cluster, workload: str) -> dict[str, str]:
     return {one["meta"]["uid"]: one["spec"]["release"] for one in cluster.instances(workload, phase="Running")}
 
 
+@pytest.mark.req("S0-19", "S0-17", "S0-7")
 def test_servers_and_agents_are_upgraded_one_by_one_under_load(tmp_path: Path, etcd: Etcd) -> None:
     new = make_next_version(tmp_path / "next")
     prefix = etcd.prefix()
@@ -209,6 +210,7 @@ def _one_back(upgrade: Upgrade) -> None:
     assert upgrade.patch("a2", {"rack": "r2"}, server=0)[0] == 422
 
 
+@pytest.mark.req("S0-19")
 def test_versions_too_far_apart_refuse_each_other(tmp_path: Path, etcd: Etcd) -> None:
     new = make_next_version(tmp_path / "next")
     init = new / "mandor" / "__init__.py"

@@ -23,8 +23,6 @@ from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, PortSt
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
 
-pytestmark = pytest.mark.req("S2-6")
-
 HERE = "n0"
 ADDRESS = {"n0": "192.0.2.1", "n1": "192.0.2.2", "n2": "192.0.2.3"}
 
@@ -61,6 +59,7 @@ def worlds(draw: st.DrawFn) -> list[Instance]:
     return list(found.values())
 
 
+@pytest.mark.req("S2-6")
 @given(world=worlds(), own=st.integers(0, 11))
 @settings(max_examples=200, deadline=None)
 def test_a_name_resolves_only_to_running_and_reachable_instances(world: list[Instance], own: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +23,6 @@ from tests.scenarios.make import make_node, make_template
 
 PROFILE = default_profile()
 NAMES = ["n0", "n1", "n2"]
-pytestmark = pytest.mark.req("S2-7")
 
 
 def key(index: int) -> Key:

@@ -15,7 +15,7 @@ from mandor.model.decision import DecisionRecord
 from mandor.store.traced import TracedStore
 from mandor.telemetry.otlp import encode
 from mandor.telemetry.span import within
-from mandor.telemetry.tracer import Tracer
+from mandor.telemetry.tracer import Tracer, span_queue
 from tests.components.trace_receiver import check_whole, read
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
@@ -59,7 +59,7 @@ async def play(seed: int, tracer: Tracer | None) -> list[Any]:
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_traced_scheduler_decides_as_any_other(seed: int) -> None:
-    tracer = Tracer(most=1_000_000)
+    tracer = Tracer(queue=span_queue(most_items=1_000_000))
     assert asyncio.run(play(seed, tracer)) == asyncio.run(play(seed, None))
     spans = read(encode(tracer.take(1_000_000), {"service.name": "tested"}))
     check_whole(spans)

@@ -18,8 +18,6 @@ from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
 from tests.unit.agent.world import World, open_world
 
-pytestmark = pytest.mark.req("S0-17", "S0-18")
-
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
@@ -64,6 +62,7 @@ async def test_an_order_from_a_foreign_cluster_is_not_carried_out(world: World) 
     assert len(world.starts) == 1
 
 
+@pytest.mark.req("S0-17")
 async def test_an_empty_store_stops_nothing(world: World) -> None:
     empty = MemoryStore(clock=world.clock)
     await world.exchange(empty)
@@ -71,6 +70,7 @@ async def test_an_empty_store_stops_nothing(world: World) -> None:
     assert len(await world.live()) == 1
 
 
+@pytest.mark.req("S0-17")
 async def test_an_empty_store_with_the_same_id_and_epoch_stops_nothing(world: World) -> None:
     """A cluster was created again with the same id: its revisions are lower than those of the orders."""
     empty = MemoryStore(clock=world.clock)
@@ -120,6 +120,7 @@ async def test_held_instances_that_the_node_may_forget_are_stopped_and_removed(w
     assert "held" not in (await world.node()).status.facts
 
 
+@pytest.mark.req("S0-18")
 async def test_after_a_restore_listed_instances_go_on_and_can_be_deleted(world: World) -> None:
     await world.exchange(await restored(world, epoch=2))
     await world.pass_time(60, step=5)
@@ -156,6 +157,7 @@ async def test_units_without_an_order_are_left_alone_until_the_node_may_forget_t
     assert await world.observed() == []
 
 
+@pytest.mark.req("S0-18")
 async def test_a_lost_journal_costs_nothing_while_the_control_plane_remembers(world: World) -> None:
     await world.kill_agent()
     for path in (world.settings.data / "orders").iterdir():

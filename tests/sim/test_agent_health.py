@@ -11,8 +11,6 @@ import pytest
 from mandor.model.phase import Phase
 from tests.unit.agent.world import World, open_world
 
-pytestmark = pytest.mark.req("S2-8", "S2-44", "S2-45")
-
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
@@ -35,6 +33,7 @@ async def live_on(world: World, seconds: float) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.req("S2-8", "S2-44", "S2-45")
 async def test_a_task_that_fails_its_health_probe_is_restarted_with_that_reason(world: World) -> None:
     health = {"command": ["exit", "1"], "interval": "5s", "failures": 3, "start_period": "20s"}
     await world.apply(health=health, restart={"attempts": 1})
@@ -59,6 +58,7 @@ async def test_a_healthy_task_is_left_alone(world: World) -> None:
     assert len(world.starts) == 1
 
 
+@pytest.mark.req("S2-44")
 async def test_readiness_follows_a_real_listener(world: World) -> None:
     server, port = await listen()
     await world.apply(readiness={"tcp": port, "interval": "1s", "failures": 2, "successes": 2})
@@ -107,6 +107,7 @@ async def test_other_probes_wait_for_the_startup_probe(world: World) -> None:
     assert len(world.starts) > 1, "now the health probe counts"
 
 
+@pytest.mark.req("S2-45")
 async def test_a_task_that_never_starts_up_is_restarted(world: World) -> None:
     await world.apply(startup={"command": ["exit", "1"], "interval": "5s", "failures": 3})
     await world.order()

@@ -16,7 +16,6 @@ from mandor.model.phase import Phase
 from mandor.store.base import Delete, Put
 from tests.unit.agent.world import World, open_world
 
-pytestmark = pytest.mark.req("S2-6")
 WEB = {"http": {"port": 8080, "host": "auto"}}
 
 
@@ -58,6 +57,7 @@ async def elsewhere(world: World, name: str = "db-0", *, ready: bool = True, hos
     return await world.instance(name)
 
 
+@pytest.mark.req("S2-6")
 async def test_a_hosts_file_has_the_running_instances_and_is_updated(world: World) -> None:
     db = await elsewhere(world)
     await world.apply(ports=WEB)

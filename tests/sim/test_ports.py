@@ -5,15 +5,12 @@ from __future__ import annotations
 import random
 
 import msgspec
-import pytest
 
 from mandor.model.instance import PORT_TAKEN, Instance, InstanceStatus
 from mandor.model.node import Node, PortRange
 from mandor.model.phase import Phase
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
-
-pytestmark = pytest.mark.req("S2-7")
 
 ANY = {"http": {"port": 8080, "host": "auto"}}
 

@@ -55,13 +55,15 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
 
     # Start, stop, remove.
 
-    async def test_its_capabilities_have_known_names(self, engine: Engine) -> None:
+    async def test_its_capabilities_are_known_and_complete(self, engine: Engine) -> None:
         capabilities = await engine.probe()
         assert capabilities.limits <= LIMITS
         assert capabilities.extras <= EXTRAS
         assert capabilities.loads <= LOADS
         assert capabilities.up
         assert capabilities.images == (self.image is not None)
+        assert self.limits is None or capabilities.limits == self.limits
+        assert self.extras is None or capabilities.extras == self.extras
 
     @pytest.mark.req("S2-25")
     async def test_a_started_unit_runs_until_it_is_stopped(self, engine: Engine) -> None:

@@ -45,6 +45,11 @@ class EngineHooks:
     """Mount path of the suite's volumes."""
     level: ClassVar[Level] = "baseline"
     """Level of the namespace in the suite's launches."""
+    limits: ClassVar[frozenset[str] | None] = None
+    """Limits that the engine has to announce, no fewer and no more; None: any."""
+    extras: ClassVar[frozenset[str] | None] = None
+    """Capabilities that the engine has to announce; tests of others are skipped, so a lost one goes unnoticed
+    without this. None: any."""
 
     def make_engine(self, directory: Path) -> Engine:
         """Make an engine object; a second one with the same directory is the same engine after a restart."""

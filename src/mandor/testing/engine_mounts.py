@@ -41,9 +41,7 @@ class EngineMounts(EngineWatch):
 
     async def test_a_running_task_reads_a_replaced_file_after_a_signal(self, engine: Engine, volume: Path) -> None:
         """How changed secrets reach a running task (`on_change: signal`)."""
-        extras = (await engine.probe()).extras
-        if not {"mounts", "signal"} <= extras:
-            return  # Other tests cover this case.
+        await self._needs(engine, "mounts", "signal")
         mounts = self._at(volume, read_only=True)
         unit = await self._start(engine, self.shows_on_signal("SIGUSR1", f"{self.mount_path}/seen", mounts=mounts))
         begun = await self._running(engine, unit)
@@ -58,8 +56,7 @@ class EngineMounts(EngineWatch):
         assert (await self._look(engine, unit)).started_at == begun.started_at
 
     async def test_a_command_in_a_unit_sees_its_mounts(self, engine: Engine, volume: Path) -> None:
-        if not {"mounts", "exec"} <= (await engine.probe()).extras:
-            return  # Other tests cover this case.
+        await self._needs(engine, "mounts", "exec")
         unit = await self._start(engine, self.sleeps(mounts=self._at(volume)))
         await self._running(engine, unit)
         command = self.tells_file(f"{self.mount_path}/seen")
@@ -90,9 +87,7 @@ class EngineMounts(EngineWatch):
     @pytest.mark.req("S2-6")
     async def test_a_mounted_hosts_file_shows_later_changes(self, engine: Engine, volume: Path) -> None:
         """A single file, read-only, changed in place: how tasks find each other by name."""
-        extras = (await engine.probe()).extras
-        if not {"hosts", "exec"} <= extras:
-            return
+        extras = await self._needs(engine, "hosts", "exec")
         file = volume / "hosts"
         mounts = (Mount(path="/etc/hosts", source=str(file), read_only=True),)
         command = self.tells_file("/etc/hosts")

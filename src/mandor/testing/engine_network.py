@@ -11,8 +11,7 @@ PORT = 18765
 class EngineNetwork(EngineWatch):
     @pytest.mark.req("S2-6")
     async def test_tasks_of_one_instance_share_a_network_where_that_is_announced(self, engine: Engine) -> None:
-        if "sandbox" not in (await engine.probe()).extras:
-            return
+        await self._needs(engine, "sandbox")
         uid = self._unit().uid
         server, client = Unit(uid, "server", 1), Unit(uid, "client", 1)
         await engine.start(server, self.serves(PORT, "next door", name="suite-0/server", sandbox=True))

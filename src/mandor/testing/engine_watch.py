@@ -25,8 +25,8 @@ def where_announced(extra: str) -> Callable[[Test], Test]:
     def guard(test: Test) -> Test:
         @wraps(test)
         async def run(self: "EngineWatch", engine: Engine) -> None:
-            if extra in (await engine.probe()).extras:
-                await test(self, engine)
+            await self._needs(engine, extra)
+            await test(self, engine)
 
         return run  # type: ignore[return-value]
 
@@ -45,6 +45,14 @@ class EngineWatch(EngineHooks):
         folder.chmod(0o777)
         (folder / "seen").write_text("kept\n", encoding="utf-8")
         return folder
+
+    async def _needs(self, engine: Engine, *extras: str) -> frozenset[str]:
+        """Skip the test unless the engine announces these capabilities; return all that it announces."""
+        announced = (await engine.probe()).extras
+        missing = [extra for extra in extras if extra not in announced]
+        if missing:
+            pytest.skip(f"the engine does not announce {' and '.join(missing)}")
+        return announced
 
     def _unit(self) -> Unit:
         unit = Unit(new_uid(), "main", 0)

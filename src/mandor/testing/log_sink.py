@@ -36,6 +36,7 @@ class LogSinkSuite:
         """The receiver is not there meanwhile; what it had, it still has."""
         raise NotImplementedError
 
+    @pytest.mark.req("S2-40")
     async def test_a_line_arrives_with_its_time_and_all_its_labels(self, sink: Sink) -> None:
         sent = line(1, stream="stderr")
         await sink.send([sent])
@@ -58,13 +59,14 @@ class LogSinkSuite:
         found = sorted((each.instance, each.text) for each in await self.arrived(3))
         assert found == [("db-1", "line 2"), ("web-0", "line 1"), ("web-0", "line 3")]
 
-    async def test_what_the_agent_shows_arrives_too(self, sink: Sink) -> None:
+    @pytest.mark.req("S2-40")
+    async def test_lines_of_the_agent_arrive_too(self, sink: Sink) -> None:
         await sink.send([Line(at=BEGIN, text="joined", node="n1", stream="agent", level="warning", facts={"a": "b"})])
         (found,) = await self.arrived(1)
         assert (found.node, found.stream, found.instance) == ("n1", "agent", "")
         assert "joined" in found.text
 
-    async def test_who_is_away_takes_nothing_and_everything_again_when_back(self, sink: Sink) -> None:
+    async def test_an_unavailable_receiver_gets_all_lines_when_it_returns(self, sink: Sink) -> None:
         await sink.send([line(1)])
         await self.arrived(1)
         async with self.away():

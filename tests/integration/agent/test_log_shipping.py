@@ -20,8 +20,6 @@ from mandor.store.base import Delete, Put
 from tests.components.log_receivers import Fluent, Loki, Otlp, Receiver, SyslogTcp, serving
 from tests.integration.agent.harness import AgentHarness, eventually
 
-pytestmark = pytest.mark.req("S2-40")
-
 
 async def add_sink(harness: AgentHarness, url: str, name: str = "central", **fields: Any) -> LogSink:
     spec = from_plain({"url": url, "sources": ["instances"], **fields}, LogSinkSpec)
@@ -54,6 +52,7 @@ async def got(receiver: Receiver, last: int) -> list[int]:
     return [int(each.text[1:]) for each in receiver.lines]
 
 
+@pytest.mark.req("S2-40")
 @pytest.mark.parametrize(
     ("kind", "url"), [(Fluent, "fluent"), (Loki, "loki+http"), (Otlp, "otlp+http"), (SyslogTcp, "syslog+tcp")]
 )
@@ -76,6 +75,7 @@ async def test_nothing_is_lost_when_the_receiver_is_killed_and_comes_back_in_mid
         await harness.end()
 
 
+@pytest.mark.req("S2-40")
 async def test_an_agent_that_is_started_again_goes_on_where_it_was(harness: AgentHarness) -> None:
     receiver = Loki()
     async with serving(receiver):
@@ -176,6 +176,7 @@ async def test_the_last_lines_of_a_short_task_arrive_and_only_selected_workloads
         await harness.end()
 
 
+@pytest.mark.req("S2-40")
 async def test_the_agent_ships_its_own_log_with_fields_and_without_secrets(
     harness: AgentHarness, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -144,7 +144,8 @@ async def test_processes_outlive_the_agent_and_are_adopted(harness: AgentHarness
         before = await harness.until(Phase.RUNNING)
         await eventually(lambda: asyncio.to_thread(begun))
     async with harness.agent():
-        await asyncio.sleep(1)
+        await harness.order("exec sleep 1000", name="after")
+        await harness.until(Phase.RUNNING, "after")  # The restarted agent has carried out all its orders.
         await harness.store.commit(Put((await harness.instance()).stopping("enough")))
         assert begun() == 1
         after = await harness.until(Phase.STOPPED)

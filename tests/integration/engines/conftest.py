@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,20 @@ from mandor.lib.ids import new_uid
 from mandor.testing.traces import find_traces
 
 WAIT_SECONDS = 60.0
+
+
+async def no_process_has(words: str) -> None:
+    """Wait until no process of this machine has these words in its command line."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while any(words in command for command in _commands()):
+        assert time.monotonic() < deadline, f"a process still runs: {words}"
+        await asyncio.sleep(0.1)
+
+
+def _commands() -> Iterator[str]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
 class Bench:

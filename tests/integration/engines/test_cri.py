@@ -16,6 +16,7 @@ from mandor.errors import EngineDown, NotFound
 from mandor.model.task import Security
 from tests.components.containerd import Containerd
 from tests.components.image import NAME
+from tests.integration.engines.conftest import no_process_has
 
 PATIENCE_SECONDS = 60.0
 SERVES = "mkdir -p /www; echo {text} > /www/index.html; exec httpd -f -p {port} -h /www"
@@ -112,7 +113,7 @@ async def test_tasks_outlive_a_killed_runtime_and_are_found_again(engine: CriEng
     containerd.kill()
     with pytest.raises(EngineDown):
         await engine.list()
-    await asyncio.sleep(3)
+    await no_process_has("sleep 3; exit 5")
     containerd.start()
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:

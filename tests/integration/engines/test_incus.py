@@ -24,6 +24,7 @@ from mandor.model.image_reference import pinned
 from mandor.model.task import File
 from tests.components.enclosure import Enclosure
 from tests.components.incus import BRIDGE, IMAGE, Incus
+from tests.integration.engines.conftest import no_process_has
 
 PATIENCE_SECONDS = 60.0
 
@@ -249,7 +250,7 @@ async def test_a_command_survives_a_killed_incusd_and_its_end_is_reported(engine
     incus.kill()
     with pytest.raises(EngineDown):
         await engine.list()
-    await asyncio.sleep(2.5)
+    await no_process_has("sleep 2; echo done; exit 5")
     await asyncio.to_thread(incus.start)
     ended = await until(engine, ends, over)
     assert (ended.exit_code, ended.reason) == (5, "Error")

@@ -12,7 +12,7 @@ from mandor.store.etcd import EtcdStore
 from mandor.testing.store import Watcher, make_node
 from tests.components.etcd import Etcd
 
-pytestmark = [pytest.mark.real("etcd"), pytest.mark.req("S0-7", "S2-23"), pytest.mark.slow]
+pytestmark = [pytest.mark.real("etcd"), pytest.mark.slow]
 
 
 class Load:
@@ -62,6 +62,7 @@ async def check(load: Load, watcher: Watcher, store: EtcdStore) -> None:
         assert await store.get(Key("node", "", name)) is not None
 
 
+@pytest.mark.req("S0-7", "S2-23")
 @pytest.mark.parametrize("whom", ["leader", "follower"])
 async def test_killing_a_member_loses_nothing_and_writing_goes_on(etcd_cluster: Etcd, whom: str) -> None:
     leader = etcd_cluster.leader()
@@ -83,6 +84,7 @@ async def test_killing_a_member_loses_nothing_and_writing_goes_on(etcd_cluster: 
         assert load.failed == [], "one member of three is no reason to refuse a commit"
 
 
+@pytest.mark.req("S0-7")
 async def test_a_member_that_hangs_is_left_for_another(etcd_cluster: Etcd) -> None:
     victim = (etcd_cluster.leader() + 1) % 3
     endpoints = etcd_cluster.endpoints[victim:] + etcd_cluster.endpoints[:victim]
@@ -102,6 +104,7 @@ async def test_a_member_that_hangs_is_left_for_another(etcd_cluster: Etcd) -> No
         await check(load, watcher, store)
 
 
+@pytest.mark.req("S0-7")
 async def test_without_a_majority_commits_fail_reads_go_on_and_it_recovers(etcd_cluster: Etcd) -> None:
     async with await EtcdStore.open(etcd_cluster.endpoints, wait_seconds=1) as store:
         await store.commit(Put(make_node("n1")))

@@ -17,7 +17,7 @@ from mandor.store.etcd import EtcdStore
 from mandor.testing.store import make_node, read_node
 from tests.components.etcd import Etcd
 
-pytestmark = [pytest.mark.real("etcd"), pytest.mark.req("S0-18", "S2-23")]
+pytestmark = pytest.mark.real("etcd")
 
 LEASE_SECONDS = 3.0
 BUSY = 20
@@ -79,6 +79,7 @@ async def test_a_leader_whose_loop_is_busy_for_several_leases_keeps_its_term(etc
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.req("S2-23")
 async def test_a_leader_whose_term_is_over_renews_nothing_and_writes_nothing(etcd: Etcd) -> None:
     prefix = etcd.prefix()
     stores: list[Store] = []

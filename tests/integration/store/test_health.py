@@ -18,8 +18,6 @@ from mandor.store.sqlite import SqliteStore
 from mandor.testing.store import make_node
 from tests.components.etcd import Etcd, start_etcd
 
-pytestmark = pytest.mark.req("S2-23")
-
 
 class Broken(MemoryStore):
     async def problems(self) -> tuple[str, ...]:

@@ -16,8 +16,6 @@ from mandor.store.base import Put
 from tests.unit.agent.make import UID, make_order
 from tests.unit.agent.world import World, open_world, release_key
 
-pytestmark = pytest.mark.req("S0-19")
-
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
@@ -33,6 +31,7 @@ async def write_more(world: World, **unknown: Any) -> None:
     await world.store.commit(Put(decode(json.dumps(plain).encode())))
 
 
+@pytest.mark.req("S0-19")
 async def test_an_agent_refuses_a_release_with_unknown_fields(world: World) -> None:
     await world.apply()
     await write_more(world, cage="iron")
@@ -43,6 +42,7 @@ async def test_an_agent_refuses_a_release_with_unknown_fields(world: World) -> N
     assert world.starts == []
 
 
+@pytest.mark.req("S0-19")
 async def test_a_running_instance_continues_under_an_older_agent(world: World) -> None:
     await world.apply()
     instance = await world.order()

@@ -24,8 +24,6 @@ from mandor.lib.clock import ManualClock, SystemClock
 from mandor.model.record import ClusterSpec
 from mandor.model.usage import InstanceUsage, NodeUsage
 
-pytestmark = pytest.mark.req("S0-23")
-
 HERE = ClusterSpec("c1", 1)
 
 
@@ -85,6 +83,7 @@ async def beat_for(seconds: float, server: Server, contact: ClusterContact, cloc
     await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.req("S0-23")
 async def test_heartbeats_are_sent_about_every_ten_seconds(
     server: Server, contact: ClusterContact, clock: ManualClock, tmp_path: Path
 ) -> None:

@@ -24,8 +24,6 @@ from mandor.model.workload import GroupTemplate
 from tests.unit.agent.make import NOTHING_SEEN, make_order
 from tests.unit.agent.world import World, open_world
 
-pytestmark = pytest.mark.req("S2-7")
-
 PORTS = {
     "plain": {"port": 1000},
     "fixed": {"port": 2000, "host": 80},

@@ -18,8 +18,6 @@ from mandor.lib.quantity import Seconds
 from mandor.model.task import Probe
 from tests.components.ports import free_port
 
-pytestmark = pytest.mark.req("S2-8", "S2-44")
-
 UNIT = Unit("u1", "main", 1)
 RUNNING = Observed(unit=UNIT, phase=UnitPhase.RUNNING, address="127.0.0.1")
 
@@ -51,6 +49,7 @@ async def engine() -> AsyncIterator[FakeEngine]:
         yield engine
 
 
+@pytest.mark.req("S2-8", "S2-44")
 @pytest.mark.parametrize(
     ("status", "good"),
     [("200 OK", True), ("204 No Content", True), ("302 Found", True), ("404 Not Found", False), ("500 Oops", False)],
@@ -80,6 +79,7 @@ async def test_a_server_that_speaks_no_http_has_failed(engine: FakeEngine) -> No
         assert await run_probe(Probe(http="/", port=port), RUNNING, engine, {})
 
 
+@pytest.mark.req("S2-8", "S2-44")
 async def test_a_tcp_probe_wants_a_listener(engine: FakeEngine) -> None:
     async with http_server("200 OK") as port:
         assert await run_probe(Probe(tcp=port), RUNNING, engine, {}) == ""
@@ -87,6 +87,7 @@ async def test_a_tcp_probe_wants_a_listener(engine: FakeEngine) -> None:
     assert await run_probe(Probe(tcp=free_port()), RUNNING, engine, {})
 
 
+@pytest.mark.req("S2-8", "S2-44")
 async def test_a_command_probe_wants_exit_code_zero(engine: FakeEngine) -> None:
     assert await run_probe(Probe(command=("exit", "0")), RUNNING, engine, {}) == ""
     assert await run_probe(Probe(command=("exit", "3")), RUNNING, engine, {}) == "exit code 3"
@@ -139,6 +140,7 @@ def test_the_result_is_that_of_the_last_sufficient_streak(
         assert tally.good == expected
 
 
+@pytest.mark.req("S2-8")
 async def test_a_probe_runs_at_every_interval_and_reports_changes(engine: FakeEngine) -> None:
     clock = ManualClock()
     told: list[str] = []

@@ -17,8 +17,6 @@ from mandor.model.node import Renewal
 
 DAY = 86_400.0
 
-pytestmark = pytest.mark.req("S0-22", "S0-30")
-
 
 class Servers:
     """A link to servers that want a credential renewed every day."""

@@ -21,8 +21,6 @@ from mandor.store.base import Delete, Put, Store, Write
 from mandor.store.wrapper import StoreWrapper
 from tests.unit.agent.world import World
 
-pytestmark = pytest.mark.req("S0-30")
-
 
 @pytest.fixture
 async def world(tmp_path: Path) -> World:
@@ -80,6 +78,7 @@ async def test_an_instance_that_runs_soon_is_reported_once(world: World, reporte
     assert await world.status() == RUNNING
 
 
+@pytest.mark.req("S0-30")
 async def test_an_instance_that_takes_longer_is_reported_as_starting(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
@@ -88,6 +87,7 @@ async def test_an_instance_that_takes_longer_is_reported_as_starting(world: Worl
     assert await world.status() == STARTING
 
 
+@pytest.mark.req("S0-30")
 async def test_a_reason_for_waiting_is_reported_at_once(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
@@ -131,6 +131,7 @@ async def test_an_unchanged_status_is_not_written(world: World, reporter: Report
     assert world.wire.commits == 0
 
 
+@pytest.mark.req("S0-30")
 async def test_only_the_newest_status_is_kept_during_an_outage(world: World, reporter: Reporter) -> None:
     instance = await world.order()
     reporter.saw(instance)
@@ -349,6 +350,7 @@ class Behind(StoreWrapper):
         return None if self.behind else await super().get(key)
 
 
+@pytest.mark.req("S0-30")
 async def test_a_status_is_stored_once_the_server_has_the_instance(world: World) -> None:
     server = Behind(world.store)
     reporter = Reporter(server, world.clock)

@@ -22,8 +22,6 @@ from mandor.model.meta import Meta
 from mandor.model.record import Session, SessionSpec
 from mandor.store.base import Change
 
-pytestmark = pytest.mark.req("S0-30")
-
 UNIT = Unit("u1", "main", 1)
 SOURCE = Source("c1", 1, 1)
 
@@ -140,6 +138,7 @@ async def test_only_the_last_lines_when_asked_for(sessions: Sessions) -> None:
     assert lines(await (await sessions.open("logs", tail=1)).frames()) == [(STDERR, "oops")]
 
 
+@pytest.mark.req("S0-30")
 async def test_following_a_log_continues_until_the_unit_ends(sessions: Sessions, engine: FakeEngine) -> None:
     line = await sessions.open("logs", follow=True)
     async with asyncio.timeout(20):
@@ -166,6 +165,7 @@ async def test_frames_have_a_limited_size(sessions: Sessions, engine: FakeEngine
     assert max(len(frame) for frame in frames) <= 40_000
 
 
+@pytest.mark.req("S0-30")
 async def test_exec_has_output_and_an_exit_code(sessions: Sessions) -> None:
     frames = await (await sessions.open("exec", command=("echo", "hi"))).frames()
     assert frames == [bytes([STDOUT]) + b"hi\n", bytes([END]) + b'{"code":0}']

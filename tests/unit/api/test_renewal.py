@@ -13,8 +13,6 @@ from mandor.model.record import Token, ends_soon
 NOW = 1_000_000.0
 DAY = 86_400.0
 
-pytestmark = pytest.mark.req("S0-22", "S0-30")
-
 
 def token(*, age: float = 0.0, lasts: float | None = None) -> Token:
     made = NOW - age

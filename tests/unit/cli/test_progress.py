@@ -6,8 +6,10 @@ import os
 import pty
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from time import sleep
 
 import pytest
 
@@ -19,34 +21,49 @@ from tests.unit.cli.web import Answering, serving
 COMMAND = [sys.executable, "-m", "mandor.cli.main", "get", "nodes", "-o", "json"]
 
 
-class _Slow(Answering):
+class _Waiting(Answering):
+    released = threading.Event()
+
     def do_GET(self) -> None:
-        time.sleep(2.5)
+        assert self.released.wait(60)
         self.answer()
 
 
 @pytest.fixture
-def slow() -> Iterator[str]:
-    with serving(_Slow) as url:
+def waiting() -> Iterator[str]:
+    _Waiting.released.clear()
+    with serving(_Waiting) as url:
         yield url
 
 
-def test_a_slow_answer_is_shown_on_a_terminal_and_wiped_away(slow: str) -> None:
+def test_a_slow_answer_is_shown_on_a_terminal_and_wiped_away(waiting: str) -> None:
     controller, terminal = pty.openpty()
-    done = subprocess.run(
-        [*COMMAND, "--server", slow], stdout=subprocess.PIPE, stderr=terminal, text=True, timeout=60, check=True
-    )
-    os.close(terminal)
-    shown = os.read(controller, 65536).decode()
+    with subprocess.Popen(
+        [*COMMAND, "--server", waiting], stdout=subprocess.PIPE, stderr=terminal, text=True
+    ) as command:
+        os.close(terminal)
+        shown = ""
+        while "waiting for the server: GET /v1/nodes" not in shown:
+            shown += os.read(controller, 65536).decode()
+        _Waiting.released.set()
+        printed, _ = command.communicate(timeout=60)
+    with suppress(OSError):  # EIO: the last writer of the terminal is gone
+        while more := os.read(controller, 65536):
+            shown += more.decode()
     os.close(controller)
-    assert "waiting for the server: GET /v1/nodes" in shown
     assert shown.endswith("\r\x1b[K")
-    assert done.stdout == '{\n  "items": []\n}\n'
+    assert (command.returncode, printed) == (0, '{\n  "items": []\n}\n')
 
 
-def test_nothing_is_shown_where_no_terminal_is(slow: str) -> None:
-    done = subprocess.run([*COMMAND, "--server", slow], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stderr == ""
+def test_nothing_is_shown_where_no_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mandor.cli.progress.SILENT_SECONDS", 0.0)
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
+        with Progress("a slow step"):
+            sleep(0.5)
+        assert ("a slow step" in capsys.readouterr().err) == terminal
 
 
 def test_a_quick_step_shows_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

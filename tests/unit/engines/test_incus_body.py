@@ -12,8 +12,6 @@ from mandor.engines.incus.options import IncusOptions
 from mandor.engines.options import read_options
 from mandor.errors import Invalid
 
-pytestmark = pytest.mark.req("S0-6")
-
 
 def body(image: str = "debian", *, options: dict[str, Any] | None = None, **parts: Any) -> dict[str, Any]:
     launch = Launch(name="box-0", image=image, options=options or {}, **parts)

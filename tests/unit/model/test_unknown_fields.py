@@ -20,8 +20,6 @@ from mandor.model.release import is_release_of, release_of
 from mandor.model.unknown_fields import ExtendedMeta, unknown_fields_of
 from mandor.model.workload import Workload, template_hash
 
-pytestmark = pytest.mark.req("S0-19")
-
 WORKLOAD = """
 name: web
 image: nginx:1
@@ -89,6 +87,7 @@ def test_every_part_of_an_object_notices_what_it_does_not_know() -> None:
     assert {each.__name__ for each in seen if not each.__struct_config__.forbid_unknown_fields} == {"GroupUsage"}
 
 
+@pytest.mark.req("S0-19")
 @given(data=st.data())
 def test_what_was_read_is_written_as_it_was_wherever_the_unknown_stands(data: st.DataObject) -> None:
     plain = json.loads(data.draw(st.sampled_from(SAMPLES)))
@@ -186,6 +185,7 @@ def test_the_release_of_a_template_that_shows_more_is_still_its_release() -> Non
     assert release.spec.hash != template_hash(workload.spec.template)
 
 
+@pytest.mark.req("S0-19")
 @pytest.mark.parametrize("flavoured", [True, False])
 def test_a_newer_servers_release_is_not_made_again(flavoured: bool) -> None:
     workload = wide_workload()

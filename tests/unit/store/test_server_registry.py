@@ -12,8 +12,6 @@ from mandor.model.record import ServerSpec
 from mandor.store.memory import MemoryStore
 from mandor.store.server_registry import ServerRegistry
 
-pytestmark = pytest.mark.req("S0-19")
-
 
 def register(store: MemoryStore, clock: ManualClock, name: str, version: str, *features: str) -> ServerRegistry:
     return ServerRegistry(store, clock, name, ServerSpec(version=version, features=features, address=f"http://{name}"))
@@ -25,6 +23,7 @@ async def end(task: "asyncio.Task[None]") -> None:
         await task
 
 
+@pytest.mark.req("S0-19")
 async def test_a_feature_is_common_once_the_last_server_supports_it() -> None:
     store, clock = MemoryStore(), ManualClock()
     old, new = register(store, clock, "s1", "0.1.0", "a"), register(store, clock, "s2", "0.2.0", "a", "b")
@@ -61,6 +60,7 @@ async def test_a_dead_server_counts_until_its_entry_expires() -> None:
     await end(running)
 
 
+@pytest.mark.req("S0-19")
 async def test_an_incompatible_server_does_not_start_while_another_is_live() -> None:
     store, clock = MemoryStore(), ManualClock()
     old = register(store, clock, "s1", "0.1.0")
