@@ -21,7 +21,7 @@ class ClusterContact:
 
     def __init__(self, journal: Journal, clock: Clock, boot: str) -> None:
         self._journal, self._clock, self._boot = journal, clock, boot
-        self._membership = journal.membership
+        self._membership = self._saved = journal.membership
         last = journal.contact
         same_boot = last is not None and last.boot == boot and last.monotonic <= clock.monotonic()
         self._answered_at: float | None = last.monotonic if last is not None and same_boot else None
@@ -57,16 +57,15 @@ class ClusterContact:
         self.foreign = mine is not None and mine.id != cluster.id
         if mine is None:
             log.info("this node now belongs to cluster %s, epoch %d", cluster.id, cluster.epoch)
-            self._keep_membership(ClusterMembership(cluster.id, cluster.epoch))
-            return
-        if self.foreign:
+        elif self.foreign:
             raise Forbidden(
                 f"the server belongs to cluster {cluster.id}, but this node belongs to {mine.id}: orders refused",
                 hint="point the agent at its own cluster, or give it another data directory to join this one",
             )
-        if mine.epoch != cluster.epoch:
+        elif mine.epoch != cluster.epoch:
             log.warning("cluster %s changed from epoch %d to %d", cluster.id, mine.epoch, cluster.epoch)
-            self._keep_membership(ClusterMembership(cluster.id, cluster.epoch))
+        self._membership = ClusterMembership(cluster.id, cluster.epoch)
+        self._save_membership()
 
     def answered(self, at: float) -> None:
         """Record that the heartbeat sent at `at` was answered."""
@@ -79,9 +78,16 @@ class ClusterContact:
         except OSError as error:
             log.warning("cannot save the time of the last answer: %s", error)
 
-    def _keep_membership(self, membership: ClusterMembership) -> None:
-        self._membership = membership
-        self._journal.keep_membership(membership)
+    def _save_membership(self) -> None:
+        """Save the membership; on a full disk the next answer of the cluster tries again."""
+        if self._membership is None or self._membership == self._saved:
+            return
+        try:
+            self._journal.keep_membership(self._membership)
+        except OSError as error:
+            log.warning("cannot save the cluster that this node belongs to: %s", error)
+        else:
+            self._saved = self._membership
 
 
 class OwnClusterStore(StoreWrapper):

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from mandor.agent.order import Entry
-from mandor.errors import Invalid
+from mandor.errors import Invalid, Unavailable
 from mandor.model.codec import decode_known, encode
 
 T = TypeVar("T")
@@ -128,8 +128,8 @@ class Journal:
         """Save a credential; the first one is kept as the sealing key of saved secrets."""
         before = self.credential
         if before and before != credential and not self._text("sealing.key"):
-            replace_file(self._folder / "sealing.key", before.encode() + b"\n")
-        replace_file(self._folder / "credential", credential.encode() + b"\n")
+            self._keep("sealing.key", before)
+        self._keep("credential", credential)
         if self.next_credential == credential:
             with suppress(FileNotFoundError):
                 (self._folder / "node.key.next").replace(self._folder / "node.key")
@@ -141,7 +141,7 @@ class Journal:
         return self._text("credential.next")
 
     def keep_next_credential(self, credential: str) -> None:
-        replace_file(self._folder / "credential.next", credential.encode() + b"\n")
+        self._keep("credential.next", credential)
 
     def node_key(self, make: Callable[[], str], *, following: bool = False) -> str:
         """Return the node's private key (PEM), created on first use; `following`: the key of the next credential."""
@@ -149,7 +149,7 @@ class Journal:
         found = self._text(name)
         if not found:
             found = make().strip()
-            replace_file(self._folder / name, found.encode() + b"\n")
+            self._keep(name, found)
         return found
 
     @property
@@ -158,7 +158,7 @@ class Journal:
         return self._folder / "node.pem"
 
     def keep_identity(self, key: str, certificate: str) -> None:
-        replace_file(self.identity, f"{key}\n{certificate}".encode())
+        self._keep(self.identity.name, f"{key}\n{certificate.strip()}")
 
     @property
     def authorities(self) -> Path:
@@ -167,12 +167,22 @@ class Journal:
 
     def keep_authorities(self, bundle: str) -> None:
         if self._text("ca.pem") != bundle.strip():
-            replace_file(self.authorities, bundle.encode())
+            self._keep(self.authorities.name, bundle.strip())
 
     @property
     def sealing_key(self) -> str:
         """The key of saved secrets: known to this node only, and constant while its data directory exists."""
         return self._text("sealing.key") or self.credential
+
+    def _keep(self, name: str, text: str) -> None:
+        """Save a credential, key or certificate; on a full disk raise `Unavailable` and keep the old file."""
+        try:
+            replace_file(self._folder / name, text.encode() + b"\n")
+        except OSError as error:
+            raise Unavailable(
+                f"cannot save {name} in the data directory {self._folder}: {error.strerror or error}",
+                hint="free disk space or make the directory writable; the agent retries",
+            ) from error
 
     def _path(self, uid: str) -> Path:
         if not uid or "/" in uid or uid.startswith("."):

@@ -47,6 +47,24 @@ async def test_a_node_joins_with_a_token_and_then_has_a_credential_of_its_own(ha
     assert after.meta.uid == node.meta.uid
 
 
+@pytest.mark.req("S0-22")
+async def test_an_agent_whose_disk_is_full_joins_when_there_is_room(
+    harness: AgentHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    draft = harness.folder / "n1" / "credential.new"
+    draft.parent.mkdir(mode=0o700, exist_ok=True)
+    draft.symlink_to("/dev/full")
+    async with harness.agent() as agent:
+
+        async def logged() -> bool:
+            return "cannot save credential" in caplog.text and "free disk space" in caplog.text
+
+        await eventually(logged)
+        assert not agent.joined.is_set()
+        draft.unlink()
+        await asyncio.wait_for(agent.joined.wait(), 60)
+
+
 @pytest.mark.req("S0-21", "S0-31")
 async def test_a_second_agent_of_that_name_is_refused_without_the_credential(harness: AgentHarness) -> None:
     async with harness.agent() as agent:
@@ -149,6 +167,7 @@ async def test_processes_outlive_the_agent_and_are_adopted(harness: AgentHarness
         await harness.store.commit(Put((await harness.instance()).stopping("enough")))
         assert begun() == 1
         after = await harness.until(Phase.STOPPED)
+        await harness.end()
     assert after.meta.uid == before.meta.uid
     assert after.status.restarts == 0
 

@@ -9,6 +9,7 @@ import pytest
 from mandor.agent.cluster_contact import SPREAD_SECONDS, ClusterContact
 from mandor.agent.journal import Journal
 from mandor.lib.clock import ManualClock
+from mandor.model.record import ClusterSpec
 
 FOR_EVER = float("inf")
 
@@ -37,3 +38,17 @@ async def test_a_silence_counts_until_all_servers_have_the_next_heartbeat(tmp_pa
     assert (contact.silence, contact.recent_silence) == (0, 60)
     await clock.advance(SPREAD_SECONDS - 1)
     assert contact.recent_silence == 0
+
+
+@pytest.mark.req("S0-28")
+def test_a_membership_that_a_full_disk_lost_is_saved_after_the_next_answer(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    contact = ClusterContact(journal, ManualClock(), "boot-1")
+    draft = tmp_path / "cluster.json.new"
+    draft.symlink_to("/dev/full")
+    contact.check(ClusterSpec(id="c1", epoch=2))
+    assert contact.membership is not None
+    assert journal.membership is None
+    draft.unlink()
+    contact.check(ClusterSpec(id="c1", epoch=2))
+    assert journal.membership == contact.membership

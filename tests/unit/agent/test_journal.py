@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from mandor.agent.journal import ClusterMembership, Journal, LastContact, replace_file
 from mandor.agent.order import Entry, Memory, TaskMemory
-from mandor.errors import Invalid
+from mandor.errors import Invalid, Unavailable
 from mandor.lib.quantity import Seconds, SecondsOrNever
 from mandor.model.instance import InstanceStatus, StopOrder
 from mandor.model.lifecycle import Restart
@@ -168,3 +169,29 @@ def test_secrets_sealed_with_the_first_credential_stay_readable(journal: Journal
         assert (journal.credential, journal.next_credential) == (following, "")
     assert Journal(tmp_path).sealing_key == "mdr_node.n1_one"
     assert all(stat.S_IMODE(each.stat().st_mode) == 0o600 for each in tmp_path.iterdir() if each.is_file())
+
+
+@pytest.mark.parametrize(
+    ("file", "keep"),
+    [
+        ("credential", lambda journal: journal.keep_credential("mdr_node.n1_new")),
+        ("credential.next", lambda journal: journal.keep_next_credential("mdr_node.n1_new")),
+        ("node.key", lambda journal: journal.node_key(lambda: "key")),
+        ("node.pem", lambda journal: journal.keep_identity("key", "certificate")),
+        ("ca.pem", lambda journal: journal.keep_authorities("bundle")),
+    ],
+)
+@pytest.mark.req("S0-28")
+def test_a_full_disk_is_reported_as_unavailable_and_keeps_the_old_file(
+    journal: Journal, tmp_path: Path, file: str, keep: Callable[[Journal], object]
+) -> None:
+    if file != "node.key":  # An existing key is used, not replaced.
+        (tmp_path / file).write_text("old\n")
+    (tmp_path / f"{file}.new").symlink_to("/dev/full")
+    with pytest.raises(Unavailable, match=f"cannot save {file} in the data directory .*No space left") as caught:
+        keep(journal)
+    assert caught.value.hint
+    assert file == "node.key" or (tmp_path / file).read_text() == "old\n"
+    (tmp_path / f"{file}.new").unlink()
+    keep(journal)
+    assert (tmp_path / file).read_text() != "old\n"
