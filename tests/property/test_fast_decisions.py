@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -183,6 +183,11 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     "by a curve": lambda: with_others(strategy("RequestedToCapacityRatio", Weighed("memory"))),
     "least of CPU": lambda: with_others(strategy("LeastAllocated", *CPU_ONLY)),
     "memory ignored": lambda: with_others(NodeResourcesFit(NodeResourcesFitArgs(ignored_resources=("memory",)))),
+    "balance as it is": lambda: with_others(
+        NodeResourcesBalancedAllocation(NodeResourcesBalancedAllocationArgs(formula="state")),
+        NodeResourcesFit=5,
+        NodeResourcesBalancedAllocation=3,
+    ),
     "balance of three": lambda: with_others(
         NodeResourcesBalancedAllocation(
             NodeResourcesBalancedAllocationArgs((Weighed("cpu"), Weighed("memory"), Weighed("disk")))
@@ -376,8 +381,14 @@ def test_floating_point_gives_the_whole_part_that_whole_numbers_give(
 
 
 @settings(max_examples=200, deadline=None)
-@given(cpu=st.lists(whole, min_size=4, max_size=4), memory=st.lists(whole, min_size=4, max_size=4))
-def test_resource_formulas_equal_the_scores_of_their_plugins(cpu: list[int], memory: list[int]) -> None:
+@given(
+    cpu=st.lists(whole, min_size=4, max_size=4),
+    memory=st.lists(whole, min_size=4, max_size=4),
+    formula=st.sampled_from(["change", "state"]),
+)
+def test_resource_formulas_equal_the_scores_of_their_plugins(
+    cpu: list[int], memory: list[int], formula: Literal["change", "state"]
+) -> None:
     """Capacity, two that are placed, and one that asks; as large and as odd as they may be."""
     table = Table()
     table.set_node(make_node("n0", cpu=max(cpu) / 1000, memory=max(memory)))
@@ -386,11 +397,13 @@ def test_resource_formulas_equal_the_scores_of_their_plugins(cpu: list[int], mem
         table.set_allocation(key(index), "n0", shape)
     request = PlacementRequest(key(9), Shape.of(make_template(cpu=f"{cpu[3] // 4}m", memory=memory[3] // 4)))
     seen, everyone = table.snapshot(), np.ones(1, dtype=np.bool_)
-    usual = plan(WAYS["weights"][0], CycleState(), request, seen, Unwatched()).formulas
+    profile = WAYS["weights" if formula == "change" else "balance as it is"][0]
+    usual = plan(profile, CycleState(), request, seen, Unwatched()).formulas
     if usual is None:
         assert 0 in {max(cpu), max(memory)}, "only a node without CPU or memory is judged otherwise"
         return
-    fit, balanced = NodeResourcesFit(), NodeResourcesBalancedAllocation()
+    fit = NodeResourcesFit()
+    balanced = NodeResourcesBalancedAllocation(NodeResourcesBalancedAllocationArgs(formula=formula))
     expected = 5 * int(fit.score(CycleState(), request, seen, everyone)[0])
     if any(name in {"cpu", "memory"} for name, _ in request.shape.wanted):
         expected += 3 * int(balanced.score(CycleState(), request, seen, everyone)[0])

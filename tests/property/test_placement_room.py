@@ -78,11 +78,14 @@ def plain_curve(request: PlacementRequest, node: Node, found: list[Node], placed
     return math.floor(total / weights + 0.5) if weights else 0
 
 
-def plain_balance(resources: tuple[str, ...]) -> Callable[..., int]:
+def plain_balance(resources: tuple[str, ...], *, without: bool = False) -> Callable[..., int]:
+    """Return the balance with the instance, or without it."""
+
     def score(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
         shares = []
         for resource in resources:
             taken, capacity = amounts(request, node, placed, resource, counted=False)
+            taken -= dict(request.shape.wanted).get(resource, 0) if without else 0
             if capacity:
                 shares.append(min(taken / capacity, 1.0))
         deviation = 0.0
@@ -94,6 +97,22 @@ def plain_balance(resources: tuple[str, ...]) -> Callable[..., int]:
         return int((1 - deviation) * 100)
 
     return score
+
+
+def plain_change(resources: tuple[str, ...]) -> Callable[..., int]:
+    """Return the score of Kubernetes 1.36: no change of the balance gives 75."""
+    after, before = plain_balance(resources), plain_balance(resources, without=True)
+
+    def score(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
+        change = after(request, node, found, placed) - before(request, node, found, placed)
+        return 50 + math.trunc((50 + change) / 2)
+
+    return score
+
+
+def state_of(*resources: str) -> NodeResourcesBalancedAllocation:
+    args = NodeResourcesBalancedAllocationArgs(tuple(map(Weighed, resources)), formula="state")
+    return NodeResourcesBalancedAllocation(args)
 
 
 def plain_pack(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> int:
@@ -168,12 +187,14 @@ SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
         plain_share("most", {"cpu": 1, "memory": 3, "disk": 1}),
     ),
     (fit("RequestedToCapacityRatio", Weighed("cpu", 3), Weighed("memory"), curve=CURVE), plain_curve),
-    (NodeResourcesBalancedAllocation(), plain_balance(("cpu", "memory"))),
+    (NodeResourcesBalancedAllocation(), plain_change(("cpu", "memory"))),
+    (state_of("cpu", "memory"), plain_balance(("cpu", "memory"))),
+    (state_of("cpu", "memory", "disk"), plain_balance(("cpu", "memory", "disk"))),
     (
         NodeResourcesBalancedAllocation(
             NodeResourcesBalancedAllocationArgs((Weighed("cpu"), Weighed("memory"), Weighed("disk")))
         ),
-        plain_balance(("cpu", "memory", "disk")),
+        plain_change(("cpu", "memory", "disk")),
     ),
     (BinPack(), plain_pack),
     (LoadAware(), plain_load),

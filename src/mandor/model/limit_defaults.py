@@ -80,20 +80,22 @@ def _resources(given: TaskResources | None, defaults: LimitDefaultsSpec) -> Task
     limits = Limits(
         cpu=_limit(given.limits.cpu, cpu, usual.limits.cpu, most.cpu),
         memory=_limit(given.limits.memory, memory, usual.limits.memory, most.memory),
-        processes=_limit(given.limits.processes, 0, usual.limits.processes, most.processes),
+        processes=_limit(given.limits.processes, None, usual.limits.processes, most.processes),
     )
     return msgspec.structs.replace(given, cpu=cpu, memory=memory, disk=given.disk or usual.disk, limits=limits)
 
 
-def _request(given: Amount, usual: Amount, limit: Amount | None) -> Amount:
-    """Return the task's own request, else the default, but at most the task's own limit."""
-    return given or (usual if limit is None else min(usual, limit))
+def _request(given: Amount | None, usual: Amount | None, limit: Amount | None) -> Amount | None:
+    """Return the task's own request (0 is one, too), else the default, but at most the task's own limit."""
+    if given is not None or usual is None:
+        return given
+    return usual if limit is None else min(usual, limit)
 
 
-def _limit(given: Amount | None, request: Amount, usual: Amount | None, most: Amount | None) -> Amount | None:
+def _limit(given: Amount | None, request: Amount | None, usual: Amount | None, most: Amount | None) -> Amount | None:
     """Return the task's own limit, else the default, but at least the task's own request."""
     found = given if given is not None else usual if usual is not None else most
-    return max(found, request) if found is not None else None
+    return found if found is None or request is None else max(found, request)
 
 
 def over(task: Task, most: Limits) -> tuple[str, str, str] | None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mandor.placement.framework.cached_columns import At
-from mandor.placement.framework.capacity_columns import VALUES, Floats, ScoreBuffers
+from mandor.placement.framework.capacity_columns import USED, USED_OF, VALUES, Floats, ScoreBuffers
 from mandor.placement.framework.incremental import Formula, IncrementalFilter, IncrementalScore
 from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest
@@ -23,17 +23,35 @@ _AT_ONCE = 8192
 """Nodes computed together, so that intermediate results stay in the processor's cache."""
 _TILED_MOST = 64
 _HALF = SCORE_MOST / 2
+_MIDDLE = SCORE_MOST // 2
 
 
 class ResourceFormulas:
-    """The formulas for one shape; `least` and `balanced` are the weights of those scores, 0 if not enabled."""
+    """The formulas for one shape; `least` and `balanced` are the weights of those scores, 0 if not enabled.
 
-    __slots__ = ("_balanced", "_both", "_cpu", "_fit", "_least", "_memory", "_more", "_others", "_spare", "_tile")
+    `change`: the balanced score is the change of the balance, not the balance with the instance.
+    """
 
-    def __init__(self, request: PlacementRequest, nodes: Snapshot, *, fit: bool, least: int, balanced: int) -> None:
+    __slots__ = (
+        "_balanced",
+        "_both",
+        "_change",
+        "_cpu",
+        "_fit",
+        "_least",
+        "_memory",
+        "_more",
+        "_others",
+        "_spare",
+        "_tile",
+    )
+
+    def __init__(
+        self, request: PlacementRequest, nodes: Snapshot, *, fit: bool, least: int, balanced: int, change: bool
+    ) -> None:
         shape, wanted = request.shape, dict(request.shape.wanted)
         cpu, memory = wanted.pop(CPU, 0), wanted.pop(MEMORY, 0)
-        self._fit, self._least, self._balanced = fit, least, balanced
+        self._fit, self._least, self._balanced, self._change = fit, least, balanced, change
         self._both = fit and cpu > 0 and memory > 0
         self._spare = float(-SCORE_MOST * shape.counted[0]), float(-SCORE_MOST * shape.counted[1])
         self._cpu, self._memory = float(cpu), float(memory)
@@ -63,7 +81,12 @@ class ResourceFormulas:
         left_cpu = (spare_cpu + times * self._spare[0]) / has_cpu
         left_memory = (spare_memory + times * self._spare[1]) / has_memory
         least = (int(left_cpu) if left_cpu > 0.0 else 0) + (int(left_memory) if left_memory > 0.0 else 0) >> 1
-        return self._least * least + self._balanced * int((2.0 - abs(share_cpu - share_memory)) * _HALF)
+        even = int((2.0 - abs(share_cpu - share_memory)) * _HALF)
+        if self._change:
+            old_cpu = min((cpu + others * self._cpu) / has_cpu, 1.0)
+            old_memory = min((memory + others * self._memory) / has_memory, 1.0)
+            even = _MIDDLE + (_MIDDLE + even - int((2.0 - abs(old_cpu - old_memory)) * _HALF) >> 1)
+        return self._least * least + self._balanced * even
 
     def all(self, nodes: Snapshot, kind: np.dtype[Any]) -> Totals:
         """Return the sums for every node."""
@@ -76,6 +99,8 @@ class ResourceFormulas:
     def _part(self, nodes: Snapshot, part: slice, kind: np.dtype[Any]) -> Totals:
         room = nodes._capacity_columns.shown
         scratch = nodes._capacity_columns.scratch(part.stop - part.start)
+        if self._change:
+            self._balance_before(room[USED, part], room[USED_OF, part], scratch)
         values = scratch.columns[VALUES]
         np.add(room[VALUES, part], self._more, values)
         np.divide(values, room[VALUES.stop :, part], values)
@@ -86,6 +111,8 @@ class ResourceFormulas:
         count = len(at)
         scratch = nodes._capacity_columns.scratch(count)
         nodes._capacity_columns.take(at, scratch)
+        if self._change:
+            self._balance_before(scratch.columns[USED], scratch.columns[USED_OF], scratch)
         if count == _TILED_MOST:
             if self._tile is None:
                 self._tile = np.repeat(self._more, count)
@@ -95,6 +122,18 @@ class ResourceFormulas:
             np.add(values, self._more, values)
         np.divide(scratch.values, scratch.has, scratch.values)
         return self._totals(scratch, nodes, at, kind)
+
+    def _balance_before(self, used: Floats, capacity: Floats, scratch: ScoreBuffers) -> None:
+        """Compute the balance of each node without the instance into `scratch.before[0]`, not yet rounded."""
+        np.divide(used, capacity, scratch.before)
+        if not self._both:
+            np.minimum(scratch.before, 1.0, out=scratch.before)
+        cpu, memory = scratch.before
+        np.subtract(cpu, memory, cpu)
+        np.abs(cpu, cpu)
+        np.minimum(cpu, scratch.ones_once, out=cpu)  # larger shares are refused; numbers must stay small
+        np.subtract(scratch.twos, cpu, cpu)
+        np.multiply(cpu, scratch.fifties, cpu)
 
     def _totals(self, scratch: ScoreBuffers, nodes: Snapshot, at: At, kind: np.dtype[Any]) -> Totals:
         """Compute the sums from the free percentages and the used shares."""
@@ -113,6 +152,11 @@ class ResourceFormulas:
             np.multiply(cpu, scratch.fifties, cpu)
             scores = scratch.scores.astype(kind)  # truncation is the floor of non-negative numbers
             even = scores[2 * count :]
+            if self._change:
+                even -= scratch.before[0].astype(kind)
+                even += _MIDDLE
+                even >>= scratch.int_ones
+                even += _MIDDLE
             if self._balanced != 1:
                 even *= self._balanced
         else:
@@ -152,15 +196,18 @@ Weighed = tuple[tuple[IncrementalScore, int], ...]
 class FormulaChoice:
     """Selects the plugins whose results are computed by formulas."""
 
-    __slots__ = ("_balanced", "_filters", "_fits", "_least", "_other_scores", "_others", "_scores")
+    __slots__ = ("_balanced", "_change", "_filters", "_fits", "_least", "_other_scores", "_others", "_scores")
 
     def __init__(self, filters: Filters, scores: Weighed) -> None:
         self._filters, self._scores = filters, scores
         self._others = tuple(each for each in filters if not each.fit_formula)
         self._fits = len(self._others) < len(filters)
         self._least = sum(weight for each, weight in scores if each.score_formula is Formula.LEAST_ALLOCATED)
-        self._balanced = sum(weight for each, weight in scores if each.score_formula is Formula.BALANCED)
-        formulas = {Formula.LEAST_ALLOCATED, Formula.BALANCED}
+        changes = sum(weight for each, weight in scores if each.score_formula is Formula.BALANCE_CHANGE)
+        self._change = changes > 0
+        # A profile has one plugin of a name, so one of the two weights is 0.
+        self._balanced = changes or sum(weight for each, weight in scores if each.score_formula is Formula.BALANCED)
+        formulas = {Formula.LEAST_ALLOCATED, Formula.BALANCED, Formula.BALANCE_CHANGE}
         self._other_scores = tuple(each for each in scores if each[0].score_formula not in formulas)
 
     def of(self, request: PlacementRequest, nodes: Snapshot) -> tuple[ResourceFormulas | None, Filters, Weighed]:
@@ -169,7 +216,9 @@ class FormulaChoice:
         computed = (fits or self._least or self._balanced) and room.exact
         if not computed or not (room.complete or (fits and _wants_both(request))):
             return None, self._filters, self._scores
-        formulas = ResourceFormulas(request, nodes, fit=fits, least=self._least, balanced=self._balanced)
+        formulas = ResourceFormulas(
+            request, nodes, fit=fits, least=self._least, balanced=self._balanced, change=self._change
+        )
         return formulas, self._others, self._other_scores
 
 

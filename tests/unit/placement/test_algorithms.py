@@ -159,16 +159,47 @@ def test_most_allocated_gives_kubernetes_numbers(
     ("capacity", "asked", "score"),
     [((4000, 10_000), (3000, 5000), 87), ((6000, 10_000), (3000, 5000), 100), ((10_000, 20_000), (6000, 0), 70)],
 )
-def test_balanced_allocation_gives_kubernetes_numbers(
+def test_balanced_allocation_gives_the_numbers_of_kubernetes_1_35(
     capacity: tuple[int, int], asked: tuple[int, int], score: int
 ) -> None:
     """Shares of 75 % and 50 %: (1 - 0.25 / 2) * 100, rounded down."""
     node = make_node("n", cpu=capacity[0] / 1000, memory=capacity[1] * MI)
-    assert room_score(NodeResourcesBalancedAllocation(), node, (0, 0), (asked[0], asked[1] * MI)) == score
+    plugin = make("NodeResourcesBalancedAllocation", {"formula": "state"})
+    assert room_score(plugin, node, (0, 0), (asked[0], asked[1] * MI)) == score
 
 
 @pytest.mark.req("S0-10")
-@pytest.mark.parametrize(("asked", "score"), [((3000, 5000), 38), ((0, 0), 98)])
+@pytest.mark.parametrize(
+    ("taken", "asked", "score"),
+    [
+        ((0, 0), (5000, 10_000), 75),  # the balance stays: 100
+        ((0, 0), (10_000, 0), 50),  # from 100 to 50, the worst
+        ((10_000, 0), (0, 20_000), 100),  # from 50 to 100, the best
+        ((6000, 0), (0, 5000), 81),  # from 70 to 82: (50 + 12) / 2 above 50
+        ((0, 0), (3000, 5000), 73),  # from 100 to 97: 47 / 2, rounded down, above 50
+    ],
+)
+def test_balanced_allocation_gives_the_numbers_of_kubernetes_1_36(
+    taken: tuple[int, int], asked: tuple[int, int], score: int
+) -> None:
+    node = make_node("n", cpu=10, memory=20_000 * MI)
+    plugin = NodeResourcesBalancedAllocation()
+    assert room_score(plugin, node, (taken[0], taken[1] * MI), (asked[0], asked[1] * MI)) == score
+
+
+@pytest.mark.req("S0-10")
+def test_the_balance_prefers_the_node_that_an_instance_balances() -> None:
+    """Both nodes end equally balanced; the first was unbalanced before."""
+    lopsided = make_node("lopsided", cpu=10, memory=20_000 * MI)
+    before, after = (5000, 4000 * MI), (5000, 8000 * MI)
+    plugin, old = NodeResourcesBalancedAllocation(), make("NodeResourcesBalancedAllocation", {"formula": "state"})
+    scores = [room_score(plugin, lopsided, taken, (0, 4000 * MI)) for taken in (before, after)]
+    assert scores[0] > scores[1]
+    assert room_score(old, lopsided, before, (0, 4000 * MI)) == room_score(old, lopsided, after, (0, 4000 * MI))
+
+
+@pytest.mark.req("S0-10")
+@pytest.mark.parametrize(("asked", "score"), [((3000, 5000), 38), ((0, 0), 100)])
 def test_requested_to_capacity_ratio_gives_kubernetes_numbers(asked: tuple[int, int], score: int) -> None:
     """A curve from 10 at 0 % down to 0 at 100 %: 25 for CPU and 50 for memory, and their mean rounded."""
     curve = {"shape": [{"utilization": 0, "score": 10}, {"utilization": 100, "score": 0}]}
@@ -188,6 +219,8 @@ def test_requested_to_capacity_ratio_gives_kubernetes_numbers(asked: tuple[int, 
         ("NodeResourcesFit", {"scoringStrategy": {"resources": []}}),
         ("NodeResourcesFit", {"scoringStategy": {}}),
         ("BinPack", {"low": 80, "high": 70}),
+        ("BinPack", {"resource": "memroy"}),
+        ("Quota", {"namespaces": {"a": {"memroy": "1Gi"}}}),
         ("LoadAware", {"usageThresholds": {"disk": 50}}),
         ("PodTopologySpread", {"defaultingType": "System", "defaultConstraints": [{"topologyKey": "zone"}]}),
         ("PodTopologySpread", {"defaultConstraints": [{"topologyKey": "zone", "maxSkew": 0}]}),

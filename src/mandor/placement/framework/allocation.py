@@ -4,7 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
+from mandor.model.resources import resource_name
 from mandor.placement.framework.cached_columns import EVERYWHERE, At
 from mandor.placement.framework.column import Scores
 from mandor.placement.framework.request import CPU, DISK, MEMORY, PlacementRequest
@@ -21,11 +23,18 @@ class Weighed(Struct, frozen=True, forbid_unknown_fields=True):
     weight: int = 1
 
     def __post_init__(self) -> None:
+        force_setattr(self, "name", resource_name(self.name, "name"))
         if not 0 <= self.weight <= 100:
             raise ValueError(f"the weight of {self.name} is {self.weight}; a weight is 1..100 (0 means 1)")
 
 
 CPU_AND_MEMORY = (Weighed(CPU), Weighed(MEMORY))
+
+
+def counted_resources(request: PlacementRequest, resources: Iterable[Weighed]) -> list[Weighed]:
+    """Return the resources that a score of the request counts: without devices that are not requested."""
+    wanted = dict(request.shape.wanted)
+    return [each for each in resources if each.name in _ALWAYS or each.name in wanted]
 
 
 def requested(
@@ -41,10 +50,8 @@ def requested(
     `counted`: tasks without a CPU or memory request count with Kubernetes' default for scores.
     """
     found = []
-    for each in resources:
+    for each in counted_resources(request, resources):
         row, wanted = nodes.rows.get(each.name), dict(request.shape.wanted).get(each.name, 0)
-        if not wanted and each.name not in _ALWAYS:
-            continue
         if row is None:
             empty = np.zeros_like(nodes.instances[at])
             found.append((empty + wanted, empty, each.weight or 1))

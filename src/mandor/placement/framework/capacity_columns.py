@@ -11,6 +11,8 @@ Ints = NDArray[np.int32]
 _ROWS = 8
 VALUES = slice(0, 4)
 """Rows: a hundred times the free memory and CPU as scores count them, then the requested CPU and memory."""
+USED, USED_OF = slice(2, 4), slice(6, 8)
+"""Rows of the requested CPU and memory, and of their capacities."""
 _MEMORY, _CPU = [4, 7], [5, 6]
 """Rows with the capacity, one for each of the values."""
 EXACT_BELOW = 2**53 // 101
@@ -36,6 +38,8 @@ class ScoreBuffers:
         self.share_cpu, self.share_memory = flat[2 * count : 3 * count], flat[3 * count : 4 * count]
         self.scores = flat[: 3 * count]
         """Free shares of memory and of CPU, then the balance between them."""
+        self.before: Floats = np.empty((2, count))
+        """Balance without the instance."""
         self.worst = np.empty(count)
         self.refused = np.empty(count, dtype=np.bool_)
         # For short arrays, NumPy converts a Python number more slowly than it reads an array of that number.

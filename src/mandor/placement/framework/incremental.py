@@ -43,7 +43,9 @@ class Formula(Enum):
     LEAST_ALLOCATED = "least allocated"
     """Kubernetes' LeastAllocated over CPU and memory with equal weights."""
     BALANCED = "balanced"
-    """Kubernetes' BalancedAllocation over CPU and memory."""
+    """Kubernetes' BalancedAllocation over CPU and memory, until 1.35."""
+    BALANCE_CHANGE = "balance change"
+    """Kubernetes' BalancedAllocation over CPU and memory, since 1.36."""
 
 
 class IncrementalPlugin(Plugin):

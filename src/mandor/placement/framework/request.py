@@ -234,10 +234,10 @@ def _spread(rule: Spread, identity: Identity) -> SpreadOver:
 
 
 def _counted(group: GroupTemplate) -> tuple[int, int]:
-    together = [task.resources.request for task in group.tasks.values() if task.role != "init"]
+    together = [task.resources for task in group.tasks.values() if task.role != "init"]
     request = group.request
-    cpu = sum(each.cpu_milli or CPU_COUNTED_MILLI for each in together)
-    memory = sum(each.memory_bytes or MEMORY_COUNTED_BYTES for each in together)
+    cpu = sum(CPU_COUNTED_MILLI if each.cpu is None else each.cpu for each in together)
+    memory = sum(MEMORY_COUNTED_BYTES if each.memory is None else each.memory for each in together)
     return max(cpu, request.cpu_milli), max(memory, request.memory_bytes)
 
 

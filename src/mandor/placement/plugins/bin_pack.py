@@ -2,7 +2,9 @@
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
+from mandor.model.resources import resource_name
 from mandor.placement.framework.allocation import Weighed, requested
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
@@ -20,6 +22,7 @@ class BinPackArgs(Struct, frozen=True, forbid_unknown_fields=True):
     resource: str = MEMORY
 
     def __post_init__(self) -> None:
+        force_setattr(self, "resource", resource_name(self.resource, "resource"))
         if not 0 < self.low <= self.high <= 100:
             raise ValueError(f"low {self.low} and high {self.high} are percentages, with 0 < low <= high <= 100")
 

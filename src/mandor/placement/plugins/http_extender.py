@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta as Bounds
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from mandor.lib.quantity import Seconds
+from mandor.model.resources import resource_name
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Handle
@@ -73,6 +75,9 @@ class ManagedResource(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     ignored_here: bool = field(default=False, name="ignoredByScheduler")
     """Whether `NodeResourcesFit` ignores the resource."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "name", resource_name(self.name, "name"))
 
 
 class ExtenderTls(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -7,8 +7,10 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from mandor.lib.quantity import Cpu, Size
+from mandor.model.resources import VENDORS, resource_name
 from mandor.placement.framework.allocation import CPU_AND_MEMORY, Weighed, requested, weighed_mean
 from mandor.placement.framework.cached_columns import At
 from mandor.placement.framework.column import Mask, Scores
@@ -76,6 +78,20 @@ class NodeResourcesFitArgs(Struct, frozen=True, forbid_unknown_fields=True, rena
     scoring_strategy: ScoringStrategy = ScoringStrategy()
     ignored_resources: tuple[str, ...] = ()
     """Resources that are not checked."""
+    ignored_resource_groups: tuple[str, ...] = ()
+    """Vendors whose devices are not checked: `example.com` of `example.com/foo`."""
+
+    def __post_init__(self) -> None:
+        names = [
+            resource_name(each, "ignoredResources", str(index)) for index, each in enumerate(self.ignored_resources)
+        ]
+        force_setattr(self, "ignored_resources", tuple(names))
+        force_setattr(
+            self, "ignored_resource_groups", tuple(VENDORS.get(each, each) for each in self.ignored_resource_groups)
+        )
+
+    def ignores(self, resource: str) -> bool:
+        return resource in self.ignored_resources or resource.rpartition("/")[0] in self.ignored_resource_groups
 
 
 class NodeResourcesFit(IncrementalFilter, IncrementalScore):
@@ -90,7 +106,7 @@ class NodeResourcesFit(IncrementalFilter, IncrementalScore):
         self._args = args or NodeResourcesFitArgs()
         strategy = self._args.scoring_strategy
         self._plain = strategy == ScoringStrategy()
-        self.fit_formula = not self._args.ignored_resources
+        self.fit_formula = not (self._args.ignored_resources or self._args.ignored_resource_groups)
         self.score_formula = Formula.LEAST_ALLOCATED if self._plain else None
 
     def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
@@ -106,7 +122,7 @@ class NodeResourcesFit(IncrementalFilter, IncrementalScore):
         fits: Mask | None = None
         for resource, amount in request.shape.wanted:
             row = nodes.rows.get(resource)
-            if resource in self._args.ignored_resources:
+            if self._args.ignores(resource):
                 continue
             if row is None:
                 return np.zeros_like(nodes.instances[at], dtype=np.bool_)
@@ -117,19 +133,18 @@ class NodeResourcesFit(IncrementalFilter, IncrementalScore):
     def filter_slot(self, request: PlacementRequest, nodes: Snapshot, slot: int) -> bool:
         for resource, amount in request.shape.wanted:
             row = nodes.rows.get(resource)
-            if resource not in self._args.ignored_resources and (row is None or nodes.free[row, slot] < amount):
+            if not self._args.ignores(resource) and (row is None or nodes.free[row, slot] < amount):
                 return False
         return True
 
     def needs(self, request: PlacementRequest) -> Wanted:
-        return tuple(each for each in request.shape.wanted if each[0] not in self._args.ignored_resources)
+        return tuple(each for each in request.shape.wanted if not self._args.ignores(each[0]))
 
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         return ", ".join(
             f"short of {_shown(resource, short)} {resource}"
             for resource, amount in request.shape.wanted
-            if resource not in self._args.ignored_resources
-            and (short := _shortage(resource, amount, nodes, refused)) > 0
+            if not self._args.ignores(resource) and (short := _shortage(resource, amount, nodes, refused)) > 0
         )
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:

@@ -4,8 +4,10 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from mandor.lib.quantity import Cpu, Size
+from mandor.model.resources import resource_name
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.incremental import IncrementalFilter, Reach
@@ -24,9 +26,15 @@ class QuotaArgs(Struct, frozen=True, forbid_unknown_fields=True):
     other namespaces."""
 
     def __post_init__(self) -> None:
-        for limits in self.namespaces.values():
-            for resource, amount in limits.items():
+        known: dict[str, dict[str, str | int | float]] = {}
+        for namespace, limits in self.namespaces.items():
+            known[namespace] = {
+                each if each == INSTANCES else resource_name(each, "namespaces", namespace, each): amount
+                for each, amount in limits.items()
+            }
+            for resource, amount in known[namespace].items():
                 _amount(resource, amount)
+        force_setattr(self, "namespaces", known)
 
 
 class Quota(PreFilterPlugin, IncrementalFilter):
