@@ -15,27 +15,49 @@ from mandor import __version__
 from mandor.engines.base import Engine
 from mandor.errors import MandorError, NotFound
 from mandor.lib.bounded import bounded
+from mandor.lib.quantity import Size
 from mandor.lib.tasks import side_by_side
 from mandor.model.log_sink import SinkHealth
 from mandor.model.node import Capabilities, NodeStatus, PortRange
-from mandor.model.resources import Resources
+from mandor.model.resources import Resources, page_bytes
 
 log = logging.getLogger(__name__)
 
 _ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 _PROC = Path("/proc")
+_HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
 PROBE_SECONDS = 15.0
 IMAGES_MOST = 50
 """Largest number of images in the node's status."""
 
 
-def capacity(data: Path) -> Resources:
-    """Return the processors and memory of the machine, and the size of the disk of `data`."""
+def capacity(data: Path, pages: Path = _HUGE_PAGES) -> Resources:
+    """Return the processors, memory and huge pages of the machine, and the size of the disk of `data`.
+
+    Huge pages are devices such as `hugepages-2mi`, counted in pages; their memory is not counted as memory.
+    """
+    huge = huge_pages(pages)
+    taken = sum(count * (page_bytes(name) or 0) for name, count in huge.items())
     return Resources(
         cpu_milli=1000 * (psutil.cpu_count() or 1),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=max(0, psutil.virtual_memory().total - taken),
         disk_bytes=psutil.disk_usage(str(data)).total,
+        devices=huge,
     )
+
+
+def huge_pages(folder: Path = _HUGE_PAGES) -> dict[str, int]:
+    """Return the number of reserved huge pages by the name of their size; sizes without pages are left out."""
+    found: dict[str, int] = {}
+    for each in sorted(folder.glob("hugepages-*kB")):
+        try:
+            count = int((each / "nr_hugepages").read_text(encoding="ascii"))
+            size = Size(1024 * int(each.name.removeprefix("hugepages-").removesuffix("kB")))
+        except (OSError, ValueError):
+            continue
+        if count > 0:
+            found[f"hugepages-{size}".lower()] = count
+    return found
 
 
 @cache

@@ -12,14 +12,14 @@ from mandor.errors import Invalid
 from mandor.importers.kubernetes.placement import FindNamespaces, PlacementReader, no_namespaces
 from mandor.importers.kubernetes.pod import PodReader
 from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects
-from mandor.importers.kubernetes.words import PROFILES, closer, device, plain_name, renamed
+from mandor.importers.kubernetes.words import PROFILES, closer, plain_name, renamed
 from mandor.importers.part import Ledger, Part
 from mandor.lib.quantity import Cpu, Size
 from mandor.lib.yaml12 import List, Map
 from mandor.model import reading
 from mandor.model.meta import Meta
 from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus, Taint
-from mandor.model.resources import Resources, device_amounts
+from mandor.model.resources import Resources, device_amounts, device_name
 from mandor.model.workload import Group
 
 _AMOUNTS: dict[str, Callable[[str], int]] = {"cpu": Cpu.parse, "memory": Size.parse, "ephemeral-storage": Size.parse}
@@ -108,7 +108,7 @@ class Reader:
         devices: dict[str, int] = {}
         for name, count in amounts.items():
             if name not in _AMOUNTS:
-                devices |= device_amounts(device(name), int(count))
+                devices |= device_amounts(device_name(name), int(count))
         return Resources(
             known.get("cpu", 0),
             known.get("memory", 0),

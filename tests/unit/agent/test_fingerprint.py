@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from mandor.agent.fingerprint import capabilities, node_status
+from mandor.agent.fingerprint import capabilities, capacity, node_status
 from mandor.engines.base import Engine, Launch, Observed, Unit
 from mandor.errors import EngineDown, NotFound
 from mandor.model.meta import Meta
@@ -101,3 +102,13 @@ def test_an_engine_that_is_down_keeps_its_last_capabilities() -> None:
     assert now.engines["docker"] == Capabilities(version="26.1", images=True, up=False, message="it does not answer")
     facts = node_facts(Node(meta=Meta(name="n1"), status=now))
     assert (facts["engine.docker.version"], facts["engine.docker.up"]) == ("26.1", "false")
+
+
+def test_huge_pages_are_devices_and_no_memory(tmp_path: Path) -> None:
+    for name, count in (("hugepages-2048kB", "512\n"), ("hugepages-1048576kB", "0\n"), ("hugepages-junkkB", "1\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "nr_hugepages").write_text(count)
+    plain, huge = capacity(tmp_path, tmp_path / "none"), capacity(tmp_path, tmp_path)
+    assert plain.devices == {}
+    assert huge.devices == {"hugepages-2mi": 512}
+    assert plain.memory_bytes - huge.memory_bytes == 1024**3

@@ -392,8 +392,8 @@ def test_no_bind_plugin_is_a_mistake() -> None:
 def test_a_plugin_whose_arguments_did_not_change_is_not_made_again() -> None:
     workshop = ProfileFactory(DETACHED)
     text = "profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n    args: {{ignoredResources: [{}]}}\n"
-    before = workshop.profiles(read(text.format("a")), REGISTRY)["default"]
-    after = workshop.profiles(read(text.format("b")), REGISTRY)["default"]
+    before = workshop.profiles(read(text.format("gpu")), REGISTRY)["default"]
+    after = workshop.profiles(read(text.format("disk")), REGISTRY)["default"]
     assert after.plugin("NodeResourcesFit") is not before.plugin("NodeResourcesFit")
     assert after.plugin("NodeAffinity") is before.plugin("NodeAffinity"), "it keeps what it knows"
 
@@ -429,3 +429,66 @@ def test_a_configuration_is_refused_or_makes_profiles_that_can_be_used(profiles:
 
 def test_the_defaults_are_named_once() -> None:
     assert len({cls.name for cls, _ in DEFAULTS}) == len(DEFAULTS)
+
+
+WEIGHED = """\
+profiles:
+- pluginConfig:
+  - name: NodeResourcesFit
+    args:
+      scoringStrategy:
+        resources:
+        - {{name: cpu, weight: 1}}
+        - {{name: {}, weight: 3}}
+"""
+
+
+@pytest.mark.req("S0-10")
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("memroy", "did you mean `memory`?"),
+        ("ephemeral-storge", "did you mean `ephemeral-storage`?"),
+        ("gpus", "did you mean `gpu`?"),
+        ("bananas", "write cpu, memory, disk, hugepages-SIZE, or VENDOR/KIND for devices"),
+        ("hugepages-2Zi", "did you mean `hugepages-2Mi`?"),
+    ],
+)
+def test_a_resource_that_does_not_exist_is_an_error_with_its_line(name: str, hint: str) -> None:
+    assert mistakes(WEIGHED.format(name)) == [
+        (
+            8,
+            f"`profiles[0].pluginConfig[0].args.scoringStrategy.resources[1].name`: there is no resource {name!r}",
+            hint,
+        )
+    ]
+
+
+@pytest.mark.req("S0-10")
+@pytest.mark.parametrize(
+    ("name", "counted"),
+    [
+        ("ephemeral-storage", "disk"),
+        ("nvidia.com/gpu", "nvidia/gpu"),
+        ("example.com/licence", "example.com/licence"),
+        ("hugepages-2Mi", "hugepages-2mi"),
+        ("gpu", "gpu"),
+    ],
+)
+def test_a_resource_name_of_kubernetes_is_counted_under_its_name_here(name: str, counted: str) -> None:
+    args: Any = read(WEIGHED.format(name)).profiles[0].args["NodeResourcesFit"]
+    assert [each.name for each in args.scoring_strategy.resources] == ["cpu", counted]
+
+
+def test_an_extender_and_ignored_resources_take_the_names_of_kubernetes() -> None:
+    config = read(
+        "extenders:\n- urlPrefix: http://127.0.0.1:1\n  filterVerb: f\n"
+        "  managedResources: [{name: nvidia.com/gpu, ignoredByScheduler: true}]\n"
+        "profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n"
+        "    args: {ignoredResources: [amd.com/gpu, hugepages-1Gi], ignoredResourceGroups: [intel.com]}\n"
+    )
+    plugin: Any = ProfileFactory(DETACHED).profiles(config, REGISTRY)["default"].plugin("NodeResourcesFit")
+    ignored = [each for each in ("nvidia/gpu", "amd/gpu", "hugepages-1gi", "intel/fpga") if plugin._args.ignores(each)]
+    assert ignored == ["nvidia/gpu", "amd/gpu", "hugepages-1gi", "intel/fpga"]
+    assert not plugin._args.ignores("gpu")
+    assert not plugin._args.ignores("cpu")

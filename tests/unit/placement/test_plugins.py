@@ -112,9 +112,32 @@ def sized(cpu: int, memory: int) -> Shape:
 
 
 def test_tasks_without_requests_count_in_scores() -> None:
-    assert sized(0, 0).counted == (100, 200 * MI)
-    assert sized(250, 0).counted == (250, 200 * MI)
+    assert Shape.of(make_template()).counted == (100, 200 * MI)
+    assert Shape.of(make_template(cpu="250m")).counted == (250, 200 * MI)
+    assert Shape.of(make_template()).wanted == ()
+
+
+@pytest.mark.req("S0-10")
+def test_a_request_written_as_zero_counts_as_zero_in_scores() -> None:
+    assert sized(0, 0).counted == (0, 0)
+    assert Shape.of(make_template(cpu="0")).counted == (0, 200 * MI)
+    assert Shape.of(make_template(memory="0")).counted == (100, 0)
     assert sized(0, 0).wanted == ()
+
+
+@pytest.mark.req("S0-10")
+def test_a_node_with_zero_requests_is_as_empty_as_before() -> None:
+    zero, absent = Shape.of(make_template(cpu="0", memory="0")), Shape.of(make_template())
+    table = make_table(make_node("zero"), make_node("absent"), make_node("empty"))
+    for index in range(3):
+        table.set_allocation(key(f"z{index}"), "zero", zero)
+        table.set_allocation(key(f"a{index}"), "absent", absent)
+    snapshot = table.snapshot()
+    everyone = snapshot.free[0] == snapshot.free[0]
+    scores = NodeResourcesFit().score(STATE, PlacementRequest(key("new"), zero), snapshot, everyone)
+    found = dict(zip((each.meta.name for each in snapshot.nodes), scores.tolist(), strict=True))
+    assert found["zero"] == found["empty"] == 100
+    assert found["absent"] < 100
 
 
 def test_the_message_names_the_phase_of_nodes_that_are_not_ready() -> None:

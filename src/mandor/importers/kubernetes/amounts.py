@@ -5,10 +5,9 @@ from fractions import Fraction
 from typing import Any
 
 from mandor.importers.base import filled
-from mandor.importers.kubernetes.words import device
 from mandor.importers.part import Part
 from mandor.lib.quantity import Cpu, Seconds, Size
-from mandor.model.resources import device_amounts
+from mandor.model.resources import DEVICES_MOST, device_amounts, device_name, page_bytes
 
 _QUANTITY = re.compile(r"\+?(\d+(?:\.\d*)?|\.\d+)(?:([eE])([+-]?\d{1,2})|(n|u|m|k|[MGTPE]|[KMGTPE]i)?)", re.ASCII)
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -100,17 +99,18 @@ def resources(part: Part) -> dict[str, Any]:
 def _devices(part: Part, asked: dict[str, str]) -> list[dict[str, Any]]:
     found = []
     for name, text in asked.items():
-        count = int(amount(text))
+        pages = page_bytes(name)
+        count = int(amount(text)) if pages is None else _up(amount(text) / pages)
         if name in _NAMES or not count:
             continue
         key = "requests" if name in (part.peek("requests") or {}) else "limits"
-        vendor, _, kind = device(name).rpartition("/")
+        vendor, _, kind = device_name(name).rpartition("/")
         try:
             device_amounts(f"{vendor}/{kind}" if vendor else kind, count)
         except ValueError:
             part.guess(key, f"{name} is not a supported kind of device, and is dropped")
             continue
-        if count > 1024:
-            raise part.wrong(key, f"{count} of {name}; a task asks for at most 1024 devices of a kind")
+        if count > DEVICES_MOST:
+            raise part.wrong(key, f"{count} of {name}; a task asks for at most {DEVICES_MOST} devices of a kind")
         found.append(filled(kind=kind, vendor=vendor or None, count=count))
     return found

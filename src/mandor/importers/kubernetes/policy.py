@@ -7,9 +7,9 @@ from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import CPU, DISK, MEMORY, amount, amounts_of, cpu, named, size
 from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
 from mandor.importers.kubernetes.volumes import claim_volume
-from mandor.importers.kubernetes.words import closer, device
+from mandor.importers.kubernetes.words import closer
 from mandor.importers.part import Part
-from mandor.model.resources import device_amounts
+from mandor.model.resources import device_amounts, device_name, page_bytes
 
 Manifest = dict[str, Any]
 
@@ -90,8 +90,10 @@ def _quota_amounts(spec: Part) -> Manifest:
                 found["instances"] = int(amount(text))
             elif _COUNTED.get(bare):
                 found[_COUNTED[bare]] = cpu(text) if bare == CPU else size(text)
+            elif (pages := page_bytes(bare)) is not None and not key.startswith("limits."):
+                devices[device_name(bare)] = int(amount(text) / pages)
             elif "/" in bare and not key.startswith(("count/", "limits.")) and "storageclass" not in key:
-                devices |= {device(bare): int(amount(text))} if device_amounts(bare, 0) else {}
+                devices |= {device_name(bare): int(amount(text))} if device_amounts(bare, 0) else {}
             else:
                 hard.drop(key, "is not counted")
         except ValueError as error:

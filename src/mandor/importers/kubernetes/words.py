@@ -17,9 +17,6 @@ FACTS = {
 }
 """Labels of Kubernetes nodes, and the node facts with the same meaning."""
 
-VENDORS = {"nvidia.com": "nvidia", "amd.com": "amd", "intel.com": "intel", "gpu.intel.com": "intel"}
-"""Vendors of devices by their domain in other tools' files."""
-
 PROFILES = {"default-scheduler": "default"}
 
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -34,12 +31,6 @@ _PRIORITY_KEPT = 100_000
 
 def fact(key: str) -> str:
     return FACTS.get(key, key)
-
-
-def device(name: str) -> str:
-    """Return the device name: `nvidia.com/gpu` is `nvidia/gpu`."""
-    vendor, slash, kind = name.rpartition("/")
-    return f"{VENDORS.get(vendor, vendor)}{slash}{kind}"
 
 
 def renamed(labels: Mapping[str, Any]) -> dict[str, str]:

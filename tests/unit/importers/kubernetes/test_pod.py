@@ -48,6 +48,12 @@ CONTAINERS: list[tuple[str, str, Any]] = [
         {"http": 80, "port-53-udp": {"port": 53, "protocol": "udp"}},
     ),
     ("ports: [{containerPort: 80, hostPort: 8080}]", "ports", {"port-80": {"port": 80, "host": 8080}}),
+    ("resources: {requests: {cpu: 0, memory: '0'}}", "resources", {"cpu": "0", "memory": "0"}),
+    (
+        "resources: {requests: {hugepages-2Mi: 5Mi}, limits: {hugepages-2Mi: 5Mi, hugepages-1Gi: 1Gi}}",
+        "resources",
+        {"devices": [{"kind": "hugepages-2mi", "count": 3}, {"kind": "hugepages-1gi", "count": 1}]},
+    ),
     (
         "resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 1, nvidia.com/gpu: 2}}",
         "resources",
