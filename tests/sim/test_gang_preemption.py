@@ -172,3 +172,14 @@ async def test_more_than_fit_into_one_commit_make_room_piece_by_piece(world: Wor
     await world.apply(gang(replicas=40))
     await world.until(lambda: world.serving_count("mpi") == 40, seconds=120)
     assert world.serving_count("low") == 0
+
+
+@pytest.mark.req("S1-35")
+async def test_a_gang_is_bound_when_its_last_victim_has_ended_without_a_pause(world: World) -> None:
+    await full(world, "n1", "n2")
+    world.nodes["n2"].slow_stop = 0.4
+    await world.apply(gang())
+    await world.run(0.3, step=0.1)
+    assert {each.node for each in world.instances("mpi")} == {""}, "the room on n2 is not free yet"
+    await world.run(0.5, step=0.1)
+    assert {each.node for each in world.instances("mpi")} == {"n1", "n2"}

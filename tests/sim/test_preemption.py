@@ -60,6 +60,19 @@ async def test_a_preempted_instance_returns_when_there_is_room(world: World) -> 
     assert {each.spec.attempt for each in world.instances("low")} == {0}
 
 
+@pytest.mark.req("S1-35")
+async def test_a_preempting_instance_is_bound_when_its_last_victim_has_ended_without_a_pause(world: World) -> None:
+    await full(world, "n1", "n2")
+    for node in world.nodes.values():
+        node.slow_stop = 0.3
+    await world.apply(make_workload("high", replicas=2, cpu="4", priority=10))
+    await world.run(0.2, step=0.1)
+    assert len(stopping(world)) == 4
+    assert {each.phase for each in world.instances("high")} == {Phase.PENDING}
+    await world.run(0.6, step=0.1)
+    assert {each.node for each in world.instances("high")} == {"n1", "n2"}
+
+
 async def test_no_instance_of_equal_or_higher_priority_is_preempted(world: World) -> None:
     await full(world, "n1", priority=10)
     await world.apply(make_workload("equal", replicas=1, cpu="2", priority=10))

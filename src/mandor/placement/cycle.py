@@ -385,7 +385,8 @@ def find_node(
     found = None
     if fast is not None:
         found = fast.find(profile, state, request, nodes, watch, nominated=nominated)
-    return found if found is not None else find_plain(profile, state, request, nodes, watch, nominated=nominated)
+    # The plain way also explains why no node fits.
+    return found or find_plain(profile, state, request, nodes, watch, nominated=nominated)
 
 
 def find_plain(

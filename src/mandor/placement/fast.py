@@ -92,13 +92,16 @@ class FastDecider:
         *,
         nominated: str = "",
     ) -> str | None:
-        """Return the best node with the rules that are left in the request, or the nominated one if it fits there."""
-        if nominated:
-            slot = nodes.slots.get(nominated)
-            fits = slot is not None and fits_slot(profile, state, request, nodes, slot, watch)
-            return nominated if fits else None
+        """Return the best node with the rules that are left in the request, or the nominated one if it fits there.
+
+        Empty: no node fits."""
+        if not profile.local:
+            return None
+        slot = nodes.slots.get(nominated) if nominated else None
+        if slot is not None and fits_slot(profile, state, request, nodes, slot, watch):
+            return nominated
         best = best_slot(profile, state, request, nodes, watch)
-        return nodes.nodes[best].meta.name if best >= 0 else None
+        return nodes.nodes[best].meta.name if best >= 0 else ""
 
     def first(
         self, profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, watch: Watch

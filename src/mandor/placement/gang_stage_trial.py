@@ -10,7 +10,7 @@ from msgspec import structs
 
 from mandor.lib.steps import at_once
 from mandor.model.meta import Key
-from mandor.placement.cycle import Cycle, find_node, going_soon, retry_on
+from mandor.placement.cycle import Cycle, find_plain, going_soon, retry_on
 from mandor.placement.decision import Decision, Moment
 from mandor.placement.fast import FAST
 from mandor.placement.framework.cycle_state import CycleState
@@ -33,8 +33,10 @@ Guard = Callable[[Callable[[], T]], T]
 NO_KEY = Key("", "", "")
 PREEMPTION_COST = 16
 """Cost of a preemption, in ordinary decisions."""
-VICTIMS_MOST = 512
-"""Instances that may be preempted for one gang."""
+CHECKS = 4
+"""Checks whether a victim is needless that cost as much as an ordinary decision."""
+VICTIMS_MOST = 4096
+"""Instances that may be preempted for one gang; this limits the work of one decision."""
 VICTIMS_OF_NODE_MOST = 64
 """Instances that may be preempted on one node: they are written in one commit."""
 
@@ -83,6 +85,8 @@ class StageTrial:
         """Requests refused since the last placed member, which hold for all members of a class."""
         self._scratch = ReplayableSteps(start.scratch.steps if start is not None else ())
         self._prepared = False
+        self._sparable: deque[Key] | None = None
+        """Victims that may turn out to be needless, in the order of the checks; None: not all members are decided."""
 
     @property
     def scratch(self) -> ReplayableSteps:
@@ -93,24 +97,27 @@ class StageTrial:
         return len(self.placed) >= self._context.least
 
     @property
-    def _over(self) -> bool:
+    def _decided(self) -> bool:
+        """Return whether no further member is decided."""
         if self.stage.kind is StageKind.FIND:
             return not self._todo
         return not self._todo or self.enough or len(self.placed) + len(self._todo) < self._context.least
 
     def step(self, most: int) -> bool:
-        """Decide up to `most` members, fewer with preemptions; return whether the stage is over."""
+        """Decide up to `most` members, fewer with preemptions; return whether the stage is over.
+
+        Once all are decided, the victims that may turn out to be needless are checked."""
         with self._table.trial():
             for key in self._context.held:
                 self._table.drop_allocation(key)
             self._scratch.again()
             if not self._prepared:
                 self._prepare()
-            while most > 0 and not self._over:
+            while most > 0 and not self._decided:
                 most -= self._decide(self._todo.popleft())
-            if self._over and self.enough and self.victims and not self._agreed:
-                self._spare_victims()
-        return self._over
+            if self._decided:
+                self._spare_some(most * CHECKS)
+        return self._decided and not self._sparable
 
     @property
     def _agreed(self) -> bool:
@@ -213,50 +220,80 @@ class StageTrial:
         here = sum(each.node == made.node for each in self.victims.values()) + len(made.victims)
         return here <= VICTIMS_OF_NODE_MOST and len(self.victims) + len(made.victims) <= VICTIMS_MOST
 
-    def _spare_victims(self) -> None:
-        """Keep victims that need not go after all, once the members are moved.
+    def _spare_some(self, most: int) -> None:
+        """Check up to `most` victims, and keep those that need not go."""
+        if self._sparable is None:
+            self._sparable = deque(self._checked_victims() if self.enough and not self._agreed else ())
+        for _ in range(min(len(self._sparable), most)):
+            self._spare(self._sparable.popleft())
+
+    def _checked_victims(self) -> list[Key]:
+        """Return the victims in the order in which they are spared, if they need not go.
 
         Members were decided one by one, so a later victim may have made an earlier one needless. Instances protected
         by a disruption budget come first, then the most important.
         """
         occupancy = self._table.allocation_state
         victims = sorted((each.placed_instance for each in self.victims.values()), key=lambda each: each.importance)
-        for each in victims:
-            occupancy.spend(each.identity, -1)
-        protected, others = by_budget(occupancy, victims)
-        for each in (*protected, *others):
-            if self._fit_with(self.victims[each.key]):
-                del self.victims[each.key]
+        with self._table.trial():
+            for each in victims:
+                occupancy.spend(each.identity, -1)
+            protected, others = by_budget(occupancy, victims)
+        return [each.key for each in (*protected, *others)]
 
-    def _fit_with(self, victim: Victim) -> bool:
-        """Return whether all members fit while a victim stays; members on its node may move."""
-        placed_instance, moved = victim.placed_instance, {}
-        with self._table.trial() as trial:
-            self._table.set_allocation(
-                placed_instance.key, victim.node, placed_instance.shape, placed_instance.identity, placed_instance.terms
-            )
-            here = [each for each in self.placed if each.node == victim.node]
-            for each in here:
-                self._table.drop_allocation(each.key)
-            for each in here:
+    def _spare(self, key: Key) -> None:
+        """Keep a victim if all members fit while it stays; members on its node may move."""
+        victim = self.victims[key]
+        moved = self._moves(victim)
+        if moved is None:
+            return
+        del self.victims[key]
+        self._scratch.do(partial(self._stay, victim))
+        for at, each in enumerate(self.placed):
+            node = moved.get(each.key, each.node)
+            if node != each.node:
                 assert each.request is not None
-                node = self._anywhere(each.request, victim.node)
+                self._scratch.do(partial(self._come, each.request, node))
+                self.placed[at] = structs.replace(each, node=node)
+
+    def _moves(self, victim: Victim) -> dict[Key, str] | None:
+        """Return the nodes of the members on a victim's node if the victim stays; None: not all of them fit."""
+        moved: dict[Key, str] = {}
+        here = [each.request for each in self.placed if each.node == victim.node and each.request is not None]
+        with self._table.trial():
+            self._stay(victim)
+            for request in here:
+                self._table.drop_allocation(request.key)
+            for request in here:
+                node = self._anywhere(request, victim.node)
                 if not node:
-                    return False
-                self._come(each.request, node)
-                moved[each.key] = node
-            trial.keep()
-        self.placed = [structs.replace(each, node=moved.get(each.key, each.node)) for each in self.placed]
-        return True
+                    return None
+                self._come(request, node)
+                moved[request.key] = node
+        return moved
+
+    def _stay(self, victim: Victim) -> None:
+        placed_instance = victim.placed_instance
+        self._table.set_allocation(
+            placed_instance.key, victim.node, placed_instance.shape, placed_instance.identity, placed_instance.terms
+        )
 
     def _anywhere(self, request: PlacementRequest, first: str) -> str:
+        """Return the node `first` if the request fits there, else the best node; empty: no node fits."""
         context = self._context
         state, nodes = CycleState(context.consulted.get(request.key)), self._table.snapshot()
-        found: str | Verdict = context.guard(
-            lambda: find_node(context.profile, state, request, nodes, context.watch, nominated=first)
-        )
+
+        def find() -> str:
+            profile, watch = context.profile, context.watch
+            found = FAST.find(profile, state, request, nodes, watch, nominated=first)
+            if found is not None:
+                return found
+            plain = find_plain(profile, state, request, nodes, watch, nominated=first)
+            return plain if isinstance(plain, str) else ""
+
+        node: str = context.guard(find)
         context.watch.end()
-        return found if isinstance(found, str) else ""
+        return node
 
 
 def _refusal(verdict: Verdict, request: PlacementRequest, nodes: Snapshot) -> Decision:

@@ -94,16 +94,16 @@ def _slot(
 def fits_slot(
     profile: Profile, state: CycleState, request: PlacementRequest, nodes: Snapshot, slot: int, watch: Watch
 ) -> bool:
-    """Return whether a node fits; False also if there is no cached way."""
-    if not profile.local:
-        return False
+    """Return whether a node fits; the profile is local."""
     try:
         row = _row(profile, state, request, nodes, watch)
+        if row.plan.wide is None or row.ranks[slot] < 0:
+            return bool(row.ranks[slot] >= 0)
+        return bool(run_filters(row.plan.wide, state, request, nodes, watch, left=row.ranks >= 0).feasible[slot])
     except PluginFault:
         raise
     except Exception as error:
         raise PluginFault(watch.current, f"raised {type(error).__name__}: {error}") from error
-    return row.plan.wide is None and bool(row.ranks[slot] >= 0)
 
 
 def foreseeable(profile: Profile, request: PlacementRequest, nodes: Snapshot) -> bool:

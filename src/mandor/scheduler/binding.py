@@ -54,14 +54,22 @@ class Binder:
         self.room = asyncio.Semaphore(COMMITS_MOST)
 
     async def write(self, attempts: Sequence[Attempt]) -> None:
-        """Write one chunk, until each attempt is bound or has failed."""
+        """Write one chunk, until each attempt is bound or has failed.
+
+        A conflict with a change of the status alone, as the reason why the instance waited, fails no attempt.
+        """
         left = list(attempts)
+        newer: dict[Key, Instance] = {}
         failures = 0
         while left:
             try:
-                await self._store.commit(*self._writes(left))
+                await self._store.commit(*self._writes(left, newer))
             except Conflict as error:
-                left = await self._without_loser(left, error)
+                again = await self._unchanged(left, error.facts.get("key"))
+                if again is None:
+                    left = await self._without_loser(left, error)
+                else:
+                    newer[again.key] = again
             except Unavailable as error:
                 # The commit may have succeeded: repeating it shows that by a conflict.
                 failures += 1

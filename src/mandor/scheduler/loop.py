@@ -257,6 +257,7 @@ class Scheduler:
                 return
         self._gangs.apply_all(changes)
         self.view.apply_all(changes)
+        self._nominations.apply_all(changes)
         self._unclaimed.changed()
         if self._has_work:
             self._wake.set()

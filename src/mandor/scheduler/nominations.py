@@ -1,17 +1,28 @@
 """Nominations: room that is held for pending instances, and the preemptions that make it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
+from mandor.placement.conversion import PlacementState, placement_state
 from mandor.placement.decision import Decision, Moment
 from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.pending_work import PendingWork
 from mandor.scheduler.preempting import Claim, Preemption
 from mandor.scheduler.queue import SchedulingQueue
 from mandor.scheduler.view import View
+from mandor.store.base import Change
 from mandor.store.mirror import Mirror
+
+
+@dataclass(frozen=True, slots=True)
+class _AwaitedRoom:
+    """The victims of one preemption that still take room, and the pending instances that get the room."""
+
+    victims: set[Key]
+    claimants: tuple[Key, ...]
 
 
 class Nominations:
@@ -23,6 +34,8 @@ class Nominations:
         self._instances = instances
         self._clock = clock
         self._work = work
+        self._awaited: dict[Key, _AwaitedRoom] = {}
+        """By victim."""
 
     def moment(self, *attempts: Attempt) -> Moment:
         """Return the time, and the seconds that all of these may still wait for stopping instances."""
@@ -52,10 +65,30 @@ class Nominations:
                 self.displace(decision.nominated, attempt.request.priority)
         self._view.evict(order.victims, self._clock.now())
         self._work.preemptions.append(order)
+        victims = {each.key for each in order.victims}
+        awaited = _AwaitedRoom(victims, tuple(claim.instance.key for claim in order.claims))
+        self._awaited.update(dict.fromkeys(victims, awaited))
         return True
+
+    def apply_all(self, changes: Sequence[Change]) -> None:
+        """Retry pending instances without a pause once the last victim of their preemption has ended.
+
+        The pause limits retries that may fail again; here the room is free, and each such retry follows a preemption.
+        """
+        for change in changes if self._awaited else ():
+            awaited = self._awaited.get(change.key)
+            if awaited is None or _takes_room(change):
+                continue
+            del self._awaited[change.key]
+            awaited.victims.discard(change.key)
+            if not awaited.victims:
+                for key in awaited.claimants:
+                    self._queue.activate(key)
 
     def failed(self, order: Preemption) -> None:
         """Withdraw the nominations of a preemption that could not be written."""
+        for each in order.victims:
+            self._awaited.pop(each.key, None)
         self._view.reset(each.key for each in order.victims)
         for claim in order.claims:
             if self._view.nominated(claim.instance.key) == claim.node:
@@ -95,3 +128,7 @@ class Nominations:
         for each in self._queue.fellows(member.gang) if member is not None else [attempt]:
             self._queue.wake(each.request.key, now=self._clock.monotonic())
         self._work.wake.set()
+
+
+def _takes_room(change: Change) -> bool:
+    return isinstance(change.after, Instance) and placement_state(change.after) is PlacementState.PLACED

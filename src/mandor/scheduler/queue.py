@@ -41,6 +41,7 @@ Gang = tuple[str, str, str]
 # Python 3.11 calls a function for each access to an enum member.
 _ACTIVE, _OUT = AttemptState.ACTIVE, AttemptState.OUT
 _WAITING = frozenset({AttemptState.UNSCHEDULABLE, AttemptState.GATED})
+_PAUSABLE = frozenset({AttemptState.UNSCHEDULABLE, AttemptState.BACKING_OFF})
 _FREE = frozenset({AttemptState.ACTIVE, AttemptState.BACKING_OFF, AttemptState.UNSCHEDULABLE, AttemptState.PARKED})
 _Item = tuple[Any, int, Attempt]
 """Sort key, ticket, attempt; tickets are unique, so that attempts are never compared."""
@@ -295,6 +296,13 @@ class SchedulingQueue:
         """Retry an unschedulable attempt without an event."""
         if key in self._unschedulable:
             self._wake(self._unschedulable[key], now)
+
+    def activate(self, key: Key) -> None:
+        """Retry an unschedulable or pausing attempt now, without the rest of its pause."""
+        attempt = self._by_key.get(key)
+        if attempt is not None and attempt.state in _PAUSABLE:
+            self._unschedulable.pop(key, None)
+            self._admit(attempt)
 
     def put_back(
         self,

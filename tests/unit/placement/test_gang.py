@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -132,6 +133,20 @@ def test_a_table_that_never_rests_does_not_hold_a_gang_up_for_ever() -> None:
         steps += 1
     assert steps < 10
     assert len(found.placed) == 8
+
+
+@pytest.mark.req("S1-35", "S3-27")
+def test_a_gang_evicts_a_thousand_instances_in_steps_as_in_one_go() -> None:
+    room = table(*(make_node(f"n{index}", cpu=10) for index in range(20)))
+    low = Shape.of(make_template(cpu="200m"))
+    for index in range(1000):
+        room.set_allocation(Key(Instance.kind, "default", f"low-{index}"), f"n{index % 20}", low)
+    members = [structs.replace(each, priority=10) for each in requests(20, cpu=10)]
+    profile = default_profile()
+    at_once = decide(GangTrial(profile, members, room, least=20))
+    assert len(at_once.nominated) == 20
+    assert len({key for each in at_once.nominated for key in each.victims}) == 1000
+    assert decide(GangTrial(profile, members, room, least=20), 100) == at_once
 
 
 class Broken(FilterPlugin):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from mandor.errors import Conflict
 from mandor.lib.clock import ManualClock
@@ -121,6 +122,17 @@ async def test_an_instance_that_changed_is_taken_back_alone() -> None:
     await desk.binder.write(attempts)
     assert (desk.bound, desk.failed) == (["web-1"], ["web-0"])
     assert not (await desk.instance(0)).node
+
+
+async def test_a_new_reason_to_wait_in_the_status_does_not_fail_the_bind() -> None:
+    desk = Desk()
+    attempts = await desk.attempts((0, "n1"), (1, "n1"))
+    waiting = stored(attempts[0])
+    status = structs.replace(waiting.status, reason="Nominated", message="takes the place of low-0 on n1")
+    await desk.store.commit(Put(waiting.changed(status=status)))
+    await desk.binder.write(attempts)
+    assert (desk.bound, desk.failed) == (["web-0", "web-1"], [])
+    assert (await desk.instance(0)).phase is Phase.RESERVED
 
 
 async def test_a_bind_that_was_written_before_counts_as_bound() -> None:

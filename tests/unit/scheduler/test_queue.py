@@ -109,6 +109,19 @@ def test_a_failure_pauses_for_a_second_and_then_twice_as_long_up_to_ten() -> Non
 
 @pytest.mark.req("S1-39", "S1-33")
 @pytest.mark.req("S1-39")
+def test_an_activated_attempt_skips_the_rest_of_its_pause() -> None:
+    queue = make_queue("pausing", "unschedulable", "parked")
+    taken = [pop(queue) for _ in range(3)]
+    queue.back_off(taken[0], now=0)
+    queue.put_back(taken[1], now=0, retry_on=ROOM)
+    queue.park(taken[2])
+    for name in ("pausing", "unschedulable", "parked", "unknown"):
+        queue.activate(key(name))
+    assert drain(queue) == ["pausing", "unschedulable"]
+    queue.flush(now=100)
+    assert drain(queue) == [], "the old pause has no effect"
+
+
 def test_a_changed_back_off_applies_to_current_pauses() -> None:
     queue = make_queue("a", "b")
     queue.back_off(pop(queue), now=0)

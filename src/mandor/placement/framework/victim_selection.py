@@ -70,6 +70,9 @@ class Scene(Protocol):
     def fits(self) -> bool:
         """Return whether the request fits now."""
 
+    def fits_with(self, placed_instance: PlacedInstance) -> bool:
+        """Add an instance back if the request still fits; return whether it does."""
+
 
 class _InTable:
     """Changes the table in a trial and runs all filters."""
@@ -87,6 +90,16 @@ class _InTable:
 
     def fits(self) -> bool:
         return self._rehearsal.fits(self._slot)
+
+    def fits_with(self, placed_instance: PlacedInstance) -> bool:
+        # Amounts are compared first: most refusals come from them, and a change of the table takes much longer.
+        if not _InNumbers(self._rehearsal, self._slot).fits_with(placed_instance):
+            return False
+        self.come(placed_instance)
+        if self.fits():
+            return True
+        self.leave(placed_instance)
+        return False
 
 
 class _InNumbers:
@@ -109,6 +122,13 @@ class _InNumbers:
 
     def fits(self) -> bool:
         return all(amount <= 0 for amount in self._missing.values())
+
+    def fits_with(self, placed_instance: PlacedInstance) -> bool:
+        self.come(placed_instance)
+        if self.fits():
+            return True
+        self.leave(placed_instance)
+        return False
 
 
 def candidate(dry_run: DryRun, slot: int) -> PreemptionCandidate | None:
@@ -178,13 +198,7 @@ def _fewest(dry_run: DryRun, scene: Scene, gone: Sequence[PlacedInstance]) -> li
 
 def _return(scene: Scene, gone: Iterable[PlacedInstance]) -> list[PlacedInstance]:
     """Add instances back one by one if the request still fits; return those that stay removed."""
-    victims = []
-    for each in gone:
-        scene.come(each)
-        if not scene.fits():
-            scene.leave(each)
-            victims.append(each)
-    return victims
+    return [each for each in gone if not scene.fits_with(each)]
 
 
 def by_budget(
