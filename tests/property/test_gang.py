@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
@@ -89,6 +91,74 @@ def test_a_gang_is_placed_whole_within_capacity_and_by_no_order_of_arrival(
     for each in found.placed:
         table.set_allocation(each.key, each.node, shape, identity)
     assert all(amount >= 0 for name in table.snapshot().slots for amount in table.free(name).values())
+
+
+racked = st.lists(
+    st.tuples(st.integers(0, 4), st.sampled_from(["r1", "r2", "r3", ""]), st.sampled_from("ab"), st.integers(0, 3)),
+    min_size=1,
+    max_size=6,
+)
+Racked = list[tuple[int, str, str, int]]
+
+
+def _racked_table(cluster: Racked) -> Table:
+    table, other = Table("racks"), Shape.of(make_template(cpu=1))
+    for index, (cpu, rack, zone, taken) in enumerate(cluster):
+        labels = {"zone": zone} | ({"rack": rack} if rack else {})
+        table.set_node(make_node(f"n{index}", cpu=cpu, memory=64 * GI, labels=labels))
+        for each in range(min(taken, cpu)):
+            table.set_allocation(Key(Instance.kind, "default", f"x{index}-{each}"), f"n{index}", other)
+    return table
+
+
+def _holds(cluster: Racked, among: list[int], count: int, cpu: int, *, alone: bool) -> bool:
+    """Try every way to distribute the members over these nodes."""
+    for chosen in product(among, repeat=count):
+        members = Counter(chosen)
+        if alone and max(members.values()) > 1:
+            continue
+        if all(cluster[at][0] - min(cluster[at][3], cluster[at][0]) >= cpu * many for at, many in members.items()):
+            return True
+    return False
+
+
+@pytest.mark.req("S1-35")
+@settings(max_examples=250, deadline=None)
+@given(
+    cluster=racked,
+    count=st.integers(1, 4),
+    cpu=st.integers(1, 2),
+    facts=st.sampled_from([("rack",), ("zone",), ("rack", "zone")]),
+    alone=st.sampled_from(["", "apart", "port"]),
+    most=st.integers(1, 5),
+)
+def test_a_gang_is_placed_exactly_if_one_domain_can_hold_it(
+    cluster: Racked, count: int, cpu: int, facts: tuple[str, ...], alone: str, most: int
+) -> None:
+    near = {"near": [{"workload": "self", "over": fact} for fact in facts]}
+    apart = {"apart": [{"workload": "self", "over": "node"}]} if alone == "apart" else {}
+    ports = {"ports": {"main": {"port": 80, "host": 8080}}} if alone == "port" else {}
+    shape = Shape.of(make_template(cpu=cpu, memory=GI, placement=near | apart, **ports))
+    identity = Identity("default", "mpi", "main")
+    requests = [
+        PlacementRequest(Key(Instance.kind, "default", f"mpi-{index}"), shape, identity=identity)
+        for index in range(count)
+    ]
+    values = [{"rack": rack, "zone": zone} for _, rack, zone, _ in cluster]
+    by_domain: dict[tuple[str, ...], list[int]] = {}
+    for at, node in enumerate(values):
+        domain = tuple(node[fact] for fact in facts)
+        if all(domain):
+            by_domain.setdefault(domain, []).append(at)
+    holding = {domain for domain, among in by_domain.items() if _holds(cluster, among, count, cpu, alone=bool(alone))}
+    table = _racked_table(cluster)
+    found = _decide(GangTrial(default_profile(), requests, table, least=count), most)
+    assert bool(found.placed) == bool(holding)
+    if found.placed:
+        assert len(found.placed) == count
+        used = {tuple(values[int(each.node[1:])][fact] for fact in facts) for each in found.placed}
+        assert len(used) == 1
+        assert used <= holding
 
 
 def _in_pieces(world: World, name: str, least: int) -> bool:

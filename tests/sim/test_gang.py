@@ -422,3 +422,17 @@ async def test_two_gangs_do_not_hold_half_of_the_cluster_each(world: World) -> N
     await world.delete(world.workload(first))
     second = "b" if first == "a" else "a"
     await world.until(lambda: world.serving_count(second) == 3, seconds=30)
+
+
+@pytest.mark.req("S1-35")
+async def test_a_gang_near_itself_is_placed_in_the_rack_that_has_room(world: World) -> None:
+    await world.add_nodes("s1", "s2", cpu=1, labels={"rack": "small"})
+    await world.add_nodes("l1", "l2", "l3", cpu=1, labels={"rack": "large"})
+    await world.apply(gang(replicas=4, placement={"near": [{"workload": "self", "over": "rack"}]}))
+    await world.run(5)
+    assert bound(world) == []
+    message = world.instance("mpi-0").status.message
+    assert "the gang needs 4 in one rack: the largest rack, large, has room for 3 of 4; mpi-3 does not fit" in message
+    await world.add_nodes("l4", cpu=1, labels={"rack": "large"})
+    await world.until(lambda: len(bound(world)) == 4, seconds=30)
+    assert {each.node for each in world.instances("mpi")} == {"l1", "l2", "l3", "l4"}

@@ -13,6 +13,7 @@ from mandor.lib.steps import Steps, at_once
 from mandor.model.placement import PlacementRule
 from mandor.placement.decision import NOMINATED, NOW, Decision, Moment, broken_off
 from mandor.placement.fast import FAST, FastDecider
+from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState, of_form
 from mandor.placement.framework.dry_run import DryRun, run_post_filters
 from mandor.placement.framework.identity import NO_IDENTITY, names_shown
@@ -240,6 +241,8 @@ class Cycle:
     moment: Moment
     fast: FastDecider | None = FAST
     all_rules: bool = False
+    within: Mask | None = None
+    """The nodes to consider; None: all."""
 
     def state_of(self, request: PlacementRequest) -> CycleState:
         return CycleState(of_form(self.consulted, request.shape.variant))
@@ -281,7 +284,10 @@ class Cycle:
 
     def _find(self, state: CycleState, request: PlacementRequest) -> str | Verdict:
         profile, nodes, watch = self.profile, self.nodes, self.watch
-        found = find_node(profile, state, request, nodes, watch, nominated=self.nominated, fast=self.fast)
+        if self.within is None:
+            found = find_node(profile, state, request, nodes, watch, nominated=self.nominated, fast=self.fast)
+        else:
+            found = find_plain(profile, state, request, nodes, watch, nominated=self.nominated, within=self.within)
         watch.end()  # No plugin may be interrupted while the table is restored.
         return found
 
@@ -397,10 +403,11 @@ def find_plain(
     watch: Watch,
     *,
     nominated: str = "",
+    within: Mask | None = None,
 ) -> str | Verdict:
-    """Find a node like `find_node`, with every plugin called for every node."""
+    """Find a node like `find_node`, with every plugin called for every node. `within`: the nodes to consider."""
     slot = nodes.slots.get(nominated) if nominated else None
-    verdict = run_filters(profile, state, request, nodes, watch)
+    verdict = run_filters(profile, state, request, nodes, watch, None if within is None else within.copy())
     among = verdict.feasible.nonzero()[0]
     if not len(among):
         return verdict

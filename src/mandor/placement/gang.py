@@ -18,6 +18,7 @@ from mandor.placement.framework.request import GangMembership, PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.victim_selection import by_budget, within_budgets
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
+from mandor.placement.gang_domains import Domain
 from mandor.placement.gang_stage import Stage, StageKind, stages
 from mandor.placement.gang_stage_trial import NO_KEY, GangContext, Guard, StageTrial, T
 from mandor.placement.table import Table
@@ -47,12 +48,18 @@ class GangDecision:
     fault: str = ""
     message: str = ""
     """The error of a plugin that failed."""
+    domain: Domain | None = None
+    """The domain with the most room, if all members have to be in one domain."""
 
 
 def refusal(decision: GangDecision, needed: int, bound: int) -> str:
     """Explain why no member gets a node."""
     worst = decision.refused
     assert worst is not None, "a plugin refused each member that did not fit"
+    if decision.domain is not None:
+        kind = decision.domain.kind
+        room = f"the largest {kind}, {', '.join(decision.domain.values)}, has room for {decision.fitted} of {needed}"
+        return f"the gang needs {needed} in one {kind}: {room}; {worst.key.name} does not fit: {worst.message}"
     have = f"{bound} have a node, {decision.fitted} more would fit" if bound else ""
     would = have or f"{decision.fitted} would fit"
     return f"the gang needs {needed}: {would}; {worst.key.name} does not: {worst.message}"
@@ -178,7 +185,7 @@ class GangTrial:
         if self._found is not None and not (self._stages and self._stages[0].spared):
             return self._found
         if not self._stages:
-            return GangDecision((), len(self._last.placed), self._last.refused)
+            return GangDecision((), len(self._last.placed), self._last.refused, domain=self._last.domain)
         self._start_stage()
         return None
 
@@ -194,7 +201,7 @@ class GangTrial:
             victims = tuple(sorted(by_node.pop(each.node, ())))
             facts = {"reason": NOMINATED, "message": how, "nominated": each.node, "victims": victims, "again": again}
             made.append(structs.replace(each, node="", request=None, **facts))
-        return GangDecision((), len(last.placed), last.refused, tuple(made), how)
+        return GangDecision((), len(last.placed), last.refused, tuple(made), how, domain=last.domain)
 
     # Budgets.
 

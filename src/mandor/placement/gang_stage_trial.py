@@ -1,11 +1,12 @@
 """The trial of one stage of a gang's decision: members are decided in order, each with those before it counted."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 from msgspec import structs
 
 from mandor.lib.steps import at_once
@@ -13,17 +14,20 @@ from mandor.model.meta import Key
 from mandor.placement.cycle import Cycle, find_plain, going_soon, retry_on
 from mandor.placement.decision import Decision, Moment
 from mandor.placement.fast import FAST
+from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.dry_run import OVERDUE_SECONDS, DryRun, run_post_filters
+from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.occupancy import AllocationTerms, PlacedInstance, Rank
 from mandor.placement.framework.points import Nomination
 from mandor.placement.framework.profile import Profile
-from mandor.placement.framework.replayable_steps import ReplayableSteps
+from mandor.placement.framework.replayable_steps import ReplayableSteps, Step
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import Verdict
-from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.snapshot import Amounts, Snapshot
 from mandor.placement.framework.victim_selection import by_budget, goes_anyway
 from mandor.placement.framework.watch import Watch
+from mandor.placement.gang_domains import ClassPlaces, Domain, common_facts, domains, follows, places_by_node
 from mandor.placement.gang_stage import Stage, StageKind
 from mandor.placement.table import Table
 
@@ -65,12 +69,28 @@ class Victim:
     placed_instance: PlacedInstance
 
 
+class DomainResult(NamedTuple):
+    """The members placed in one domain, and the first that did not fit."""
+
+    domain: Domain
+    placed: list[Decision]
+    refused: Decision | None
+
+
 class StageTrial:
     """Decides members step by step; between two steps the table is unchanged."""
 
     def __init__(self, context: GangContext, stage: Stage, start: "StageTrial | None" = None) -> None:
-        """`start`: a finished FIND trial of the same step, whose placed members are kept."""
+        """`start`: a finished FIND trial of the same step; its placed members are kept, unless it searched domains."""
+        if start is not None and start.domain is not None:
+            start = None
         self.stage = stage
+        self.domain: Domain | None = None
+        """The domain of the members, if all of them have to be in one."""
+        self._domains: deque[Domain] = deque()
+        """Domains that are tried if the members do not fit in the current one."""
+        self._best: DomainResult | None = None
+        """The domain with the most members so far, none of them enough."""
         self.placed: list[Decision] = list(start.placed) if start is not None else []
         self.refused: Decision | None = None
         """The first member that did not fit."""
@@ -81,6 +101,10 @@ class StageTrial:
         self._table = context.table
         there = {each.key for each in self.placed}
         self._todo = deque(request for request in stage.relaxation.requests if request.key not in there)
+        self._identities: set[Identity] = set()
+        """Identities of the placed members."""
+        self._at_start: Sequence[Step] = ()
+        """The changes of the stage itself, before any member was placed."""
         self._refused_classes: dict[PlacementRequest, None] = {}
         """Requests refused since the last placed member, which hold for all members of a class."""
         self._scratch = ReplayableSteps(start.scratch.steps if start is not None else ())
@@ -113,10 +137,13 @@ class StageTrial:
             self._scratch.again()
             if not self._prepared:
                 self._prepare()
+                self._search_domains()
             while most > 0 and not self._decided:
                 most -= self._decide(self._todo.popleft())
             if self._decided:
                 self._spare_some(most * CHECKS)
+        if self._decided and not self.enough and self.domain is not None:
+            return self._end_domain(self.domain)
         return self._decided and not self._sparable
 
     @property
@@ -141,6 +168,66 @@ class StageTrial:
                 partial(self._table.set_allocation, key, allocation.node, allocation.shape, allocation.identity, terms)
             )
 
+    # Domains.
+
+    def _search_domains(self) -> None:
+        """Find the domains to try, if rules of the members demand a common one."""
+        requests, nodes, context = self.stage.relaxation.requests, self._table.snapshot(), self._context
+        facts = common_facts(requests, nodes) if self.stage.kind is not StageKind.HELD else ()
+        if not facts:
+            return
+        preempts = self.stage.kind is StageKind.PREEMPT
+        classes: dict[Hashable, list[PlacementRequest]] = {}
+        for each in requests:
+            classes.setdefault(each.class_key, []).append(each)
+        with self._table.trial():
+            self._drop_lower_held(max(each.priority for each in requests))
+            places = [self._places(each, preempts=preempts) for each in classes.values()]
+            now = [self._places(each, preempts=False) for each in classes.values()] if preempts else None
+            self._domains.extend(domains(facts, nodes, context.least, places, now))
+        self._at_start = self._scratch.steps
+        self.domain = self._domains.popleft() if self._domains else None
+
+    def _drop_lower_held(self, priority: int) -> None:
+        """Free the room that is held for pending instances of lower priority, which members may use."""
+        for _, each in self._table.allocation_state.held():
+            if each.priority < priority:
+                self._table.drop_allocation(each.key)
+
+    def _places(self, members: Sequence[PlacementRequest], *, preempts: bool) -> ClassPlaces:
+        """Count the places of equal members on each node. `preempts`: instances of lower priority are gone."""
+        request, nodes = members[0], self._table.snapshot()
+        free: Amounts = nodes.free
+        if preempts and request.preempts:
+            occupancy = self._table.allocation_state
+            gone = [occupancy.going().taken, *(each.taken for each in occupancy.levels(request.priority))]
+            free = free + sum(taken[:-1] for taken in gone)
+        possible: Mask = self._context.guard(lambda: self._dry_run(request, nodes).possible)
+        return ClassPlaces(len(members), np.where(possible, places_by_node(request, nodes, free, len(members)), 0))
+
+    def _end_domain(self, domain: Domain) -> bool:
+        """Start the trial in the next domain; after the last one, keep the result of the best. Return whether that was
+        the last one."""
+        if self._best is None or len(self.placed) > len(self._best.placed):
+            self._best = DomainResult(domain, self.placed, self.refused)
+        if not self._domains:
+            self.domain, self.placed, self.refused = self._best
+            return True
+        self.domain, self.placed, self.refused = self._domains.popleft(), [], None
+        self.victims, self._sparable = {}, None
+        self._todo = deque(self.stage.relaxation.requests)
+        self._refused_classes.clear()
+        self._identities.clear()
+        self._scratch = ReplayableSteps(self._at_start)
+        return False
+
+    def _within(self, request: PlacementRequest) -> Mask | None:
+        """Return the nodes of the domain for the first member, and for members whose own rules do not keep them there;
+        None: all nodes."""
+        if self.domain is None or follows(request, self.domain.facts, self._identities):
+            return None
+        return self.domain.nodes
+
     def _remove(self, placed_instances: Iterable[tuple[str, PlacedInstance]]) -> None:
         for node, each in placed_instances:
             self.going.setdefault(node, []).append(each.key)
@@ -154,7 +241,8 @@ class StageTrial:
         if class_request in self._refused_classes or (kind is StageKind.HELD and not held):
             return 1
         consulted, nodes = context.consulted.get(request.key), self._table.snapshot()
-        cycle = Cycle(context.profile, nodes, context.watch, consulted, held, context.moment)
+        within = self._within(request)
+        cycle = Cycle(context.profile, nodes, context.watch, consulted, held, context.moment, within=within)
         state = cycle.state_of(request)
         node, displaces = context.guard(lambda: at_once(cycle.find(state, request)))
         if isinstance(node, str):
@@ -171,6 +259,7 @@ class StageTrial:
 
     def _place(self, request: PlacementRequest, node: str, state: CycleState, *, displaces: bool = False) -> None:
         self._refused_classes.clear()
+        self._identities.add(request.identity)
         for where, each in self._table.allocation_state.held() if displaces else ():
             if where == node and each.priority < request.priority:
                 self._scratch.do(partial(self._table.drop_allocation, each.key))
@@ -188,16 +277,7 @@ class StageTrial:
 
     def _preempt(self, request: PlacementRequest, state: CycleState, nodes: Snapshot) -> bool:
         context = self._context
-        dry_run = DryRun(
-            context.profile,
-            request,
-            nodes,
-            context.watch,
-            consulted=context.consulted.get(request.key),
-            now=context.moment.now,
-            patience=context.moment.patience,
-            quick=FAST.first,
-        )
+        dry_run = self._dry_run(request, nodes, self._within(request))
         made: Nomination | None = context.guard(
             lambda: at_once(run_post_filters(context.profile, state, dry_run, context.watch))
         )
@@ -215,6 +295,20 @@ class StageTrial:
             self._scratch.do(partial(self._table.allocation_state.spend, each.identity))
         self._place(request, made.node, state)
         return True
+
+    def _dry_run(self, request: PlacementRequest, nodes: Snapshot, within: Mask | None = None) -> DryRun:
+        context = self._context
+        return DryRun(
+            context.profile,
+            request,
+            nodes,
+            context.watch,
+            consulted=context.consulted.get(request.key),
+            now=context.moment.now,
+            patience=context.moment.patience,
+            quick=FAST.first,
+            within=within,
+        )
 
     def _within_limits(self, made: Nomination) -> bool:
         here = sum(each.node == made.node for each in self.victims.values()) + len(made.victims)

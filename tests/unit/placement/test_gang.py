@@ -15,7 +15,7 @@ from mandor.placement.framework.points import FilterPlugin
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.snapshot import NodeView
-from mandor.placement.gang import GangDecision, GangTrial, membership
+from mandor.placement.gang import GangDecision, GangTrial, membership, refusal
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from tests.scenarios.make import make_instance, make_node, make_template, make_workload
@@ -147,6 +147,83 @@ def test_a_gang_evicts_a_thousand_instances_in_steps_as_in_one_go() -> None:
     assert len(at_once.nominated) == 20
     assert len({key for each in at_once.nominated for key in each.victims}) == 1000
     assert decide(GangTrial(profile, members, room, least=20), 100) == at_once
+
+
+def racks(**sizes: int) -> Table:
+    """One core on each of so many nodes in each rack; the names of the racks begin with their zone."""
+    return table(
+        *(
+            make_node(f"{rack}-{index}", cpu=1, labels={"rack": rack, "zone": rack[0]})
+            for rack, size in sizes.items()
+            for index in range(size)
+        )
+    )
+
+
+ONE_RACK = {"near": [{"workload": "self", "over": "rack"}]}
+
+
+def racks_of(decision: GangDecision) -> set[str]:
+    return {each.node.partition("-")[0] for each in decision.placed}
+
+
+@pytest.mark.req("S1-35")
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_a_gang_near_itself_gets_the_tightest_rack_that_has_room(most: int) -> None:
+    room, profile = racks(a1=2, a2=6, b1=4, b2=3), default_profile()
+    for count, rack in ((2, "a1"), (3, "b2"), (4, "b1"), (5, "a2")):
+        found = decide(GangTrial(profile, requests(count, placement=ONE_RACK), room, least=count), most)
+        assert racks_of(found) == {rack}
+        assert len(found.placed) == count
+    assert not room.allocations
+
+
+def test_a_rack_with_room_for_all_members_is_preferred_to_one_with_room_for_the_least() -> None:
+    found = decide(GangTrial(default_profile(), requests(4, placement=ONE_RACK), racks(a1=2, b1=5), least=2))
+    assert racks_of(found) == {"b1"}
+    assert len(found.placed) == 4
+    fewer = decide(GangTrial(default_profile(), requests(6, placement=ONE_RACK), racks(a1=2, b1=5), least=2))
+    assert racks_of(fewer) == {"b1"}
+    assert len(fewer.placed) == 5
+
+
+@pytest.mark.req("S1-35")
+def test_a_gang_that_no_rack_holds_is_placed_in_one_zone_if_its_rack_rule_can_be_given_up() -> None:
+    rules = {"near": [{"workload": "self", "over": "zone"}, {"workload": "self", "over": "rack", "strength": "should"}]}
+    found = decide(GangTrial(default_profile(), requests(6, placement=rules), racks(a1=4, a2=1, b1=3, b2=4), least=6))
+    assert racks_of(found) == {"b1", "b2"}
+    assert {each.relaxed for each in found.placed} == {("near self over rack",)}
+
+
+@pytest.mark.req("S1-35")
+def test_the_reason_names_the_largest_rack_and_its_room() -> None:
+    found = decide(GangTrial(default_profile(), requests(4, placement=ONE_RACK), racks(a1=2, b1=3), least=4))
+    assert not found.placed
+    assert refusal(found, 4, 0) == (
+        "the gang needs 4 in one rack: the largest rack, b1, has room for 3 of 4; mpi-3 does not fit: 0/5 nodes fit: "
+        "3 NodeResourcesFit (short of 1 cpu), 2 InterPodAffinity (not near mpi/main)"
+    )
+
+
+def test_members_join_those_that_are_bound_and_search_no_other_rack() -> None:
+    room, members = racks(a1=2, b1=4), requests(3, placement=ONE_RACK)
+    first = members.pop(0)
+    room.set_allocation(first.key, "a1-0", first.shape, first.identity)
+    assert not decide(GangTrial(default_profile(), members, room, least=2)).placed
+    room.drop_allocation(first.key)
+    room.set_allocation(first.key, "b1-0", first.shape, first.identity)
+    assert racks_of(decide(GangTrial(default_profile(), members, room, least=2))) == {"b1"}
+
+
+@pytest.mark.req("S1-35", "S3-27")
+def test_a_gang_near_itself_evicts_in_the_rack_where_fewest_have_to_go() -> None:
+    room, low = racks(a1=3, b1=3, c1=2), Shape.of(make_template(cpu=1))
+    for node in ("a1-0", "a1-1", "b1-2", "c1-0", "c1-1"):
+        room.set_allocation(Key(Instance.kind, "default", f"low-{node}"), node, low)
+    members = [structs.replace(each, priority=10) for each in requests(3, placement=ONE_RACK)]
+    found = decide(GangTrial(default_profile(), members, room, least=3))
+    assert {each.nominated for each in found.nominated} == {"b1-0", "b1-1", "b1-2"}
+    assert [key.name for each in found.nominated for key in each.victims] == ["low-b1-2"]
 
 
 class Broken(FilterPlugin):

@@ -54,8 +54,10 @@ class DryRun:
         now: float = 0.0,
         patience: float = 0.0,
         quick: Quick | None = None,
+        within: Mask | None = None,
     ) -> None:
-        """`quick`: returns the slot of the best node for profiles with a declared reach; negative: no node fits."""
+        """`quick`: returns the slot of the best node for profiles with a declared reach; negative: no node fits.
+        `within`: the nodes to consider; None: all."""
         self.request = request
         self.nodes = nodes
         self.nominated = nominated
@@ -69,6 +71,7 @@ class DryRun:
         self._watch = watch
         self._consulted = consulted
         self._quick = quick
+        self._within = within
         self.needs: dict[str, int] = {}
         """Amounts by resource that must be free on a node."""
         self._asked: list[tuple[FilterPlugin, bool]] = []
@@ -186,7 +189,7 @@ class DryRun:
     def _first_pass(self) -> Mask:
         """Run the filters that depend on node attributes once; collect the others, which run for each change."""
         request, nodes, state = self.request, self.nodes, CycleState(self._consulted)
-        possible: Mask = np.ones(len(nodes), dtype=np.bool_)
+        possible: Mask = np.ones(len(nodes), dtype=np.bool_) if self._within is None else self._within.copy()
         silent: set[Plugin] = set()
         attributes, cluster = Reach.ATTRIBUTES, Reach.CLUSTER
         for plugin in self._profile.pre_filters:
