@@ -96,6 +96,50 @@ def test_disk_pressure_evicts_instances_that_use_the_disk(tmp_path: Path) -> Non
     assert {each for each, _ in result.phases[1].evictions} == {"db-0"}, "nobody goes for nothing"
 
 
+LOOP = """\
+name: loop
+nodes:
+  - {name: n0, cpu: 2, memory: 4Gi, disk: 20Gi}
+  - {name: n1, cpu: 2, memory: 4Gi, disk: 20Gi, off: true}
+workloads:
+  - {name: logs, image: logs, type: daemon, resources: {cpu: 1m, memory: REQUEST}, priority: PRIORITY, TOLERATE}
+  - {name: big, image: big, resources: {cpu: 50m, memory: 2Gi}}
+usage: {logs: {memory: 500Mi}, big: {memory: 100%}}
+arrival: {within: 5s}
+end: 14m
+timeline:
+  - {at: 2m, phase: pressure, up: n1, pressure: {node: n0, memory: 1450Mi, for: 12m}}
+"""
+TOLERANT = "placement: {tolerate: [{key: memory-pressure}]}"
+
+
+def evictions(folder: Path, request: str, priority: int, tolerate: str) -> tuple[RunResult, list[str]]:
+    base = LOOP.replace("REQUEST", request).replace("PRIORITY", str(priority)).replace("TOLERATE", tolerate)
+    result = simulate(folder, "", base=base)
+    return result, [name for phase in result.phases for name, _ in phase.evictions]
+
+
+@pytest.mark.req("S3-7", "S3-37")
+@pytest.mark.parametrize("tolerate", ["", TOLERANT])
+def test_pressure_evicts_a_service_that_can_run_elsewhere_and_not_a_daemon(tmp_path: Path, tolerate: str) -> None:
+    result, evicted = evictions(tmp_path, "500Mi", 0, tolerate)
+    assert evicted == ["big-0"]
+    assert where(result, "big") == ["n1"]
+    assert result.phases[-1].workloads["logs"].running == 2
+
+
+@pytest.mark.req("S3-7", "S3-37")
+@pytest.mark.parametrize(("request_", "priority"), [("500Mi", -1), ("400Mi", 0)])
+@pytest.mark.parametrize("tolerate", ["", TOLERANT])
+def test_a_daemon_that_pressure_evicts_repeatedly_returns_after_growing_delays(
+    tmp_path: Path, request_: str, priority: int, tolerate: str
+) -> None:
+    """A daemon with a lower priority than the service, or that uses more than it requests, causes the pressure."""
+    _, evicted = evictions(tmp_path, request_, priority, tolerate)
+    assert set(evicted) == {"logs-n0"}
+    assert 2 <= len(evicted) <= 6, "the delays are 30 s, 60 s, 2 min and 4 min"
+
+
 def test_scaling_rolling_out_limits_and_cordons_do_what_they_show(tmp_path: Path) -> None:
     more = """\
 timeline:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from mandor.agent.pressure import EvictionCandidate, Need, Pressure, Reading, Threshold, select_victim
+from mandor.agent.pressure import EvictionCandidate, Need, Pressure, Reading, Threshold, select_victims
 from mandor.lib.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -107,9 +107,11 @@ class PressureEviction:
         return False
 
     async def _evict(self, need: Need) -> None:
-        victim = select_victim(await self._reclaimer.candidates(need.signal))
-        if victim is None:
+        missing = 0 if need.signal == "inodes" else need.missing  # the inodes of an instance are not counted
+        victims = select_victims(await self._reclaimer.candidates(need.signal), missing)
+        if not victims:
             log.warning("%s, and there is no instance to evict", need)
             return
+        victim = victims[0]
         self._victim, self._victim_since = victim.uid, self._clock.monotonic()
         self._reclaimer.evict(victim.uid, f"the node is short of {need.signal}: {need}", hard=need.hard)

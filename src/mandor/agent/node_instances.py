@@ -78,7 +78,8 @@ def _candidate(worker: Worker, signal: str, used: int) -> EvictionCandidate:
     assert worker.order.template is not None
     request = worker.order.template.request
     requested = request.memory_bytes if signal == "memory" else request.disk_bytes
-    return EvictionCandidate(worker.uid, worker.order.supervision.priority, used, requested)
+    priority, movable = worker.order.supervision.priority, not worker.order.instance.spec.home
+    return EvictionCandidate(worker.uid, priority, used, requested, movable)
 
 
 async def _used(engine: Engine, signal: str) -> dict[Unit, int]:

@@ -1,7 +1,8 @@
-"""Thresholds for memory, disk and inodes of the node, and the choice of the instance to evict: pure."""
+"""Thresholds for memory, disk and inodes of the node, and the choice of the instances to evict: pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
 from mandor.lib.quantity import Seconds
@@ -71,6 +72,8 @@ class Need(NamedTuple):
     signal: str
     hard: bool
     share: float
+    missing: int = 0
+    """Amount that must become available to reach the soft threshold."""
 
     def __str__(self) -> str:
         return f"{self.share:.1%} of its {self.signal} {'are' if self.signal == 'inodes' else 'is'} left"
@@ -84,14 +87,18 @@ class Pressure:
         self._short_since: dict[str, float] = {}
         self._short_last: dict[str, float] = {}
         self._least: dict[str, float] = {}
+        self._missing: dict[str, int] = {}
         self._now = 0.0
 
     def update(self, readings: Iterable[Reading], now: float) -> None:
         """Take new readings; of several readings of one signal the lowest share counts."""
         self._now = now
-        self._least = {}
+        self._least, self._missing = {}, {}
         for each in readings:
             self._least[each.signal] = min(each.share, self._least.get(each.signal, 1.0))
+            if threshold := self._thresholds.get(each.signal):
+                missing = ceil(each.total * threshold.soft) - each.available
+                self._missing[each.signal] = max(missing, self._missing.get(each.signal, 0))
         for signal, share in self._least.items():
             threshold = self._thresholds.get(signal)
             if threshold is not None and share < threshold.soft:
@@ -117,11 +124,11 @@ class Pressure:
         return min(found, key=lambda each: (not each.hard, each.share), default=None)
 
     def _need(self, signal: str) -> Need | None:
-        threshold, share = self._thresholds[signal], self._least[signal]
+        threshold, share, missing = self._thresholds[signal], self._least[signal], self._missing[signal]
         if share < threshold.hard:
-            return Need(signal, True, share)
+            return Need(signal, True, share, missing)
         if self._now - self._short_since[signal] >= threshold.grace_seconds:
-            return Need(signal, False, share)
+            return Need(signal, False, share, missing)
         return None
 
 
@@ -134,13 +141,33 @@ class EvictionCandidate:
     used: int
     requested: int
     """Requested amount of the resource."""
+    movable: bool = True
+    """Whether its replacement may run on another node; false for daemons."""
 
 
-def select_victim(candidates: Iterable[EvictionCandidate]) -> EvictionCandidate | None:
-    """Choose the instance to evict: first those that use more than they request, then the lowest priority, then the
-    largest use beyond the request. Instances that use none of the resource are left out, unless no use is known."""
+def select_victims(candidates: Iterable[EvictionCandidate], missing: int) -> list[EvictionCandidate]:
+    """Choose the instances to evict, the first one first, so that `missing` becomes available.
+
+    The order is: instances that use more than they request, then lower priorities, then instances that can run on
+    another node, then the largest use beyond the request. Instances whose eviction is not needed to reach `missing`
+    are left out, the last in the order first. If all instances together use less, all are returned. Instances that use
+    none of the resource are left out, unless no use is known.
+    """
     everything = list(candidates)
-    using = [each for each in everything if each.used > 0] or everything
-    return min(
-        using, key=lambda each: (each.used <= each.requested, each.priority, each.requested - each.used), default=None
-    )
+    using = sorted([each for each in everything if each.used > 0] or everything, key=_order)
+    chosen: list[EvictionCandidate] = []
+    freed = 0
+    for each in using:
+        if chosen and freed >= missing:
+            break
+        chosen.append(each)
+        freed += each.used
+    for each in reversed(chosen):
+        if len(chosen) > 1 and freed - each.used >= missing:
+            chosen = [other for other in chosen if other is not each]
+            freed -= each.used
+    return chosen
+
+
+def _order(each: EvictionCandidate) -> tuple[bool, int, bool, int]:
+    return each.used <= each.requested, each.priority, not each.movable, each.requested - each.used

@@ -121,7 +121,7 @@ def of_node(item: Object) -> Advice:
         return Advice("cordoned: no new instances are placed on it", f"`mandor uncordon {name}` to reopen it")
     if status.get("pressure"):
         short = " and ".join(status["pressure"])
-        return Advice(f"short of {short}: it accepts only critical instances, and evicts those that use too much")
+        return Advice(f"short of {short}: only instances that tolerate this are placed on it; it evicts others")
     return NOTHING
 
 

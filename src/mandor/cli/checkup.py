@@ -163,9 +163,8 @@ def _of_node(node: Object, version: str) -> Iterator[Finding]:
             yield Finding(Level.WARNING, about, says, f"start {engine} on the node; the agent detects it automatically")
     if pressure := status.get("pressure"):
         says = f"short of {', '.join(pressure)}"
-        yield Finding(
-            Level.WARNING, about, says, "it accepts only critical instances; add resources, or move instances away"
-        )
+        hint = "it accepts only instances that tolerate the pressure; add resources, or move instances away"
+        yield Finding(Level.WARNING, about, says, hint)
     for sink, each in status.get("log_sinks", {}).items():
         if each.get("state") == "Failing":
             says = f"the log sink {sink} fails: {each.get('message', '')}"

@@ -45,8 +45,8 @@ def plan_daemon(
             elif home not in site.retained:
                 why = f"node {home} no longer matches" if home in site.refusals else f"node {home} no longer exists"
                 replicas.lose(draft, each, why, cluster.now)
-            elif replicas.ended(each) and each.phase is not Phase.LOST:
-                draft.delete(each)
+            elif replicas.ended(each) and each.phase is not Phase.LOST and not replicas.evicted_daemon(each):
+                draft.delete(each)  # an evicted one is kept, because its attempts count for the back-off
         yield WRITTEN * len(piece)
     daemons = _Daemons(draft, workload.spec.groups[name], step, cluster, wanted=len(site.eligible))
     for eligible in pieces(sorted(here), FEW):

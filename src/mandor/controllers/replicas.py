@@ -343,13 +343,18 @@ def _earlier_failures(each: Instance, group: Group) -> int:
 
 def retry(draft: Draft, old: Instance, release: Release, earlier: int) -> None:
     """Replace an instance that ended by itself: the attempt counts, and its node is avoided."""
-    attempt = earlier if refused(old) else earlier + 1
+    attempt = earlier if refused(old) and not evicted_daemon(old) else earlier + 1
     replace(draft, old, release, attempt=attempt, avoid=avoiding(old))
 
 
 def refused(instance: Instance) -> bool:
-    """Return whether its node refused the instance: it never started, so this is no failure of its own."""
+    """Return whether its node refused or evicted the instance, which is no failure of its own."""
     return instance.phase is Phase.FAILED and instance.status.reason in {REFUSED, PORT_TAKEN, EVICTED}
+
+
+def evicted_daemon(instance: Instance) -> bool:
+    """Return whether its node evicted a daemon: the replacement has to run there again, so the back-off grows."""
+    return instance.phase is Phase.FAILED and instance.status.reason == EVICTED and bool(instance.spec.home)
 
 
 def avoiding(old: Instance) -> tuple[str, ...]:
@@ -365,7 +370,8 @@ def wait_seconds(instance: Instance, group: Group, now: float, earlier: int) -> 
     `since` is from the agent's wall clock; if that runs ahead, the wait is still at most the back-off itself.
     """
     times = group.reschedule
-    pause = REFUSED_SECONDS if refused(instance) else Delay(times.delay, times.max_delay).after(earlier + 1)
+    at_once = refused(instance) and not evicted_daemon(instance)
+    pause = REFUSED_SECONDS if at_once else Delay(times.delay, times.max_delay).after(earlier + 1)
     return min(instance.status.since + pause - now, pause)
 
 

@@ -61,6 +61,20 @@ class Taint(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
         return cls(key, value, cast(Effect, effect))
 
 
+PRESSURE_TAINTS: Mapping[str, Taint] = {
+    "memory": Taint("memory-pressure"),
+    "disk": Taint("disk-pressure"),
+    "inodes": Taint("inode-pressure"),
+}
+"""Taint of a node that is short of a resource, by the resource."""
+_SHORT_OF = {taint: resource for resource, taint in PRESSURE_TAINTS.items()}
+
+
+def pressure_of(taints: Iterable[Taint]) -> tuple[str, ...]:
+    """Return the resources whose pressure taints are among `taints`."""
+    return tuple(_SHORT_OF[each] for each in taints if each in _SHORT_OF)
+
+
 class Drain(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """Moves all instances off the node, within their disruption budgets, and places no new ones."""
 
@@ -250,7 +264,9 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     ports: PortRange = USUAL_PORTS
     """Host ports for instances that request `auto`."""
     pressure: tuple[str, ...] = ()
-    """Resources that the node is short of: memory, disk, inodes. Meanwhile it accepts only critical instances."""
+    """Resources that the node is short of: memory, disk, inodes. Meanwhile the node has the taint `memory-pressure`,
+    `disk-pressure` or `inode-pressure`, and accepts only instances that tolerate it.
+    """
     usage: Resources | None = None
     """Resources in use, as last measured by the agent; absent if not measured."""
     drain: DrainStatus | None = None
@@ -283,6 +299,12 @@ class Node(Object, frozen=True, tag="node"):
     @property
     def node(self) -> str:
         return self.meta.name
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """The taints of the spec, and one for each resource that the node is short of."""
+        short = self.status.pressure
+        return (*self.spec.taints, *(PRESSURE_TAINTS[each] for each in short if each in PRESSURE_TAINTS))
 
     @property
     def drain(self) -> Drain | None:

@@ -78,6 +78,12 @@ def _of_nodes(nodes: Snapshot) -> Iterator[Candidate]:
         back = node.changed(status=msgspec.structs.replace(node.status, phase=NodePhase.READY))
         yield Candidate("return", f"bring back {node.meta.name}, which is {phase}", 35, nodes=(back,))
 
+    pressed = [node for node in nodes.nodes if node.status.pressure]
+    for node in pressed[:EACH_MOST]:
+        short = " and ".join(node.status.pressure)
+        calm = node.changed(status=msgspec.structs.replace(node.status, pressure=()))
+        yield Candidate("pressure", f"free {short} on {node.meta.name}, which is short of it", 15, nodes=(calm,))
+
 
 def _more_nodes(nodes: Snapshot) -> Iterator[Candidate]:
     """Yield one more node of each existing kind."""
@@ -90,7 +96,7 @@ def _more_nodes(nodes: Snapshot) -> Iterator[Candidate]:
         twin = Node(
             meta=Meta(name=NEW_NODE, labels=node.meta.labels),
             spec=node.opened.spec,
-            status=msgspec.structs.replace(node.opened.status, phase=NodePhase.READY, usage=None),
+            status=msgspec.structs.replace(node.opened.status, phase=NodePhase.READY, pressure=(), usage=None),
         )
         yield Candidate("node", f"add a node like {node.meta.name}", 60, nodes=(twin,))
 

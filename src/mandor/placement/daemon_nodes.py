@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from mandor.model.node import Node, NodePhase
+from mandor.model.node import Node, NodePhase, pressure_of
 from mandor.model.workload import GroupTemplate
 from mandor.placement.framework.node_rule import engine_rule
 from mandor.placement.framework.points import tally
@@ -68,12 +68,13 @@ def _broken_rule(template: GroupTemplate, node: Node) -> str:
 def _passing(shape: Shape, node: Node) -> str:
     if node.status.phase not in {NodePhase.READY, NodePhase.SUSPECT}:
         return node.status.phase.value
-    for taint in node.spec.taints:
+    for taint in node.taints:
         fitting = [each for each in shape.tolerate if each.covers(taint)]
         # A daemon that tolerates a NoExecute taint for a limited time would be placed and evicted repeatedly.
         passing = taint.effect == "NoExecute" and any(each.seconds is not None for each in fitting)
         if taint.effect != "PreferNoSchedule" and (not fitting or passing):
-            return f"with the taint {taint}"
+            short = pressure_of([taint])
+            return f"short of {short[0]}: with the taint {taint}" if short else f"with the taint {taint}"
     if node.drain is not None:
         return "drained"
     engines = Engines.of(node.status.engines)

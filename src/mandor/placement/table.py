@@ -150,7 +150,7 @@ class Table:
         old, new = before.status, node.status
         self._pools.set(slot, node.spec.pool)
         self._health.set(slot, Health.of(node))
-        self._taints.set(slot, node.spec.taints)
+        self._taints.set(slot, node.taints)
         if new.engines != old.engines:
             self._engines.set(slot, Engines.of(new.engines))
         if new.images != old.images:
@@ -204,7 +204,7 @@ class Table:
         self._tie_break_order.append(name)
         self._pools.append(node.spec.pool)
         self._health.append(Health.of(node))
-        self._taints.append(node.spec.taints)
+        self._taints.append(node.taints)
         self._engines.append(Engines.of(node.status.engines))
         self._images.append(images_of(node))
         self._usage[:, slot] = -1

@@ -21,6 +21,12 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _ALL = "*"
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_PRESSURE = {
+    "node.kubernetes.io/memory-pressure": ("memory-pressure",),
+    "node.kubernetes.io/disk-pressure": ("disk-pressure", "inode-pressure"),
+}
+"""Keys of Kubernetes' pressure taints, and of the taints that replace them: DiskPressure includes inodes."""
+_PID_PRESSURE = "node.kubernetes.io/pid-pressure"
 _POLICIES = {"nodeaffinitypolicy": "Honor", "nodetaintspolicy": "Ignore"}
 """Policies of spread constraints for nodes that are closed to a pod, and the value that equals Mandor's behaviour."""
 
@@ -179,15 +185,19 @@ class PlacementReader:
             if key == _UNSCHEDULABLE:
                 each.drop_all("key", "a cordoned node takes nothing new, whatever is tolerated")
                 continue
+            if key == _PID_PRESSURE:
+                each.drop_all("key", "agents do not measure the number of processes, so there is no such taint")
+                continue
             if operator not in {"Equal", "Exists"}:
                 each.drop_all("operator", f"there is no operator {operator}")
                 continue
-            yield filled(
-                key=key or None,
-                value=value if operator == "Equal" else None,
-                effect=effect or None,
-                seconds=str(Seconds(stay)) if stay is not None and effect in {None, "", "NoExecute"} else None,
-            )
+            for name in _PRESSURE.get(key or "", (key,)):
+                yield filled(
+                    key=name or None,
+                    value=value if operator == "Equal" else None,
+                    effect=effect or None,
+                    seconds=str(Seconds(stay)) if stay is not None and effect in {None, "", "NoExecute"} else None,
+                )
 
 
 def _where(clause: Clause) -> dict[str, Any]:

@@ -295,7 +295,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
             "metadata": {"name": node.meta.name, "labels": dict(node.meta.labels)},
             "spec": {
                 "unschedulable": node.closed,
-                "taints": [{"key": each.key, "value": each.value, "effect": each.effect} for each in node.spec.taints],
+                "taints": [{"key": each.key, "value": each.value, "effect": each.effect} for each in node.taints],
             },
             "status": {"allocatable": _quantities(amounts)},
         }

@@ -1,10 +1,10 @@
-"""TaintToleration: nodes with taints take only instances that tolerate them."""
+"""TaintToleration: nodes with taints take only instances that tolerate them; pressure is a taint, too."""
 
 from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from mandor.model.node import Node, Taint
+from mandor.model.node import Node, Taint, pressure_of
 from mandor.model.placement import Toleration
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
@@ -32,11 +32,11 @@ class TaintToleration(IncrementalFilter, PreScorePlugin, IncrementalScore):
         return nodes.taints.where((self.name, tolerate), lambda taints: not _hard(taints, tolerate))
 
     def rules_out(self, request: PlacementRequest, node: Node) -> bool:
-        return bool(_hard(node.spec.taints, request.shape.tolerate))
+        return bool(_hard(node.taints, request.shape.tolerate))
 
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
-        first = (_hard(nodes.taints[int(slot)], request.shape.tolerate)[0] for slot in refused.nonzero()[0])
-        return tally(f"with {taint}" for taint in first)
+        tolerate = request.shape.tolerate
+        return tally(_reason(_hard(nodes.taints[int(slot)], tolerate)) for slot in refused.nonzero()[0])
 
     def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         """Skip the score if no node has such taints: all nodes are equal."""
@@ -56,6 +56,11 @@ def _hard(taints: Sequence[Taint], tolerate: Sequence[Toleration]) -> list[Taint
 
 def _soft(taints: Sequence[Taint], tolerate: Sequence[Toleration]) -> list[Taint]:
     return [each for each in taints if each.effect == "PreferNoSchedule" and not _tolerated(each, tolerate)]
+
+
+def _reason(hard: Sequence[Taint]) -> str:
+    short = pressure_of(hard)
+    return f"short of {', '.join(short)}: with {hard[-1]}" if short else f"with {hard[0]}"
 
 
 def _tolerated(taint: Taint, tolerate: Sequence[Toleration]) -> bool:

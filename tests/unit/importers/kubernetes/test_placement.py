@@ -52,6 +52,13 @@ RULES: list[tuple[str, str, Any]] = [
         "tolerate",
         [{"key": "a", "effect": "NoExecute", "seconds": "1m"}, {}],
     ),
+    (
+        "tolerations: [{key: node.kubernetes.io/memory-pressure, operator: Exists, effect: NoSchedule}, "
+        "{key: node.kubernetes.io/disk-pressure, operator: Exists}, "
+        "{key: node.kubernetes.io/pid-pressure, operator: Exists}]",
+        "tolerate",
+        [{"key": "memory-pressure", "effect": "NoSchedule"}, {"key": "disk-pressure"}, {"key": "inode-pressure"}],
+    ),
 ]
 
 
