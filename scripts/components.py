@@ -49,6 +49,7 @@ class Component:
 
 
 IPTABLES = (("usr/sbin/iptables", "xtables-nft-multi"), ("usr/sbin/ip6tables", "xtables-nft-multi"))
+SYSTEM_FOLDERS = "/usr/sbin:/sbin"  # PATH of many users lacks them
 FOLDERS = ("usr/lib/chromium", "usr/bin", "usr/sbin", "usr/libexec/incus", "bin", "sbin")
 
 COMPONENTS = {
@@ -167,6 +168,61 @@ COMPONENTS = {
             "(https://docs.nats.io/running-a-nats-service/introduction/installation)",
         ),
         Component(
+            name="rsyslog",
+            purpose="a syslog server that logs are shipped to",
+            binaries=("rsyslogd",),
+            version=("-v",),
+            at_least=(8, 1900),
+            packages=("rsyslog",),
+            suite="bullseye",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put rsyslogd 8.1900 or newer on PATH",
+            whole=True,
+        ),
+        Component(
+            name="iproute2",
+            purpose="makes networks of namespaces",
+            binaries=("ip",),
+            version=("-Version",),
+            at_least=(5, 0),
+            packages=("iproute2",),
+            suite="bullseye",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put `ip` of iproute2 5.0 or newer on PATH",
+            whole=True,
+        ),
+        Component(
+            name="e2fsprogs",
+            purpose="makes the file systems of small disks",
+            binaries=("mkfs.ext4",),
+            version=("-V",),
+            at_least=(1, 40),
+            packages=("e2fsprogs",),
+            suite="bullseye",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put mkfs.ext4 (e2fsprogs) on PATH",
+            whole=True,
+        ),
+        Component(
+            name="curl",
+            purpose="runs the commands of the documents",
+            binaries=("curl",),
+            version=("--version",),
+            at_least=(7, 50),
+            packages=("curl",),
+            suite="bullseye",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put curl 7.50 or newer on PATH",
+            whole=True,
+        ),
+        Component(
+            name="openssl",
+            purpose="makes the certificates of the documents",
+            binaries=("openssl",),
+            version=("version",),
+            at_least=(1, 1, 1),
+            packages=("openssl",),
+            suite="bullseye",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put openssl 1.1.1 or newer on PATH",
+            whole=True,
+        ),
+        Component(
             name="podman",
             purpose="the podman engine",
             binaries=("podman",),
@@ -234,7 +290,7 @@ def _places(component: Component, binary: str) -> Iterator[Path]:
         unpacked = HOME / component.name / folder / binary
         if unpacked.exists():
             yield unpacked
-    on_path = shutil.which(binary)
+    on_path = shutil.which(binary, path=f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_FOLDERS}")
     if on_path:
         yield Path(on_path)
 
@@ -251,7 +307,7 @@ def _version(component: Component, binary: Path) -> tuple[int, ...]:
         )
     except (OSError, subprocess.SubprocessError):
         return ()
-    number = re.search(r"\d+(\.\d+)+", answer.stdout)
+    number = re.search(r"\d+(\.\d+)+", answer.stdout + answer.stderr)
     return tuple(int(part) for part in number.group().split(".")) if number else ()
 
 

@@ -84,14 +84,14 @@ def _find(name: str) -> Path | None:
 
 def _require(name: str) -> Path:
     """The component's binary; where it is missing, the test is skipped, or fails with CI=true."""
-    return _find(name) or _report_missing(name)
+    return _find(name) or _report_component(name)
 
 
-def _report_missing(name: str) -> NoReturn:
-    _report(missing(name))
+def _report_component(name: str) -> NoReturn:
+    report_missing(missing(name))
 
 
-def _report(words: str) -> NoReturn:
+def report_missing(words: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(words, pytrace=False)
     pytest.skip(words)
@@ -255,7 +255,7 @@ def _podman(tmp_path_factory: pytest.TempPathFactory, *, rootless: bool) -> Iter
 
 def _for_root(name: str, binary: Path) -> Path:
     if os.geteuid() != 0:
-        _report(f"a private {name} needs root: run the tests as root, or start {name} before them")
+        report_missing(f"a private {name} needs root: run the tests as root, or start {name} before them")
     return binary
 
 

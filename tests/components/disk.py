@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from scripts.components import environment, find
 
 
 @contextmanager
@@ -19,7 +20,7 @@ def small_disk(image: Path, folder: Path, mebibytes: int) -> Iterator[Path]:
     with image.open("wb") as file:
         file.truncate(mebibytes << 20)
     folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run([shutil.which("mkfs.ext4") or "/sbin/mkfs.ext4", "-q", image], check=True)
+    subprocess.run([str(find("e2fsprogs")), "-q", image], check=True, env=os.environ | environment("e2fsprogs"))
     subprocess.run(["mount", "-o", "loop", image, folder], check=True)
     try:
         yield folder

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
+from scripts.components import environment, find, missing
 from tests.components.ports import free_port
 
 _NEWNET = 0x40000000
@@ -52,8 +53,15 @@ class Machine:
     def ip(self, *lines: str) -> None:
         """Commands of `ip`, all at once."""
         with self.inside():
-            words = [shutil.which("ip") or "/sbin/ip", "-batch", "-"]
-            done = subprocess.run(words, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
+            words = [str(_ip()), "-batch", "-"]
+            done = subprocess.run(
+                words,
+                input="\n".join(lines) + "\n",
+                capture_output=True,
+                text=True,
+                check=False,
+                env=os.environ | environment("iproute2"),
+            )
         if done.returncode:
             raise OSError(f"ip: {done.stderr.strip()}")
 
@@ -140,10 +148,15 @@ class Network:
             self._router.close()
 
 
+@cache
+def _ip() -> Path | None:
+    return find("iproute2")
+
+
 def why_not() -> str:
     """Return why network namespaces are not available; empty: they are."""
-    if shutil.which("ip") is None and not Path("/sbin/ip").exists():
-        return "there is no `ip` (iproute2)"
+    if _ip() is None:
+        return missing("iproute2")
     try:
         Network(["probe"], real=True).close()
     except OSError as error:
