@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.components.etcd import Etcd, Member, Tls
 from tests.e2e.cluster import Program, end_units, eventually
 from tests.faults.network import Machine, Network
@@ -105,10 +107,9 @@ class Machines:
         member = Member("store", folder / "etcd", 2379, 2380, store.address, store.inside)
         self.etcd = Etcd(etcd, folder / "etcd", [member], inside=store.inside)
         self.url = f"https://{self.machines['server'].address}:8080"
-        self.started = folder / "started"
         self.server = self._make(
             "server",
-            ["tests.e2e.audited", str(self.started), "mandor.roots.server", "--data", str(folder / "server")],
+            ["mandor.roots.server", "--data", str(folder / "server")],
             MANDOR_LISTEN=self.url.removeprefix("https://"),
             MANDOR_STORE=f"etcd://{store.address}:2379/planes/",
             MANDOR_TLS_CERT=str(self.tls.server_cert_file),
@@ -170,6 +171,13 @@ class Machines:
 
     def address(self, name: str) -> str:
         return self.machines[name].address
+
+    def server_started_processes(self) -> bool:
+        """Return whether the server has, or ever had, a child process, as the kernel counts them."""
+        assert self.server.process is not None
+        stat = Path(f"/proc/{self.server.process.pid}/stat").read_text()
+        faults_of_ended_children = int(stat.rpartition(")")[2].split()[8])
+        return faults_of_ended_children > 0 or bool(psutil.Process(self.server.process.pid).children())
 
     # What clients do.
 
