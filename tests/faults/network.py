@@ -30,8 +30,13 @@ class Machine:
         self.address = address
         self._namespace = namespace
 
+    @property
+    def descriptor(self) -> int | None:
+        """File descriptor of the namespace; None: the network of this process."""
+        return self._namespace
+
     def port(self, usual: int) -> int:
-        """The network of this process."""
+        """The usual port; on loopback, which all machines share, a free one."""
         return free_port() if self._namespace is None else usual
 
     @contextlib.contextmanager
@@ -81,9 +86,9 @@ class Network:
         if not real:
             self.machines = {name: Machine(name) for name in names}
             return
-        self._router = Machine("router", namespace=_new_namespace())
+        self._router = Machine("router", namespace=new_namespace())
         self.machines = {
-            name: Machine(name, f"10.99.{number}.2", _new_namespace()) for number, name in enumerate(names)
+            name: Machine(name, f"10.99.{number}.2", new_namespace()) for number, name in enumerate(names)
         }
         self._numbers = {name: number for number, name in enumerate(self.machines)}
         with self._router.inside():
@@ -92,7 +97,7 @@ class Network:
             self._connect(self.machines[name], number)
 
     def _connect(self, machine: Machine, number: int) -> None:
-        peer = f"/proc/{os.getpid()}/fd/{machine._namespace}"
+        peer = f"/proc/{os.getpid()}/fd/{machine.descriptor}"
         self._router.ip(
             f"link add m{number} type veth peer name eth0 netns {peer}",
             f"addr add 10.99.{number}.1/24 dev m{number}",
@@ -164,8 +169,8 @@ def why_not() -> str:
     return ""
 
 
-def _new_namespace() -> int:
-    """Made by a thread that ends: this one stays where it is."""
+def new_namespace() -> int:
+    """Make a network namespace in a thread of its own, and return its file descriptor."""
     made: list[int] = []
     failed: list[OSError] = []
 
