@@ -12,6 +12,7 @@ from mandor.model.meta import Key
 from mandor.model.node import NodePhase
 from mandor.model.phase import Phase
 from mandor.placement.built_in import DEFAULTS
+from mandor.placement.decision import Decision
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import Handle
@@ -27,12 +28,17 @@ from mandor.placement.framework.points import (
     PostFilterPlugin,
     PreBindPlugin,
     PreEnqueuePlugin,
+    PreFilterPlugin,
     ReservePlugin,
     Wait,
 )
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import NodeView, Snapshot
+from mandor.placement.plugins import default_preemption
+from mandor.scheduler import deciding
+from mandor.scheduler.attempt import Attempt
+from mandor.scheduler.deciding import Deciding, DecisionInProgress
 from mandor.scheduler.watchdog import Watchdog
 from mandor.store.base import Delete, Put
 from tests.scenarios.make import make_workload
@@ -215,21 +221,45 @@ async def test_an_instance_that_is_stopped_while_it_waits_for_a_permit_is_releas
     assert world.scheduler.view.table.allocations == {}
 
 
-class Crowd(PreBindPlugin, FilterPlugin):
-    """Counts how many of its calls run at the same time, in each cycle."""
+class Crowd(PreFilterPlugin, FilterPlugin, PreBindPlugin):
+    """Finds scheduling cycles that overlap, and counts the binding cycles that run at the same time."""
 
     name = "Crowd"
 
     def __init__(self) -> None:
-        self.filtering = self.most_filtering = self.binding = self.most_binding = 0
+        self.current = ""
+        """The instance whose scheduling cycle has started and not ended."""
+        self.overlaps: list[str] = []
+        self.turn = self.first_turn = 0
+        self.most_turns = 0
+        """Turns of the event loop from the start of a scheduling cycle to its last call, at most."""
+        self.binding = self.most_binding = 0
         self.open = asyncio.Event()
 
+    async def count_turns(self) -> None:
+        while True:
+            self.turn += 1
+            await asyncio.sleep(0)
+
+    def ended(self, name: str) -> None:
+        """Note that the decision about an instance was made."""
+        if self.current not in {"", name}:
+            self.overlaps.append(f"{name} ends in the cycle of {self.current}")
+        self.current = ""
+
+    def _called(self, name: str) -> None:
+        if not self.current:
+            self.current, self.first_turn = name, self.turn
+        if name != self.current and not name.startswith("low"):  # A cycle also tries other nodes for its victims.
+            self.overlaps.append(f"{name} is decided in the cycle of {self.current}")
+        self.most_turns = max(self.most_turns, self.turn - self.first_turn)
+
+    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> None:
+        self._called(request.key.name)
+
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
-        self.filtering += 1
-        self.most_filtering = max(self.most_filtering, self.filtering)
-        answer = nodes.pools.where(self.name, lambda pool: True)
-        self.filtering -= 1
-        return answer
+        self._called(request.key.name)
+        return nodes.pools.where(self.name, lambda pool: True)
 
     async def pre_bind(self, state: CycleState, request: PlacementRequest, node: str) -> None:
         self.binding += 1
@@ -238,19 +268,55 @@ class Crowd(PreBindPlugin, FilterPlugin):
         self.binding -= 1
 
 
-@pytest.mark.req("S1-5", "S1-6", "S1-16")
-async def test_scheduling_cycles_never_overlap_and_binding_cycles_do(make_world: Any) -> None:
+@pytest.mark.req("S1-5")
+async def test_no_scheduling_cycle_starts_while_another_one_takes_several_turns(
+    make_world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(default_preemption, "PLAYED", 1)
+    monkeypatch.setattr(deciding, "TURN", 1)
+    crowd, record, finish = Crowd(), Deciding.record, Deciding.finish
+
+    def recorded(self: Deciding, attempt: Attempt, *given: Any) -> None:
+        crowd.ended(attempt.key.name)
+        record(self, attempt, *given)
+
+    async def finished(self: Deciding, running: DecisionInProgress) -> Decision | None:
+        try:
+            return await finish(self, running)
+        finally:
+            crowd.ended(running.attempt.key.name)
+
+    monkeypatch.setattr(Deciding, "record", recorded)
+    monkeypatch.setattr(Deciding, "finish", finished)
+    crowd.open.set()
+    world = await make_world(crowd)
+    names = [f"n{number}" for number in range(4)]
+    await world.add_nodes(*names, cpu=4)
+    await world.apply(make_workload("low", replicas=16, cpu="1", priority=1))
+    await world.until(lambda: world.serving_count("low") == 16)
+    counting = asyncio.create_task(crowd.count_turns())
+    for number in range(3):
+        await world.apply(make_workload(f"high{number}", cpu="2", priority=10 + number))
+    assert crowd.overlaps == []
+    await world.until(lambda: all(world.serving_count(f"high{number}") == 1 for number in range(3)))
+    counting.cancel()
+    assert crowd.most_turns > 2, "no cycle was interrupted: the test shows nothing"
+    assert crowd.overlaps == []
+
+
+@pytest.mark.req("S1-6", "S1-16")
+async def test_binding_cycles_run_at_the_same_time_and_their_room_is_counted(make_world: Any) -> None:
     crowd = Crowd()
     world = await make_world(crowd)
     await world.add_nodes("n1", cpu=4)
     await world.run(2)
     await world.apply(make_workload("web", replicas=6, cpu="1"))
     await world.run(3)
-    assert (crowd.most_filtering, crowd.most_binding) == (1, 4)
+    assert crowd.most_binding == 4
     assert world.serving_count("web") == 0
-    assert sum(not each.node for each in world.instances()) == 6, "four are on their way, and two have no room"
+    assert sum(not each.node for each in world.instances()) == 6, "four are being bound, two have no room"
     waiting = [each.meta.name for each in world.instances() if each.status.reason == "Unschedulable"]
-    assert len(waiting) == 2, "what is on its way counts"
+    assert len(waiting) == 2, "an instance that is being bound takes its room"
     crowd.open.set()
     await world.until(lambda: world.serving_count("web") == 4)
 

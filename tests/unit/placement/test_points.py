@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from mandor.errors import Invalid
 from mandor.placement.built_in import BUILT_IN, DEFAULTS
 from mandor.placement.cycle import decide
+from mandor.placement.explain import score_table
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.context import Context, run_permits, run_post_binds, run_reserve, run_unreserve
 from mandor.placement.framework.cycle_state import CycleState
@@ -153,7 +154,41 @@ class OncePerCycle(PreScorePlugin, ScorePlugin):
         return scaled(scores)
 
 
-@pytest.mark.req("S1-11", "S1-12", "S1-13", "S1-14")
+class Fixed(ScorePlugin):
+    """Gives each node a fixed raw score, which is stretched to 0..100 before it is weighted."""
+
+    def __init__(self, name: str, **raw: int) -> None:
+        self.name = name  # type: ignore[misc]
+        self.raw = raw
+
+    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
+        return np.array([self.raw[node.meta.name] for node in nodes.nodes], dtype=np.int64)
+
+    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
+        return scaled(scores)
+
+
+@pytest.mark.req("S1-13")
+@pytest.mark.parametrize(
+    ("first", "second", "node", "totals"),
+    [
+        # n0: 100 and 0, n1: 50 and 100, n2: 0 and 50, after normalising.
+        (1, 1, "n1", {"n0": 100, "n1": 150, "n2": 50}),
+        (3, 1, "n0", {"n0": 300, "n1": 250, "n2": 50}),
+        (1, 4, "n1", {"n0": 100, "n1": 450, "n2": 200}),
+    ],
+)
+def test_the_node_with_the_highest_weighted_sum_of_normalised_scores_is_chosen(
+    first: int, second: int, node: str, totals: dict[str, int]
+) -> None:
+    # Without normalising, the first plugin would hardly count.
+    plugins = [Enabled(Fixed("First", n0=2, n1=1, n2=0), first), Enabled(Fixed("Second", n0=0, n1=100, n2=50), second)]
+    profile, nodes = Profile("test", [Enabled(PrioritySort()), *plugins]), make_table().snapshot()
+    assert decide(profile, ASK, nodes).node == node
+    assert {each.node: each.total for each in score_table(profile, ASK, nodes)} == totals
+
+
+@pytest.mark.req("S1-11", "S1-12", "S1-14")
 def test_normalize_receives_the_feasible_scores_once_a_cycle() -> None:
     plugin = OncePerCycle()
     assert run(Calls("NotFirst", lambda name: name != "n0"), plugin).node == "n1"
