@@ -16,7 +16,7 @@ SEED = int(os.environ.get("MANDOR_TEST_SEED", random.randrange(2**32)))
 
 
 @pytest.mark.real("etcd")
-@pytest.mark.req("S0-15", "S0-16", "S0-17", "S0-18", "S0-20", "S0-21", "S0-25", "S0-31", "S2-23")
+@pytest.mark.req("S0-15", "S0-17", "S0-18", "S0-20", "S0-21", "S0-25", "S0-31", "S2-23")
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_no_fault_loses_a_write_or_runs_anything_twice(tmp_path: Path, etcd_binary: Path) -> None:

@@ -54,7 +54,7 @@ def node_of(cluster: Cluster, workload: str) -> str:
     return str(found["spec"]["node"])
 
 
-@pytest.mark.req("S0-25", "S0-16")
+@pytest.mark.req("S0-25")
 @pytest.mark.slow
 def test_what_must_not_run_twice_does_not_though_its_agent_is_killed_or_frozen(tmp_path: Path) -> None:
     logs, free = {name: tmp_path / f"on-{name}" for name in ("n1", "n2")}, tmp_path / "free"
