@@ -46,6 +46,7 @@ from tests.api.conftest import Api
 DOCUMENT: dict[str, Any] = json.loads(openapi_json())
 
 
+@pytest.mark.req("S0-35")
 def test_every_route_is_in_the_document_and_every_path_is_a_route() -> None:
     store, clock = MemoryStore(), SystemClock()
     app = build_app(ApiParts(store, clock, Heartbeats(store, clock, "s1", ""), ApiSettings()))
@@ -206,6 +207,7 @@ def ask_all(operation: schemathesis.APIOperation[Any, Any, Any, Any], url: str, 
 
 @pytest.mark.parametrize("label", ANSWERED)
 @pytest.mark.req("S2-10", "S2-12")
+@pytest.mark.req("S0-35")
 def test_every_operation_keeps_what_the_document_promises(label: str, url: str) -> None:
     ask_all(ANSWERED[label], url, Phase.generate)
 
