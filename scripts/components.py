@@ -41,7 +41,7 @@ class Component:
     only_when_asked: bool = False
     """Fetched with CI=true or WITH=name only."""
     whole: bool = False
-    """With everything the packages depend on and the system lacks."""
+    """Fetch the dependencies of the packages that the system lacks, too."""
     backports: bool = False
     """An older Debian has it in its backports, made for that system."""
     links: tuple[tuple[str, str], ...] = ()
@@ -261,21 +261,25 @@ def find(name: str, binary: str | None = None) -> Path | None:
     return None
 
 
-def environment(name: str) -> dict[str, str]:
-    """What must be in the environment of a component's programs, so that they find each other and their libraries."""
-    home = HOME / name
-    if not home.is_dir():
+def environment(*names: str) -> dict[str, str]:
+    """Return the variables with which programs of these components find each other and their libraries."""
+    homes = [HOME / name for name in names if (HOME / name).is_dir()]
+    if not homes:
         return {}
-    found_in = (*(home / "usr" / "lib").glob("*-linux-gnu*/*.so*"), *(home / "usr" / "lib").glob("*/pulseaudio/*.so*"))
-    libraries = sorted({str(path.parent) for path in found_in})
-    plugins = [str(path) for path in (home / "usr" / "lib").glob("*-linux-gnu*/xtables")]
-    paths = [str(home / folder) for folder in FOLDERS]
+    kinds = ("*-linux-gnu*/*.so*", "*/pulseaudio/*.so*")
+    libraries = sorted({str(path.parent) for home in homes for kind in kinds for path in _libraries(home, kind)})
+    plugins = [str(path) for home in homes for path in _libraries(home, "*-linux-gnu*/xtables")]
+    paths = [str(home / folder) for home in homes for folder in FOLDERS]
     found = {"PATH": ":".join([*paths, os.environ.get("PATH", os.defpath)])}
     if libraries:
         found["LD_LIBRARY_PATH"] = ":".join(libraries)
     if plugins:
         found["XTABLES_LIBDIR"] = plugins[0]
     return found
+
+
+def _libraries(home: Path, pattern: str) -> Iterator[Path]:
+    return (home / "usr" / "lib").glob(pattern)
 
 
 def missing(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What every test can use: real components by marker and fixture, and a check that no process is left over."""
+"""Fixtures and checks of all tests: real components by marker and fixture, and a check that no process is left over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
@@ -30,7 +30,7 @@ from tests.reasons import reasons_checked
 settings.register_profile("mandor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mandor")
 
-# Who is run in the background ignores Ctrl-C, and so would everything that is started here.
+# A shell starts background programs with Ctrl-C ignored, and their children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 StartEtcd = Callable[..., Etcd]
@@ -40,12 +40,12 @@ HERE = Path(__file__).parent
 # The order of files, which is the order in which workers take them.
 
 WAITING = ("e2e", "integration", "conformance", "docs", "components")
-"""Their tests wait for other programs most of the time. Here and below: what takes longest is first."""
+"""Folders whose tests mostly wait for other programs; the slowest first, as in `COMPUTING`."""
 COMPUTING = ("sim", "property", "api", "scenarios", "importers", "arch", "faults")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who waits runs beside who computes; the many small files come last, so that all workers end together."""
+    """Mix the tests that wait with those that compute; many small files come last, so that all workers end together."""
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
@@ -95,6 +95,35 @@ def report_missing(words: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(words, pytrace=False)
     pytest.skip(words)
+
+
+SKIPS_IN_CI = (
+    "the engine ",  # its conformance test pins its capabilities
+    "names of the engine cannot conflict",
+    "the suite has no `line`",
+    "this kernel has no Landlock",
+    "no cgroup may be made here",
+    "no memory cgroup may be made here",
+    "there is no list of system calls on this machine",
+    "there is no such program for this processor",
+    "there is no C compiler",
+)
+"""Beginnings of the only reasons for which a test is skipped with CI=true: limits of an engine, or of the machine."""
+
+
+def skip_fails_in_ci(reason: str) -> bool:
+    return not reason.removeprefix("Skipped: ").startswith(SKIPS_IN_CI)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skip for any other reason into a failure, with CI=true."""
+    report = yield
+    if report.skipped and os.environ.get("CI") == "true":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if skip_fails_in_ci(reason):
+            report.outcome, report.longrepr = "failed", f"skipped with CI=true: {reason}"
+    return report
 
 
 # No process outlives the tests.
@@ -240,7 +269,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
 
 @pytest.fixture(scope="session")
 def rootless_podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    """As a user who is nobody in particular runs it."""
+    """A private podman service of an ordinary user."""
     yield from _podman(tmp_path_factory, rootless=True)
 
 

@@ -1,4 +1,4 @@
-"""What a missing component does to the tests that need it: a skip on a laptop, a failure in CI."""
+"""Tests of a missing component: they are skipped on a laptop, and fail in CI."""
 
 from __future__ import annotations
 
@@ -39,3 +39,31 @@ def test_a_missing_component_is_a_failure_in_ci(tmp_path: Path) -> None:
     done = run_without_components(tmp_path, CI="true")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
     assert "etcd 3.4 or newer is missing" in done.stdout
+
+
+SKIPS = """
+import pytest
+
+def test_allowed(): pytest.skip("the engine does not announce sandbox")
+def test_plain(): pytest.skip("no time today")
+@pytest.mark.skipif(True, reason="needs a full moon")
+def test_marked(): ...
+"""
+
+
+@pytest.mark.parametrize(("ci", "counted"), [("true", "1 failed, 1 skipped, 1 error"), ("", "3 skipped")])
+def test_in_ci_a_test_is_skipped_only_for_a_limit_of_an_engine_or_of_the_machine(
+    tmp_path: Path, ci: str, counted: str
+) -> None:
+    (tmp_path / "test_sample.py").write_text(SKIPS)
+    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "-p", "tests.conftest", str(tmp_path)]
+    done = subprocess.run(
+        [*command, f"--rootdir={tmp_path}", "-c", "/dev/null"],
+        cwd=ROOT,
+        env=os.environ | {"CI": ci},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert counted in done.stdout, done.stdout + done.stderr

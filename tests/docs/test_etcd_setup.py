@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.components import environment
 from tests.components.ports import free_base
 from tests.docs.text import ROOT, blocks
 
@@ -24,7 +25,7 @@ def text_of(section: str) -> str:
     return "\n".join(block.text for block in BLOCKS if block.section == section)
 
 
-@pytest.mark.real("etcd")
+@pytest.mark.real("etcd", "curl", "openssl")
 @pytest.mark.slow
 @pytest.mark.timeout(360)
 @pytest.mark.req("S0-7", "S0-8", "S2-23")
@@ -32,8 +33,9 @@ def text_of(section: str) -> str:
 def test_what_the_page_shows_works(section: str, etcd_binary: Path, tmp_path: Path) -> None:
     port = free_base([0, 1, 5, 10, 11, 20, 21, 30, 31])
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("MANDOR_SERVER", "MANDOR_TOKEN"))}
-    environ |= {
-        "PATH": f"{etcd_binary.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+    tools = environment("curl", "openssl")
+    environ |= tools | {
+        "PATH": f"{etcd_binary.parent}:{Path(sys.executable).parent}:{tools.get('PATH', os.environ['PATH'])}",
         "ETCD_DIR": str(tmp_path / "etcd"),
         "CLIENT_PORT": str(port),
         "PEER_PORT": str(port + 1),

@@ -207,9 +207,7 @@ class Machines:
     def instances(self, workload: str, phase: str | None = None) -> list[Any]:
         found = self.call("GET", "/v1/instances")[1]["items"]
         return [
-            each
-            for each in found
-            if each["spec"]["workload"] == workload and phase in {None, each["status"]["phase"]}
+            each for each in found if each["spec"]["workload"] == workload and phase in {None, each["status"]["phase"]}
         ]
 
     def mandor(self, *words: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from scripts.components import environment
 from tests.components.ports import free_port
 from tests.e2e.cluster import Cluster, Program, eventually
 
@@ -88,6 +89,7 @@ def curl(cluster: Cluster, line: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=True,
+        env=os.environ | environment("curl"),
     )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -107,6 +109,7 @@ def mandor(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*MANDOR, *words], capture_output=True, text=True, env=environ, timeout=120, check=False)
 
 
+@pytest.mark.real("curl")
 @pytest.mark.req("S4-15")
 @pytest.mark.req("S4-16")
 @pytest.mark.req("S4-18")
@@ -121,12 +124,13 @@ def test_the_document_s_curl_lines_work_as_they_stand(cluster: Cluster) -> None:
     assert known[alone["result"]["name"]]["pool"] == "ai"
 
 
+@pytest.mark.real("curl")
 @pytest.mark.req("S4-17")
 def test_the_documentation_is_at_docs(cluster: Cluster) -> None:
     port = cluster.urls[0].rpartition(":")[2]
-    page = subprocess.run(
-        ["curl", "-sS", f"http://localhost:{port}/docs"], capture_output=True, text=True, check=True
-    ).stdout
+    words = ["curl", "-sS", f"http://localhost:{port}/docs"]
+    environ = os.environ | environment("curl")
+    page = subprocess.run(words, capture_output=True, text=True, check=True, env=environ).stdout
     assert "swagger" in page.lower()
 
 

@@ -1,4 +1,4 @@
-"""Containers on a real dockerd: addresses, traffic with machines outside the node, and their logs at a syslog server."""
+"""Containers on a real dockerd: addresses, traffic with machines outside the node, logs at a syslog server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_containers_are_reached_from_another_machine_and_reach_it(cluster: Clust
     cluster.apply(WEB.format(replicas=2))
     for each in cluster.wait_running("web", 2):
         name, port = each["meta"]["name"], each["spec"]["ports"]["http"]
-        eventually(f"{name} answers a caller outside", lambda n=name, p=port: fetch(outside, NODE, p) == n)
+        assert eventually(f"{name} answers a caller outside", partial(fetch, outside, NODE, port)) == name
     with web_server(outside) as (port, asked):
         cluster.apply(CALLER.format(port=port))
         eventually("the container has called", lambda: cluster.instances("caller", phase="Succeeded"))
@@ -140,13 +141,11 @@ def test_containers_are_reached_from_another_machine_and_reach_it(cluster: Clust
 def test_each_container_has_an_address_that_no_other_container_has(cluster: Cluster, own_docker: Docker) -> None:
     cluster.apply(WEB.format(replicas=4))
 
-    def own_page(each: Any) -> bool:
-        return own_docker.enclosure.fetch(each["status"]["address"], 8080) == each["meta"]["name"]
-
     def addresses() -> dict[str, str]:
         found = cluster.wait_running("web", 4)
         for each in found:
-            eventually(f"{each['meta']['name']} answers at its own address", lambda e=each: own_page(e))
+            name, page = each["meta"]["name"], partial(own_docker.enclosure.fetch, each["status"]["address"], 8080)
+            assert eventually(f"{name} answers at its own address", page) == name
         return {each["meta"]["name"]: each["status"]["address"] for each in found}
 
     assert len(set(addresses().values())) == 4

@@ -1,4 +1,4 @@
-"""One cluster without Kubernetes runs work of every kind: services, batches and daemons, as processes and containers."""
+"""One cluster runs services, batches and daemons, as processes and as containers."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ command: [sh, -c, '{script}']
             "it says why",
             lambda: any("has mounts" in one["status"].get("message", "") for one in cluster.instances("seeing")),
         )
-        return
+        pytest.skip("the process engine makes no mounts here (it needs root); the refusal was tested")
     (one,) = cluster.wait_running("seeing", 1)
     assert one["spec"]["node"] == "n2", "the only one that allows the path"
     copied = folder(cluster, "data-seeing") / "copied"

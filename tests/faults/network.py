@@ -87,9 +87,7 @@ class Network:
             self.machines = {name: Machine(name) for name in names}
             return
         self._router = Machine("router", namespace=new_namespace())
-        self.machines = {
-            name: Machine(name, f"10.99.{number}.2", new_namespace()) for number, name in enumerate(names)
-        }
+        self.machines = {name: Machine(name, f"10.99.{number}.2", new_namespace()) for number, name in enumerate(names)}
         self._numbers = {name: number for number, name in enumerate(self.machines)}
         with self._router.inside():
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")

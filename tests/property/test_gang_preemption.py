@@ -115,6 +115,7 @@ def test_a_gang_evicts_only_necessary_victims(gang: Gang) -> None:
     assert stand(table) == before, "deciding changes nothing"
     assert bool(found.placed) == gang.fits(table, set())
     if found.placed:
+        assert not found.nominated, "a gang that fits evicts nothing"
         return
     ways = every_way(gang, table)
     lower = any(

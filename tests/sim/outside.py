@@ -60,7 +60,7 @@ class ExtenderServer:
         verb = request.match_info["verb"]
         self.asked.append((verb, args))
         if self.hang:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         answer = self.filter(args) if verb == "filter" else self.prioritize(args)
         return web.json_response(answer, status=self.status)
 

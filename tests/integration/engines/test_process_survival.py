@@ -78,10 +78,13 @@ async def test_when_the_task_itself_ends_its_children_end_with_it(bench_without_
 
 
 AGENT = """
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
 from mandor.engines.base import Launch, Unit
 from mandor.engines.process import ProcessEngine
+
+# `nohup` makes all its descendants ignore it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 async def main(directory, order, uid):
     engine = ProcessEngine(Path(directory))
@@ -114,9 +117,12 @@ def run_agent(bench: Bench, order: str, unit: Unit) -> subprocess.Popen[str]:
 
 def end(agent: subprocess.Popen[str], number: signal.Signals) -> None:
     os.killpg(agent.pid, number)
-    agent.wait(60)
-    assert agent.stdout is not None
-    agent.stdout.close()
+    try:
+        agent.wait(60)
+    finally:
+        agent.kill()
+        assert agent.stdout is not None
+        agent.stdout.close()
 
 
 @pytest.mark.req("S0-29", "S2-25")

@@ -9,7 +9,7 @@ from mandor.lib.tasks import Background, side_by_side
 
 async def test_leaving_the_block_ends_what_runs_for_ever() -> None:
     async with Background() as background:
-        task = background.start(asyncio.sleep(3600))
+        task = background.start(asyncio.Event().wait())
     assert task.cancelled()
 
 
@@ -21,9 +21,9 @@ async def test_an_error_in_one_task_ends_the_block() -> None:
 
     async def block() -> None:
         async with Background() as background:
-            others.append(background.start(asyncio.sleep(3600)))
+            others.append(background.start(asyncio.Event().wait()))
             background.start(fail())
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
 
     with pytest.raises(ExceptionGroup) as caught:
         await block()

@@ -28,7 +28,7 @@ class Hook:
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.read()
         if self.hang:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         if 200 <= self.status < 300:
             self.bodies.append(body)
             self.seen.append(dict(request.headers))

@@ -137,7 +137,7 @@ async def test_an_asynchronous_call_can_be_cancelled_and_cleans_up(watchdog: Wat
 
     async def waits() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             ended.append("cleaned up")
 

@@ -36,7 +36,7 @@ class ScriptedStore(MemoryStore):
         if not isinstance(error, Expired):
             yield [Change(since + 1, None, None)]
         if error is None:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         if error is not None:
             raise error
 

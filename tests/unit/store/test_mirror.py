@@ -170,7 +170,7 @@ async def test_a_listener_that_raises_ends_the_block() -> None:
         async with mirror:
             await mirror.synced()
             await store.commit(Put(make_node("n1")))
-            await asyncio.sleep(20)
+            await asyncio.Event().wait()
 
     with pytest.raises(ExceptionGroup) as caught:
         await keep()
