@@ -122,7 +122,6 @@ def _holds(cluster: Racked, among: list[int], count: int, cpu: int, *, alone: bo
     return False
 
 
-@pytest.mark.req("S1-35")
 @settings(max_examples=250, deadline=None)
 @given(
     cluster=racked,

@@ -424,7 +424,6 @@ async def test_two_gangs_do_not_hold_half_of_the_cluster_each(world: World) -> N
     await world.until(lambda: world.serving_count(second) == 3, seconds=30)
 
 
-@pytest.mark.req("S1-35")
 async def test_a_gang_near_itself_is_placed_in_the_rack_that_has_room(world: World) -> None:
     await world.add_nodes("s1", "s2", cpu=1, labels={"rack": "small"})
     await world.add_nodes("l1", "l2", "l3", cpu=1, labels={"rack": "large"})

@@ -72,9 +72,9 @@ async def test_a_column_that_does_not_add_up_is_found() -> None:
         await world.apply(make_workload("web", replicas=1, cpu="1"))
         await world.until(lambda: world.serving_count("web") == 1)
         assert world.scheduler is not None
-        free = world.scheduler.view.table.snapshot().free
+        free = world.scheduler.view.table.snapshot().free[0]
         free.flags.writeable = True
-        free[0, 0] += 500
+        free[0] += 500
         report = await compared(world)
         assert [(each.about, each.table, each.store) for each in report.differences] == [
             ("node n1", "3500 cpu free", "3000 by its instances")

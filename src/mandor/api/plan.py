@@ -276,8 +276,7 @@ def _forecast(
 
 def _uses(table: Table) -> dict[str, Use]:
     nodes = table.snapshot()
-    used = nodes.allocatable - nodes.free
-    cpu, memory = used[nodes.rows[CPU]], used[nodes.rows[MEMORY]]
+    cpu, memory = (nodes.allocatable[nodes.rows[name]] - nodes.free[nodes.rows[name]] for name in (CPU, MEMORY))
     return {
         node.meta.name: Use(int(cpu[slot]), int(memory[slot]), int(nodes.instances[slot]))
         for slot, node in enumerate(nodes.nodes)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.request import PlacementRequest
-from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.snapshot import Amounts, Snapshot
 from mandor.placement.framework.topology_counts import NODE
 
 DOMAINS_MOST = 64
@@ -70,13 +70,18 @@ def follows(request: PlacementRequest, facts: Sequence[str], placed: Iterable[Id
     return {term.over for term in terms if any(term.selector.matches(each) for each in placed)}.issuperset(facts)
 
 
-def places_by_node(request: PlacementRequest, nodes: Snapshot, free: NDArray[np.int64], most: int) -> Places:
-    """Return how many members like this one fit on each node by their amounts, at most `most`."""
+def places_by_node(request: PlacementRequest, nodes: Snapshot, gone: Sequence[Amounts], most: int) -> Places:
+    """Return how many members like this one fit on each node by their amounts, at most `most`.
+
+    `gone`: amounts that count as free, by stored row.
+    """
     shape = request.shape
     found = np.full(len(nodes), most, dtype=np.int64)
     for resource, amount in shape.wanted:
-        row = nodes.rows.get(resource)
-        np.minimum(found, 0 if row is None else np.maximum(free[row], 0) // amount, out=found)
+        if resource not in nodes.rows:
+            return np.zeros_like(found)
+        row, free = nodes.stored_row(resource), nodes.free[nodes.rows[resource]]
+        np.minimum(found, np.maximum(free + sum(taken[row] for taken in gone), 0) // amount, out=found)
     own_node = any(term.over == NODE and term.selector.matches(request.identity) for term in request.rules.apart)
     if own_node or shape.host_ports:
         np.minimum(found, 1, out=found)

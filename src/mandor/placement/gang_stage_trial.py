@@ -197,13 +197,12 @@ class StageTrial:
     def _places(self, members: Sequence[PlacementRequest], *, preempts: bool) -> ClassPlaces:
         """Count the places of equal members on each node. `preempts`: instances of lower priority are gone."""
         request, nodes = members[0], self._table.snapshot()
-        free: Amounts = nodes.free
+        gone: list[Amounts] = []
         if preempts and request.preempts:
             occupancy = self._table.allocation_state
             gone = [occupancy.going().taken, *(each.taken for each in occupancy.levels(request.priority))]
-            free = free + sum(taken[:-1] for taken in gone)
         possible: Mask = self._context.guard(lambda: self._dry_run(request, nodes).possible)
-        return ClassPlaces(len(members), np.where(possible, places_by_node(request, nodes, free, len(members)), 0))
+        return ClassPlaces(len(members), np.where(possible, places_by_node(request, nodes, gone, len(members)), 0))
 
     def _end_domain(self, domain: Domain) -> bool:
         """Start the trial in the next domain; after the last one, keep the result of the best. Return whether that was

@@ -3,15 +3,16 @@
 Preemption compares all nodes at once; summing up all allocations for each preemption would take too long.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mandor.placement.arrays import widened
+from mandor.placement.arrays import move_amounts, widened
 from mandor.placement.framework.occupancy import AllocationTerms, PriorityUsage, StoppingUsage
 from mandor.placement.framework.request import Shape
+from mandor.placement.framework.resource_rows import ResourceRows
 from mandor.placement.framework.snapshot import Amounts
 
 LEVELS_MOST = 64
@@ -23,9 +24,9 @@ T = TypeVar("T", bound=np.generic)
 
 
 class PriorityLevels:
-    """`rows` and `size` are the table's own; it says who comes and goes, and when its columns change."""
+    """`rows` and `size` are the table's own; the table reports allocations and changes of its columns and rows."""
 
-    def __init__(self, rows: Mapping[str, int], size: Callable[[], int], capacity: int) -> None:
+    def __init__(self, rows: ResourceRows, size: Callable[[], int], capacity: int) -> None:
         self._rows = rows
         self._size = size
         self._taken: dict[int, Amounts] = {}
@@ -88,6 +89,12 @@ class PriorityLevels:
         self._going = _higher(self._going)
         self._one.clear()
 
+    def move_row(self, source: int, target: int, slots: NDArray[np.intp]) -> None:
+        """Move the amounts of a device kind to another row."""
+        for taken in (*self._taken.values(), self._going):
+            move_amounts(taken, source, target, slots)
+        self._one.clear()
+
     def move(self, source: int, target: int) -> None:
         """Move the last node to the slot of a removed one."""
         for taken in (*self._taken.values(), self._going):
@@ -121,9 +128,9 @@ class PriorityLevels:
     def _one_of(self, shape: Shape) -> Amounts:
         found = self._one.get(shape)
         if found is None:
-            found = np.zeros(len(self._rows) + 1, dtype=np.int64)
+            found = np.zeros(self._rows.height + 1, dtype=np.int64)
             for resource, amount in shape.wanted:
-                found[self._rows[resource]] += amount
+                found[self._rows.stored(resource)] += amount
             found[-1] = 1
             if len(self._one) >= _SHAPES_MOST:
                 self._one.clear()
@@ -156,7 +163,7 @@ class PriorityLevels:
                 known += taken
 
     def _nothing(self, capacity: int) -> Amounts:
-        return np.zeros((len(self._rows) + 1, capacity), dtype=np.int64)
+        return np.zeros((self._rows.height + 1, capacity), dtype=np.int64)
 
 
 def _shown(view: NDArray[T]) -> NDArray[T]:

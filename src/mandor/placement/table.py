@@ -1,6 +1,6 @@
 """The table: all nodes as columns, updated change by change; an instance counts as soon as it is assigned."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
 from mandor.placement.allocation import Allocation, Trial
 from mandor.placement.allocation_state import AllocationReader, AllocationState
-from mandor.placement.arrays import read_only_columns, widened, zeros
+from mandor.placement.arrays import move_amounts, read_only_columns, widened, zeros
 from mandor.placement.framework.cached_columns import CachedColumns
 from mandor.placement.framework.capacity_columns import VALUES, CapacityColumns
 from mandor.placement.framework.column import Column, MutableColumn
@@ -26,6 +26,7 @@ from mandor.placement.framework.quotas import MutableQuotas, Quota, Quotas
 from mandor.placement.framework.read_only import read_only
 from mandor.placement.framework.request import CPU, DISK, MEMORY, Shape
 from mandor.placement.framework.reservations import MutableReservations, Reservations
+from mandor.placement.framework.resource_rows import OWN_MOST, AmountRows, MutableResourceRows, ResourceRows
 from mandor.placement.framework.snapshot import (
     Amounts,
     Engines,
@@ -62,12 +63,13 @@ class Table:
     Allocations on unknown nodes are kept, and count as soon as the node appears.
     """
 
-    def __init__(self, seed: str = "") -> None:
+    def __init__(self, seed: str = "", *, own_rows: int = OWN_MOST) -> None:
+        """`own_rows`: device kinds with a row of their own in the arrays; further kinds share rows."""
         self._nodes: list[Node] = []
         self._slots: dict[str, int] = {}
-        self._rows: dict[str, int] = {CPU: 0, MEMORY: 1, DISK: 2}
-        self._allocatable = zeros(len(self._rows), _FIRST_CAPACITY)
-        self._sums = zeros(_FREE + len(self._rows), _FIRST_CAPACITY)
+        self._rows = MutableResourceRows(_FIRST_CAPACITY, own_most=own_rows)
+        self._allocatable = zeros(self._rows.height, _FIRST_CAPACITY)
+        self._sums = zeros(_FREE + self._rows.height, _FIRST_CAPACITY)
         """All sums that an allocation changes, so that it is one vector addition. The first rows are those of
         `CapacityColumns` as integers, to avoid rounding errors."""
         self._capacity_columns = CapacityColumns(_FIRST_CAPACITY)
@@ -128,7 +130,7 @@ class Table:
 
     def free(self, node: str) -> dict[str, int]:
         slot = self._slots[node]
-        return {name: int(self._sums[_FREE + row, slot]) for name, row in self._rows.items()}
+        return {name: int(self._sums[_FREE + row, slot]) for name, row in self._rows.of_node(slot)}
 
     # Nodes.
 
@@ -179,9 +181,10 @@ class Table:
         self._ports.remove_node(name)
         del self._slots[name]
         last = len(self._nodes) - 1
-        for array in self._arrays:
+        for array in (self._allocatable, self._sums, self._usage, self._since_usage, self._numbers):
             array[:, slot] = array[:, last]
             array[:, last] = 0
+        self._rows.move(last, slot)
         self._capacity_columns.move(last, slot)
         self._levels.move(last, slot)
         self._capacity_columns.forget(name)
@@ -227,14 +230,14 @@ class Table:
 
     def _set_allocatable(self, slot: int, node: Node) -> None:
         room = node.allocatable
-        rows = {kind: self._row(kind) for kind in room.devices}  # this may replace the arrays
-        now = zeros(len(self._rows), 1)[:, 0]
+        self._claim(room.devices, slot)  # this may replace the arrays
+        now = zeros(self._rows.height, 1)[:, 0]
         now[:3] = (room.cpu_milli, room.memory_bytes, room.disk_bytes)
         for kind, count in room.devices.items():
-            now[rows[kind]] = count
+            now[self._rows.stored(kind)] = count
         more = now - self._allocatable[:, slot]
-        self._allocatable[:, slot] = now
-        self._sums[_FREE:, slot] += more
+        self._allocatable[:, slot], self._sums[_FREE:, slot] = now, self._sums[_FREE:, slot] + more
+        self._rows.release(slot, (now == 0) & (self._sums[_FREE:, slot] == 0))
         self._sums[:2, slot] += SCORE_MOST * more[_MEMORY_FIRST]
         self._capacity_columns.set_capacity(slot, node.meta.name, room.cpu_milli, room.memory_bytes)
         self._capacity_columns.columns[VALUES, slot] = self._sums[VALUES, slot]
@@ -324,6 +327,8 @@ class Table:
         times: dict[int, int] = {}
         for slot in slots:
             times[slot] = times.get(slot, 0) + 1
+        for slot in times if shape.devices else ():
+            self._claim(shape.devices, slot)
         step = self._steps.get(shape)
         if step is None:
             step = self._step(shape)
@@ -434,6 +439,8 @@ class Table:
 
     def _count(self, slot: int, allocation: Allocation, sign: int) -> None:
         shape = allocation.shape
+        if shape.devices:
+            self._claim(shape.devices, slot)
         step = self._steps.get(shape)
         if step is None:
             step = self._step(shape)
@@ -450,12 +457,12 @@ class Table:
     def _step(self, shape: Shape) -> Amounts:
         """Return the vector that one allocation of a shape adds to the sums."""
         wanted = dict(shape.wanted)
-        for resource in wanted:
-            self._row(resource)  # there may be new ones
         (cpu, memory), most = shape.counted, _SPARE_MOST
         spare = -min(SCORE_MOST * memory, most), -min(SCORE_MOST * cpu, most)
         used = wanted.get(CPU, 0), wanted.get(MEMORY, 0)
-        free = [-wanted.get(resource, 0) for resource in self._rows]
+        free = [0] * self._rows.height
+        for resource, amount in shape.wanted:
+            free[self._rows.stored(resource)] = -amount
         step = np.array([*spare, *used, cpu, memory, shape.heads, shape.machine * shape.heads, *free], dtype=np.int64)
         if len(self._steps) >= _STEPS_MOST:
             self._steps.clear()
@@ -492,7 +499,7 @@ class Table:
     def _count_disk(self, node: str, size: int) -> None:
         slot = self._slots.get(node)
         if slot is not None and size:
-            self._sums[_FREE + self._rows[DISK], slot] -= size
+            self._sums[_FREE + self._rows.stored(DISK), slot] -= size
             self._cached.changed(slot)
 
     def _count_everywhere(self, namespace: str, shape: Shape, identity: Identity, sign: int) -> None:
@@ -511,14 +518,16 @@ class Table:
     def snapshot(self) -> Snapshot:
         """Return a read-only view of the columns; it shows later changes, so each cycle gets a new one."""
         if self._snapshot is None:
-            count = len(self._nodes)
+            count, rows = len(self._nodes), read_only(ResourceRows, self._rows)
             self._capacity_columns.show(count)
             self._snapshot = Snapshot(
                 nodes=ReadOnlyList(self._nodes),
                 slots=MappingProxyType(self._slots),
-                rows=MappingProxyType(self._rows),
-                free=read_only_columns(self._sums, count)[_FREE:],
-                allocatable=read_only_columns(self._allocatable, count),
+                rows=self._rows.numbers,
+                stored_row=self._rows.stored,
+                own_resources=self._rows.of_node,
+                free=AmountRows(read_only_columns(self._sums, count)[_FREE:], rows),
+                allocatable=AmountRows(read_only_columns(self._allocatable, count), rows),
                 counted=read_only_columns(self._sums, count)[_COUNTED],
                 order=self._tie_break_order.drawn,
                 listed=self._tie_break_order.listed,
@@ -561,25 +570,26 @@ class Table:
 
     # Growth of the arrays.
 
-    @property
-    def _arrays(self) -> tuple[Amounts, ...]:
-        return self._allocatable, self._sums, self._usage, self._since_usage, self._numbers
-
-    def _row(self, resource: str) -> int:
-        row = self._rows.get(resource)
-        if row is None:
-            row = len(self._rows)
-            self._rows[resource] = row
-            extra = zeros(1, self._sums.shape[1])
-            self._allocatable = np.concatenate([self._allocatable, extra])
-            self._sums = np.concatenate([self._sums, extra])
-            self._steps.clear()
-            self._levels.add_row()
-            self._snapshot = None
-        return row
+    def _claim(self, kinds: Iterable[str], slot: int) -> None:
+        """Prepare the rows in which device kinds are counted at a slot; this may replace the arrays."""
+        for kind in kinds:
+            moved = self._rows.claim(kind, slot)
+            if self._rows.height > len(self._allocatable):
+                extra = zeros(1, self._sums.shape[1])
+                self._allocatable = np.concatenate([self._allocatable, extra])
+                self._sums = np.concatenate([self._sums, extra])
+                self._levels.add_row()
+                self._steps.clear()
+                self._snapshot = None
+            if moved is not None:
+                move_amounts(self._allocatable, *moved)
+                move_amounts(self._sums[_FREE:], *moved)
+                self._levels.move_row(*moved)
+                self._steps.clear()
 
     def _grow(self) -> None:
         extra = self._sums.shape[1]
+        self._rows.widen(extra)
         self._allocatable = widened(self._allocatable, extra)
         self._sums = widened(self._sums, extra)
         self._capacity_columns.widen(extra)

@@ -117,7 +117,7 @@ def _of_node(table: Table, name: str, used: Mapping[str, int]) -> Iterable[Diffe
     if slot is None:  # gone meanwhile
         return
     free = table.free(name)
-    for resource, row in nodes.rows.items():
-        left = int(nodes.allocatable[row, slot]) - used.get(resource, 0)
+    for resource, _ in nodes.own_resources(slot):
+        left = int(nodes.allocatable[nodes.rows[resource], slot]) - used.get(resource, 0)
         if left != free[resource]:
             yield Difference(f"node {name}", f"{free[resource]} {resource} free", f"{left} by its instances")

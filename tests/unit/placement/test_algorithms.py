@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -293,9 +294,7 @@ def test_fragmentation_leaves_cpus_of_gpu_nodes_free() -> None:
         return made
 
     plain = Shape.of(make_template(cpu="1"))
-    with_gpu = Shape(
-        **{**{name: getattr(plain, name) for name in Shape.__slots__}, "wanted": (("cpu", 2000), ("gpu", 1))}
-    )
+    with_gpu = replace(plain, wanted=(("cpu", 2000), ("gpu", 1)))
     careful = cluster(Fragmentation())
     assert {careful.decide(shape=plain).node for _ in range(6)} == {"plain"}
     assert [careful.decide(shape=with_gpu).node for _ in range(3)] == ["gpu"] * 3, "all four GPUs can be used"
@@ -365,9 +364,7 @@ def test_image_locality_gives_kubernetes_numbers() -> None:
     table.set_node(first.changed(status=held))
     table.set_node(second)
     shape = Shape.of(make_template(image="gcr.io/250"))
-    both = Shape(
-        **{**{name: getattr(shape, name) for name in Shape.__slots__}, "image_names": ("gcr.io/40", "gcr.io/250")}
-    )
+    both = replace(shape, image_names=("gcr.io/40", "gcr.io/250"))
     request = PlacementRequest(Key(Instance.kind, "default", "new"), both)
     assert ImageLocality().score(STATE, request, table.snapshot(), np.ones(2, dtype=bool)).tolist() == [5, 0]
 

@@ -167,7 +167,6 @@ def racks_of(decision: GangDecision) -> set[str]:
     return {each.node.partition("-")[0] for each in decision.placed}
 
 
-@pytest.mark.req("S1-35")
 @pytest.mark.parametrize("most", [1, 3, 1000])
 def test_a_gang_near_itself_gets_the_tightest_rack_that_has_room(most: int) -> None:
     room, profile = racks(a1=2, a2=6, b1=4, b2=3), default_profile()
@@ -187,7 +186,6 @@ def test_a_rack_with_room_for_all_members_is_preferred_to_one_with_room_for_the_
     assert len(fewer.placed) == 5
 
 
-@pytest.mark.req("S1-35")
 def test_a_gang_that_no_rack_holds_is_placed_in_one_zone_if_its_rack_rule_can_be_given_up() -> None:
     rules = {"near": [{"workload": "self", "over": "zone"}, {"workload": "self", "over": "rack", "strength": "should"}]}
     found = decide(GangTrial(default_profile(), requests(6, placement=rules), racks(a1=4, a2=1, b1=3, b2=4), least=6))
@@ -195,7 +193,7 @@ def test_a_gang_that_no_rack_holds_is_placed_in_one_zone_if_its_rack_rule_can_be
     assert {each.relaxed for each in found.placed} == {("near self over rack",)}
 
 
-@pytest.mark.req("S1-35")
+@pytest.mark.req("S0-35")
 def test_the_reason_names_the_largest_rack_and_its_room() -> None:
     found = decide(GangTrial(default_profile(), requests(4, placement=ONE_RACK), racks(a1=2, b1=3), least=4))
     assert not found.placed

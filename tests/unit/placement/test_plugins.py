@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,9 +75,7 @@ def test_a_request_of_zero_fits_on_a_full_node() -> None:
 
 def test_a_device_no_node_has_is_a_shortage() -> None:
     shape = Shape.of(make_template())
-    wanted = PlacementRequest(
-        key("ai-0"), Shape(**{**{name: getattr(shape, name) for name in Shape.__slots__}, "wanted": (("gpu", 1),)})
-    )
+    wanted = PlacementRequest(key("ai-0"), replace(shape, wanted=(("gpu", 1),)))
     assert "short of 1 gpu" in decide(PROFILE, wanted, make_table(make_node("n1")).snapshot()).message
     assert decide(PROFILE, wanted, make_table(make_node("n1", devices={"gpu": 2})).snapshot()).node == "n1"
 

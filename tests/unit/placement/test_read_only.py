@@ -37,6 +37,7 @@ READ = {
     "AllocationReader": {
         "allowed", "going", "held", "levels", "lowest", "lowest_held", "placed_instances", "stopping", "tight",
     },
+    "AmountRows": {"copy", "tolist"},
     "Column": {"code", "codes", "codes_most", "present", "scores", "tally", "version", "where"},
     "Domains": {"among", "at_nodes", "by_node", "codes", "column", "counts", "present", "spread_out"},
     "Ports": {"choose", "free_after", "strange", "users"},

@@ -24,7 +24,7 @@ from mandor.placement.framework.points import (
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, blamed, run_filters, run_scores
-from mandor.placement.framework.snapshot import NodeView, Snapshot
+from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Watch
 
 T = TypeVar("T")
@@ -216,6 +216,8 @@ class DryRun:
                 self._asked.append((each, reach is cluster))
             elif all(name in nodes.rows for name, _ in needs):
                 self.needs.update(needs)
+                for name, need in needs:
+                    possible &= nodes.allocatable[nodes.rows[name]] >= need
             else:
                 possible[:] = False
         self._watch.end()
@@ -230,9 +232,7 @@ class DryRun:
             if isinstance(answer, Only) and self.nodes.nodes[slot].meta.name not in answer.nodes:
                 return False
         if id(plugin) in self._profile.one_by_one:
-            rows = self.nodes.rows.items()
-            free = {name: int(self.nodes.free[row, slot]) for name, row in rows}
-            return bool(plugin.filter_node(state, self.request, NodeView(self.nodes.nodes[slot], free)))
+            return bool(plugin.filter_node(state, self.request, self.nodes.view(slot, self.nodes.nodes[slot])))
         return bool(plugin.filter(state, self.request, self.nodes)[slot])
 
 

@@ -110,6 +110,12 @@ class Shape:
     """Number of the form of the group; 0 is the main form."""
     alternatives: tuple["Shape", ...] = ()
     """Alternative forms of the group in the order in which they are tried; only the main form has them."""
+    devices: tuple[str, ...] = field(init=False, default=())
+    """Device kinds that it takes."""
+
+    def __post_init__(self) -> None:
+        devices = tuple(name for name, _ in self.wanted if name not in {CPU, MEMORY, DISK})
+        object.__setattr__(self, "devices", devices)
 
     @classmethod
     def of(cls, group: GroupTemplate) -> "Shape":

@@ -15,6 +15,7 @@ from mandor.placement.framework.occupancy import Occupancy, TrialOccupancy
 from mandor.placement.framework.ports import Ports
 from mandor.placement.framework.quotas import Quotas
 from mandor.placement.framework.reservations import Reservations
+from mandor.placement.framework.resource_rows import AmountRows
 from mandor.placement.framework.tie_break import TieBreaks
 from mandor.placement.framework.topology_counts import TopologyCounts
 from mandor.placement.framework.volumes import Volumes
@@ -62,6 +63,13 @@ Images = tuple[tuple[str, int], ...]
 Numbers = NDArray[np.int64]
 Wanted = tuple[tuple[str, int], ...]
 """Amounts by resource."""
+
+
+class FreeAmounts(dict[str, int]):
+    """Free amounts of one node by resource; 0 for a resource that the node does not have."""
+
+    def __missing__(self, resource: str) -> int:
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +133,13 @@ class Snapshot:
     """Slot (column number) of each node by name."""
     rows: Mapping[str, int]
     """Row of each resource in `free` and `allocatable` by name."""
-    free: Amounts
+    stored_row: Callable[[str], int]
+    """Returns the row of a resource in the arrays of `occupancy`, valid at nodes that have the resource."""
+    own_resources: Callable[[int], Iterable[tuple[str, int]]]
+    """Returns the resources of the node at a slot by name, with their stored rows."""
+    free: AmountRows
     """`[resource, node]`: amounts that are not allocated."""
-    allocatable: Amounts
+    allocatable: AmountRows
     counted: Amounts
     """`[cpu or memory, node]`: allocated amounts as scores count them."""
     order: Callable[[], TieBreaks]
@@ -193,4 +205,9 @@ class Snapshot:
         """Yield the nodes one by one."""
         for slot, node in enumerate(self.nodes):
             if among is None or among[slot]:
-                yield NodeView(node, {name: int(self.free[row, slot]) for name, row in self.rows.items()})
+                yield self.view(slot, node)
+
+    def view(self, slot: int, node: Node) -> NodeView:
+        """Return one node."""
+        names = (name for name, _ in self.own_resources(slot))
+        return NodeView(node, FreeAmounts({name: int(self.free[self.rows[name], slot]) for name in names}))

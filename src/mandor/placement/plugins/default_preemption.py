@@ -209,8 +209,11 @@ def _level_by_level(
     """Yield priorities with the nodes where enough is free once all instances up to that priority are removed. Nodes
     are removed from `left` as they are found."""
     nodes = dry_run.nodes
-    needs = [(nodes.rows[name], need) for name, need in dry_run.needs.items()]
-    free = [nodes.free[row] + (0 if anyway is None else anyway[row]) for row, _ in needs]
+    needs = [(nodes.stored_row(name), need) for name, need in dry_run.needs.items()]
+    free = [nodes.free[nodes.rows[name]] + 0 for name in dry_run.needs]
+    if anyway is not None:
+        for (row, _), amounts in zip(needs, free, strict=True):
+            amounts += anyway[row]
     gone = np.zeros(len(nodes), dtype=np.int64) if anyway is None else anyway[-1].copy()
     steps = levels if anyway is None else (PriorityUsage(NO_VICTIMS, np.zeros_like(anyway)), *levels)
     for value, taken in steps:
@@ -257,9 +260,9 @@ def _without(
 
 def _add(taken: Amounts, dry_run: DryRun, shape: Shape, slots: Sequence[int], counts: Sequence[int]) -> None:
     """Add a number of instances of a shape to each of these distinct slots."""
-    rows, many = dry_run.nodes.rows, np.array(counts, dtype=np.int64)
+    many = np.array(counts, dtype=np.int64)
     for resource, amount in shape.wanted:
-        taken[rows[resource], slots] += amount * many
+        taken[dry_run.nodes.stored_row(resource), slots] += amount * many
     taken[-1, slots] += many
 
 
@@ -272,7 +275,7 @@ def _shortage(dry_run: DryRun, anyway: Amounts | None) -> NDArray[np.float64]:
         if row is not None:
             missing = amount - nodes.free[row]
             if anyway is not None:
-                missing -= anyway[row]
+                missing -= anyway[nodes.stored_row(resource)]
             np.maximum(missing, 0, out=missing)
             short += missing / amount
     return short

@@ -288,7 +288,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
         node = nodes.nodes[slot]
         if self.extender.node_cache_capable:
             return {}
-        amounts = {name: int(nodes.allocatable[row, slot]) for name, row in nodes.rows.items()}
+        amounts = {name: int(nodes.allocatable[nodes.rows[name], slot]) for name, _ in nodes.own_resources(slot)}
         return {
             "apiVersion": "v1",
             "kind": "Node",
