@@ -86,7 +86,10 @@ _NAMED = re.compile(r"^(ports|volumes)\.[\w.-]+?(\.(?:port|host|protocol|size|ow
 def fates(name: str) -> list[KeyFate]:
     text = (FOLDER / FILES[name]).read_text(encoding="utf-8")
     options = Options(
-        read=lambda path: BESIDE.get(path.rpartition("/")[2]), environment={"KEY": "k"}, profiles=("extra",)
+        read=lambda path: BESIDE.get(path.rpartition("/")[2]),
+        environment={"KEY": "k"},
+        profiles=("extra",),
+        unisolated=True,
     )
     found = parse_tree(name, text, options)
     return list(key_fates(found.tree, found.read, OTHERS))

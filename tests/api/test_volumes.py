@@ -47,7 +47,7 @@ async def test_a_volume_in_use_is_not_deleted(dev: Api) -> None:
         await client.call("DELETE", "/v1/volumes/shop", dict)
     assert "deletes its data" in (refused.value.hint or "")
     with pytest.raises(Conflict, match="is used by web-0"):
-        await send(client, SHOP, "/v1/delete")
+        await send(client, SHOP, "/v1/delete", volumes=True)
     assert await dev.store.get(KEY) is not None
 
 
@@ -65,6 +65,51 @@ async def test_a_namespace_with_a_volume_in_it_stays(dev: Api) -> None:
     await send(client, "kind: namespace\nname: team\n---\n" + SHOP + "namespace: team\n")
     with pytest.raises(Conflict, match="still contains 1 objects, for example volume team/shop"):
         await client.call("DELETE", "/v1/namespaces/team", dict)
+
+
+@pytest.mark.req("S2-37")
+async def test_delete_by_manifest_keeps_volumes_unless_told_otherwise(dev: Api) -> None:
+    client = await dev.client()
+    text = f"{SHOP}---\n{WEB}"
+    await send(client, text)
+    planned = await send(client, text, "/v1/delete", dry_run=True)
+    assert actions(planned) == {"shop": "kept", "web": "deleted"}
+    done = await send(client, text, "/v1/delete")
+    assert actions(done) == {"shop": "kept", "web": "deleted"}
+    (kept,) = (each for each in done["results"] if each["name"] == "shop")
+    assert kept["warnings"] == ["its data is kept; `--volumes` deletes it"]
+    assert await dev.store.get(KEY) is not None
+    assert actions(await send(client, text, "/v1/delete", volumes=True)) == {"shop": "deleted", "web": "unchanged"}
+    assert await dev.store.get(KEY) is None
+
+
+async def test_delete_by_manifest_deletes_a_volume_that_is_to_be_reclaimed(dev: Api) -> None:
+    client = await dev.client()
+    text = SHOP + "reclaim: delete\n"
+    await send(client, text)
+    assert actions(await send(client, text, "/v1/delete")) == {"shop": "deleted"}
+
+
+async def test_delete_by_manifest_lists_the_kept_volumes_of_a_workload(dev: Api) -> None:
+    client = await dev.client()
+    web = WEB.replace("{volume: shop}", "{}")
+    await send(client, web)
+    kept = Volume(meta=Meta(name="data-web", namespace="default"), status=VolumeStatus(workload="web", node="n1"))
+    other = Volume(meta=Meta(name="data-db", namespace="default"), status=VolumeStatus(workload="db", node="n1"))
+    await dev.store.commit(Put(kept), Put(other))
+    assert actions(await send(client, web, "/v1/delete")) == {"web": "deleted", "data-web": "kept"}
+
+
+async def test_delete_by_manifest_keeps_a_namespace_with_kept_volumes(dev: Api) -> None:
+    client = await dev.client()
+    text = "kind: namespace\nname: team\n---\n" + SHOP + "namespace: team\n"
+    await send(client, text)
+    done = await send(client, text, "/v1/delete")
+    assert actions(done) == {"shop": "kept", "team": "kept"}
+    (team,) = (each for each in done["results"] if each["name"] == "team")
+    assert team["warnings"] == ["it contains volumes that are kept: shop"]
+    assert await dev.store.get(Key("namespace", "", "team")) is not None
+    assert await dev.store.get(Key("volume", "team", "shop")) is not None
 
 
 async def test_a_volume_needs_a_namespace_that_exists(dev: Api) -> None:

@@ -231,6 +231,23 @@ async def test_a_confined_process_is_never_root(bench: Bench, level: str, user: 
     assert "no process as root" in ended.message
 
 
+async def test_a_task_that_asks_for_confinement_gets_it_in_a_privileged_namespace(bench: Bench) -> None:
+    script = "id -u; grep CapEff /proc/self/status; test -w /usr && echo open || echo closed; echo $$"
+    seen = []
+    for options in ({}, {"confine": True}):
+        unit = await bench.start(script, level="privileged", options=options)
+        await bench.ended(unit)
+        seen.append([line.decode() for line in await bench.output(unit)])
+    assert seen[0][0] == "0"
+    assert (seen[1][0], int(seen[1][1].split()[1], 16), seen[1][2]) == ("65534", 0, "closed")
+    assert int(seen[1][3]) < 100 < int(seen[0][3])
+
+
+async def test_a_task_that_asks_for_confinement_is_never_root(bench: Bench) -> None:
+    ended = await bench.ended(await bench.start("id", user=0, level="privileged", options={"confine": True}))
+    assert (ended.reason, "no process as root" in ended.message) == ("StartFailed", True)
+
+
 # Mounts.
 
 

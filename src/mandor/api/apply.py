@@ -16,7 +16,7 @@ from mandor.api.counts import keep_counts
 from mandor.api.parts import ApiParts
 from mandor.api.pending_objects import PendingObjects
 from mandor.api.selector import Selector
-from mandor.api.writers import check_reach, check_write
+from mandor.api.writers import check_reach
 from mandor.api.writing import Author, CheckedWrite, WriteChecker, commit_checked
 from mandor.errors import Conflict, MandorError
 from mandor.model.manifest import Document
@@ -27,7 +27,7 @@ from mandor.model.secret import Secret
 from mandor.model.workload import Workload
 from mandor.store.base import WRITES_MOST, Delete, Filter, Put
 
-Action = Literal["created", "changed", "unchanged", "deleted"]
+Action = Literal["created", "changed", "unchanged", "deleted", "kept"]
 FIRST = frozenset({"namespace", "priority-class"})
 """Kinds that are committed first because other objects refer to them."""
 TRIES = 5
@@ -101,7 +101,7 @@ async def apply(
         if dry_run or not plan.checked:
             return plan
         try:
-            return await _commit(parts, author, plan)
+            return await commit_plan(parts, author, plan)
         except Conflict as error:
             if attempt == TRIES - 1 or "version" not in error.facts:
                 raise
@@ -220,44 +220,7 @@ def merged(stored: Object | None, given: Object) -> Object:
     return stored.changed(meta=msgspec.structs.replace(stored.meta, labels=given.meta.labels), spec=spec)
 
 
-async def delete_named(parts: ApiParts, author: Author, documents: Sequence[Document], *, dry_run: bool) -> ApplyPlan:
-    """Delete the objects that the documents name; objects that others refer to are deleted last."""
-    plan = ApplyPlan(revision=(await parts.store.list("cluster")).revision)
-    checker = WriteChecker(parts, author.caller, PendingObjects(parts.store, ()), complete=False)
-    for last in (False, True):
-        step = ApplyPlan(revision=plan.revision)
-        for document in documents:
-            key = document.object.key
-            if (key.kind in FIRST or key.kind == "volume") is not last:
-                continue
-            check_reach(author.caller, key)
-            stored = await parts.store.get(key)
-            if stored is None:
-                step.add(key, "unchanged")
-            elif dry_run:
-                # What needs the object would be deleted before it, so only the rights are checked.
-                check_write(author.caller, stored, None)
-                step.add(key, "deleted")
-            else:
-                step.add(key, "deleted", (), await _check_delete(checker, stored, plan))
-        if step.checked:
-            step = await _commit(parts, author, step)
-        plan.results |= step.results
-        plan.revision = max(plan.revision, step.revision)
-    return plan
-
-
-async def _check_delete(checker: WriteChecker, stored: Object, done: ApplyPlan) -> CheckedWrite:
-    """Check a delete; its error contains the results so far, because instances take a moment to stop."""
-    try:
-        return await checker.check(Delete(stored.key, stored.meta.version), stored)
-    except Conflict as error:
-        if done.results:
-            error.facts["results"] = [msgspec.to_builtins(each) for each in done.results.values()]
-        raise
-
-
-async def _commit(parts: ApiParts, author: Author, plan: ApplyPlan) -> ApplyPlan:
+async def commit_plan(parts: ApiParts, author: Author, plan: ApplyPlan) -> ApplyPlan:
     checked = sorted(plan.checked, key=lambda each: each.write.key.kind not in FIRST)
     earlier: dict[Key, int] = {}
     for start in range(0, len(checked), BATCH):

@@ -26,6 +26,7 @@ class Choice:
     variables: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
     project: str = ""
+    unisolated: bool = False
 
     def options(self) -> "Options":
         from mandor.importers.base import Options
@@ -39,6 +40,7 @@ class Choice:
             variables=self._variables(),
             profiles=self.profiles or named,
             project=self.project,
+            unisolated=self.unisolated,
             read=text_of,
             folder=files_below,
         )
@@ -57,7 +59,7 @@ def import_options(command: F) -> F:
     """Add the options for files of other tools to a command; the command receives them as `choice`."""
 
     def decorated(*args: Any, **kwargs: Any) -> Any:
-        words = ("format", "strict", "env_files", "variables", "profiles", "project")
+        words = ("format", "strict", "env_files", "variables", "profiles", "project", "unisolated")
         choice = Choice(**{word: kwargs.pop(f"import_{word}") for word in words})
         return command(*args, choice=choice, **kwargs)
 
@@ -90,6 +92,12 @@ _OPTIONS = (
     ),
     click.option("--with", "import_profiles", metavar="PROFILE", multiple=True, help="Compose: enable this profile."),
     click.option("--project", "import_project", metavar="NAME", default="", help="Compose: name of the project."),
+    click.option(
+        "--unisolated",
+        "import_unisolated",
+        is_flag=True,
+        help="Import files although the isolation of networks that they ask for is lost.",
+    ),
 )
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from mandor.importers.part import Part
 from mandor.importers.report import Report
 from mandor.model.meta import NAME_MOST
 
@@ -51,6 +52,8 @@ class Options:
     """Values of variables that the file declares."""
     profiles: tuple[str, ...] = ()
     """Profiles of a file that are imported besides the default one."""
+    unisolated: bool = False
+    """Import files although the isolation of networks that they ask for is lost."""
     project: str = ""
     """Project name; empty: taken from the file or its folder."""
     read: Read = _nothing
@@ -96,6 +99,12 @@ class Importer(ABC):
     @abstractmethod
     def read(self, files: Sequence[Source], options: Options) -> Imported:
         """Convert files that belong together."""
+
+
+def check_isolation(part: Part, key: str, options: Options, why: str, hint: str) -> None:
+    """Raise `Invalid` for a setting that isolates networks and has no counterpart, unless the user accepts its loss."""
+    if not options.unisolated:
+        raise part.wrong(key, why, f"{hint}; --unisolated imports the file without this isolation")
 
 
 def filled(**entries: Any) -> dict[str, Any]:

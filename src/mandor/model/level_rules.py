@@ -154,7 +154,7 @@ OPTIONS: Mapping[str, Mapping[str, Level]] = {
         "pool": "baseline",
         "privileged": "privileged",
     },
-    "process": _COMMON,
+    "process": {**_COMMON, "confine": "restricted"},
 }
 """Strictest level that allows each option, by engine. `VALUES` may restrict the value further. Options missing from
 this table, and all options of other engines, require the level `privileged`.

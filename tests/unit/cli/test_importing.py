@@ -58,6 +58,21 @@ def test_apply_takes_a_compose_file_as_it_is(mandor: Mandor, api: LiveApi, compo
     assert mandor("delete", "-f", compose).out == "workload default/web deleted\n"
 
 
+@pytest.mark.req("S0-32")
+def test_delete_of_a_compose_file_keeps_its_volumes(mandor: Mandor, api: LiveApi, tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(
+        "name: shop\nservices:\n  db: {image: postgres, volumes: ['data:/data']}\nvolumes: {data: }\n"
+    )
+    mandor("apply", "-f", "compose.yaml")
+    told = mandor("delete", "-f", "compose.yaml")
+    assert told.out == "workload default/db deleted\nvolume default/shop_data kept\n"
+    assert "shop_data: its data is kept; `--volumes` deletes it" in told.err
+    assert api.get("volume", "shop_data") is not None
+    told = mandor("delete", "-f", "compose.yaml", "--volumes")
+    assert told.out == "workload default/db not found\nvolume default/shop_data deleted\n"
+    assert api.get("volume", "shop_data") is None
+
+
 def test_files_of_several_tools_go_together(mandor: Mandor, api: LiveApi, compose: str, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("name: own\nimage: x\n")
     out = mandor("apply", "-f", compose, "-f", "own.yaml").out

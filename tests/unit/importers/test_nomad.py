@@ -54,6 +54,13 @@ def test_a_job_is_a_workload_with_its_groups_and_tasks() -> None:
     assert web["tasks"]["app"]["env"] == {"NOMAD_META_owner": "me"}
 
 
+def test_a_stopped_job_waits_at_a_gate() -> None:
+    task = {"Name": "t", "Driver": "docker", "Config": {"image": "a"}}
+    text = json.dumps({"Job": {"ID": "a", "Stop": True, "TaskGroups": [{"Name": "g", "Tasks": [task]}]}})
+    assert imported(text).made[-1].manifest["gates"] == ["stopped"]
+    assert "gates" not in imported(text.replace("true", "false")).made[-1].manifest
+
+
 @pytest.mark.parametrize(("kind", "policy", "attempts"), [("service", "always", 2), ("batch", "on-failure", 3)])
 @pytest.mark.req("S0-32")
 def test_what_a_job_leaves_open_depends_on_its_type(kind: str, policy: str, attempts: int) -> None:

@@ -9,7 +9,8 @@ from msgspec import Meta as Note
 from msgspec import Struct
 
 from mandor.api.admission import known_engines
-from mandor.api.apply import ApplyPlan, Prune, Result, apply, delete_named
+from mandor.api.apply import ApplyPlan, Prune, Result, apply
+from mandor.api.deletion import Deletion
 from mandor.api.foreign import ImportReport, Read, Reading
 from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import JSON, YAML, Call, Operation
@@ -46,6 +47,9 @@ class DeleteQuery(Struct, frozen=True, forbid_unknown_fields=True):
     format: Format = ""
     strict: Strict = False
     dry_run: bool = False
+    volumes: Annotated[
+        bool, Note(description="Delete volumes and their data, too, even if their `reclaim` is `keep`.")
+    ] = False
 
 
 class Applied(Struct, frozen=True, omit_defaults=True):
@@ -120,7 +124,9 @@ async def apply_manifest(call: Call[ApplyQuery, bytes]) -> Applied:
 async def delete_manifest(call: Call[DeleteQuery, bytes]) -> Applied:
     read = await read_body(call, check_engines=False)
     author = Author(call.caller, call.address, "delete")
-    return _applied(await delete_named(call.parts, author, read.documents, dry_run=call.query.dry_run), read)
+    query = call.query
+    deletion = Deletion(call.parts, author, read.documents, volumes=query.volumes, dry_run=query.dry_run)
+    return _applied(await deletion.run(), read)
 
 
 def _applied(plan: ApplyPlan, read: Read) -> Applied:

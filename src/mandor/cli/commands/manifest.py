@@ -18,7 +18,7 @@ from mandor.cli.options import (
     timeout_option,
 )
 from mandor.cli.output import show_data
-from mandor.errors import Conflict, Invalid, TooLarge
+from mandor.errors import Conflict, Forbidden, Invalid, TooLarge
 
 if TYPE_CHECKING:
     from mandor.client.sync import Client
@@ -114,6 +114,7 @@ def diff_command(
 @click.argument("words", metavar="[KIND NAME...]", nargs=-1, shell_complete=complete_kind_or_name)
 @file_option
 @namespace_option
+@click.option("--volumes", is_flag=True, help="With -f: delete the files' volumes and their data, too.")
 @click.option("--wait", is_flag=True, help="Wait until the instances have ended and the objects they used are deleted.")
 @timeout_option
 @import_options
@@ -123,19 +124,24 @@ def delete_command(
     words: tuple[str, ...],
     files: tuple[str, ...],
     namespace: str,
+    volumes: bool,
     wait: bool,
     timeout: str,
     choice: Choice,
 ) -> None:
     """Delete objects, by name or by manifest.
 
-    Deleting a workload stops its instances. Deleting an instance stops it; its workload replaces it.
+    Deleting a workload stops its instances. Deleting an instance stops it; its workload replaces it. Volumes with
+    `reclaim: keep` stay, with their data, and are listed as kept: delete them with --volumes, or by name.
     """
     patience = seconds(timeout)
     if bool(words) == bool(files):
         raise click.UsageError("give KIND NAME, or -f FILE")
+    if volumes and not files:
+        raise click.UsageError("--volumes is for -f FILE; `mandor delete volume NAME` deletes one volume")
     if files:
-        answer = _delete(client, as_manifests(read_files(files), choice), namespace, patience if wait else 0.0)
+        given, limit = as_manifests(read_files(files), choice), patience if wait else 0.0
+        answer = _delete(client, given, {"namespace": namespace, "volumes": volumes or None}, limit)
         _show(answer, "text", missing="not found")
         gone = _workloads(answer)
     else:
@@ -151,6 +157,8 @@ def delete_command(
             client.delete(kind.plural, name, here)
             done = "stopping" if kind.name == "instance" else "deleted"
             click.echo(f"{kind.name} {f'{here}/' if here else ''}{name} {done}")
+        if kind.name == "workload":
+            _show_kept(client, namespace, set(names))
         gone = [(namespace, name) for name in names] if kind.name == "workload" else []
     if wait:
         from mandor.cli.waiting import wait_until_gone
@@ -158,11 +166,24 @@ def delete_command(
         wait_until_gone(client, gone, patience)
 
 
-def _delete(client: "Client", files: list[dict[str, str]], namespace: str, patience: float) -> dict[str, Any]:
+def _show_kept(client: "Client", namespace: str, workloads: set[str]) -> None:
+    """List the volumes of deleted workloads that stay, with their data."""
+    try:
+        found, _ = client.list("volumes", {"namespace": namespace})
+    except Forbidden:
+        return  # a user that may delete workloads need not see volumes
+    for each in found:
+        if each.get("status", {}).get("workload") in workloads and each["spec"].get("reclaim", "keep") == "keep":
+            click.echo(f"volume {namespace}/{each['meta']['name']} kept")
+
+
+def _delete(
+    client: "Client", files: list[dict[str, str]], options: dict[str, Any], patience: float
+) -> dict[str, Any]:
     """Delete the objects of manifests. Objects in use, such as a namespace, are deleted last, after waiting for the
     others to end.
     """
-    query = {"namespace": namespace, "format": AS_MANIFESTS}
+    query = {**options, "format": AS_MANIFESTS}
     deadline = time.monotonic() + patience
     done: dict[tuple[str, str, str], dict[str, Any]] = {}
     while True:
@@ -181,9 +202,9 @@ def _delete(client: "Client", files: list[dict[str, str]], namespace: str, patie
 def _deleted(
     results: list[dict[str, Any]], before: dict[tuple[str, str, str], dict[str, Any]]
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Merge results: objects deleted by an earlier request stay `deleted`."""
+    """Merge results: objects that an earlier request deleted or kept stay `deleted` or `kept`."""
     named = {(each["kind"], each["namespace"], each["name"]): each for each in results}
-    return named | {key: each for key, each in before.items() if each["action"] == "deleted"}
+    return named | {key: each for key, each in before.items() if each["action"] in {"deleted", "kept"}}
 
 
 # Files.

@@ -19,7 +19,7 @@ from mandor.engines.process.confinement import Confinement, find_confinement
 from mandor.engines.process.execution import ProcessExecution
 from mandor.engines.process.folder import Exit, Running, StopOrder
 from mandor.engines.process.hierarchy import Hierarchies
-from mandor.engines.process.launch import SUPERVISORS, NodeFeatures, make_record, stop_signal
+from mandor.engines.process.launch import SUPERVISORS, NodeFeatures, make_record, stop_signal, with_level
 from mandor.engines.process.logs import read_logs
 from mandor.engines.process.memory import find_memory
 from mandor.engines.process.options import ProcessOptions
@@ -341,8 +341,10 @@ class ProcessEngine(Engine):
     def _write_launch(self, tracked: Tracked, launch: Launch) -> bool:
         """Write the launch and return whether the unit can start; if not, the exit record has the reason."""
         folder, features = tracked.folder, NodeFeatures(self._trees, self._confinement, self._boot, self._mounts)
-        folder.make(open_to_pass=launch.level == "privileged" or not self._confinement.view)
+        folder.make(open_to_pass=False)
         try:
+            launch = with_level(launch)
+            folder.make(open_to_pass=launch.level == "privileged" or not self._confinement.view)
             folder.write_launch(make_record(tracked.unit, launch, folder, features))
         except (Invalid, UnicodeError) as error:
             tracked.folder.write_exit(

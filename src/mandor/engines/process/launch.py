@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from msgspec.structs import replace
+
 from mandor.engines.base import Launch, Mount, Unit
 from mandor.engines.options import read_options
 from mandor.engines.process.confinement import NOBODY, Confinement
@@ -35,6 +37,12 @@ class NodeFeatures:
     boot: str
     mounts: bool
     """Tasks without a view can have mounts, not only links."""
+
+
+def with_level(launch: Launch) -> Launch:
+    """Return the launch at the level of its confinement: `options.process.confine` asks for `restricted`."""
+    confine = read_options("process", launch.options, ProcessOptions).confine
+    return replace(launch, level="restricted") if confine else launch
 
 
 def make_record(unit: Unit, launch: Launch, folder: UnitFolder, features: NodeFeatures) -> dict[str, Any]:

@@ -14,6 +14,9 @@ class ProcessOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Size at which a log file is rotated."""
     log_files: Annotated[int, Meta(ge=1, le=100)] = 3
     """Number of log files that are kept, including the current one."""
+    confine: bool = False
+    """Whether the task is confined as at the level `restricted`, whatever the level of its namespace: own namespaces,
+    no capabilities, not root. A node that cannot confine it refuses it. Defaults to false."""
 
     def __post_init__(self) -> None:
         if self.log_size < 64 * 1024:

@@ -116,7 +116,7 @@ class Supervisor:
         confined = self._launch.get("confined")
         if confined and (os.geteuid() if task_user is None else task_user.uid) == 0:
             raise Refused(
-                f"a namespace of level {confined['level']} runs no process as root: set another `security.user`"
+                f"the level {confined['level']} runs no process as root: set another `security.user`"
             )
 
     def _prepare_folder(self, task_user: "TaskUser | None") -> None:

@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from mandor.importers.base import Options, filled, fitting_name, knows
+from mandor.importers.base import Options, check_isolation, filled, fitting_name, knows
 from mandor.importers.compose.amounts import take_seconds, take_size
 from mandor.importers.compose.container import read_container
 from mandor.importers.compose.deploy import read_deploy
@@ -218,7 +218,9 @@ class Reader:
         if mode in {"host", "none"}:
             draft.options["network"] = mode
         elif mode and mode not in {"bridge", "default"}:
-            service.drop("network_mode", "two workloads do not share a network", "make them tasks of one group")
+            why = f"{mode[:60]}: two workloads do not share a network, so its traffic would go elsewhere"
+            check_isolation(service, "network_mode", self.options, why, "make them tasks of one group")
+            service.drop("network_mode", why, "make them tasks of one group")
         value = service.peek("networks")
         if isinstance(value, dict):
             named = dict(service.entries("networks"))
@@ -237,6 +239,15 @@ class Reader:
             service.guess("networks", f"the network {external[0]} has to be on each node", "docker network create …")
         elif named:
             service.guess("networks", "networks do not isolate instances")
+            self._check_internal(service, list(named))
+
+    def _check_internal(self, service: Part, named: list[str]) -> None:
+        """Refuse a service that only internal networks connect: no network of Mandor keeps it from the outside."""
+        closed = [name for name in named if name in self.networks and self.networks[name].peek("internal") is True]
+        if closed and len(closed) == len(named):
+            why = f"the network {closed[0]} is internal, and nothing here keeps the service from other networks"
+            hint = f"`docker network create --internal {closed[0]}` on each node, and `external: true` for it"
+            check_isolation(service, "networks", self.options, why, hint)
 
     def _order(self, draft: Draft, service: Part) -> None:
         waits = _depends(service)

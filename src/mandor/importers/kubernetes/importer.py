@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from mandor.errors import Invalid, TooLarge
 from mandor.importers.base import Imported, Importer, Made, Options, Source
 from mandor.importers.kubernetes.api import known_api, meant
+from mandor.importers.kubernetes.isolation import ISOLATION, check_policy
 from mandor.importers.kubernetes.joined import JOINED_KINDS, join
 from mandor.importers.kubernetes.meta import drop_labels, read_meta
 from mandor.importers.kubernetes.placement import PlacementReader
@@ -53,14 +54,17 @@ class KubernetesImporter(Importer):
         return len({match[1].strip('"') for match in _KEYS.finditer(text)}) == 2
 
     def read(self, files: Sequence[Source], options: Options) -> Imported:
-        return self.read_documents([(file.name, _documents(file)) for file in files])
+        return self.read_documents([(file.name, _documents(file)) for file in files], options)
 
-    def read_documents(self, files: Sequence[tuple[str, Sequence[Parsed]]]) -> Imported:
+    def read_documents(self, files: Sequence[tuple[str, Sequence[Parsed]]], options: Options) -> Imported:
         """Convert the documents of some files, given by file name."""
         ledger, shelf, pile = Ledger(), ReferencedObjects(), _Pile()
         for name, documents in files:
             for part in _objects(ledger, name, documents):
-                _sort(part, pile, shelf)
+                if part.peek("kind") in ISOLATION:
+                    check_policy(part, options)
+                else:
+                    _sort(part, pile, shelf)
         pods = PodReader(shelf, PlacementReader(shelf.labelled))
         works = _named_apart([read_work(part, kind, pods) for part, kind in pile.works])
         for part, kind in pile.joined:

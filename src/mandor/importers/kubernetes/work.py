@@ -57,6 +57,8 @@ class _Form:
     group: dict[str, Any] = field(default_factory=dict)
     workload: dict[str, Any] = field(default_factory=dict)
     name_most: int = 63
+    gate: str | None = None
+    """Gate that keeps new instances from starting."""
 
 
 def read_work(part: Part, kind: str, pods: PodReader) -> Work:
@@ -68,7 +70,6 @@ def read_work(part: Part, kind: str, pods: PodReader) -> Work:
 
 _OF_SERVICES: Unusual = {
     "revisionHistoryLimit": ("the cluster keeps the releases that it needs", (10,)),
-    "paused": ("a roll-out is paused by a command, `mandor rollout pause`", ()),
 }
 
 
@@ -80,6 +81,9 @@ def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
         form = _Form(type="daemon")
         spec.drop("replicas", "a daemon is on every node that matches")
     drop_unusual(spec, _OF_SERVICES)
+    if spec.flag("paused"):
+        form.gate = "paused"
+        spec.guess("paused", "no instance starts until the gate `paused` is removed")
     claims, keep = _claims(spec) if kind == "StatefulSet" else ([], True)
     pod, labels = _template(spec, meta, pods, claims, keep=keep)
     _selector(spec, labels)
@@ -182,8 +186,22 @@ def _pod(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
 
 
 def _job(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
-    pod, labels, batch = _job_spec(part.part("spec"), meta, pods)
-    return _made(part, kind, meta, pod, labels, _batch_form(pod, batch))
+    spec = part.part("spec")
+    pod, labels, batch = _job_spec(spec, meta, pods)
+    form = _batch_form(pod, batch)
+    form.gate = _gate(spec)
+    return _made(part, kind, meta, pod, labels, form)
+
+
+def _gate(spec: Part) -> str | None:
+    """Return the gate of a job that Kubernetes does not run."""
+    if spec.flag("suspend"):
+        spec.guess("suspend", "no instance starts until the gate `suspended` is removed")
+        return "suspended"
+    if spec.whole("parallelism") == 0:
+        spec.guess("parallelism", "no instance starts until the gate `suspended` is removed")
+        return "suspended"
+    return None
 
 
 def _cron(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
@@ -194,6 +212,7 @@ def _cron(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     labels = {**inner.labels, **labels}
     form = _batch_form(pod, batch)
     form.workload["schedule"] = _schedule(spec)
+    form.gate = _gate(template.part("spec"))
     form.name_most = RUN_NAME_MOST
     return _made(part, kind, meta, pod, labels, form)
 
@@ -247,14 +266,11 @@ def _job_spec(spec: Part, meta: ObjectMeta, pods: PodReader) -> tuple[Pod, dict[
         spec.guess("parallelism", "so many have to succeed: a queue that one of them finds empty is not known here")
         completions = parallelism
     if parallelism == 0:
-        spec.drop("parallelism", "a batch that runs nothing is not made", "`gates` keep it waiting")
-        parallelism = None
+        parallelism = None  # the job gets a gate
     retries = spec.whole("backoffLimitPerIndex", spec.whole("backoffLimit", _RETRIES)) or 0
     if retries > _RETRIES_MOST:
         spec.guess("backoffLimit", f"at most {_RETRIES_MOST}")
     drop_unusual(spec, _OF_JOBS)
-    if spec.flag("suspend"):
-        spec.drop("suspend", "a batch begins when it is applied", "`gates` keep it waiting")
     spec.flag("manualSelector")
     if spec.peek("selector"):
         _selector(spec, labels)
@@ -314,6 +330,8 @@ def _made(part: Part, kind: str, meta: ObjectMeta, pod: Pod, labels: dict[str, s
         **pod.workload,
         **form.workload,
     )
+    if form.gate is not None:
+        head["gates"] = [*head.get("gates", ()), form.gate]
     group = filled(replicas=form.replicas, engine=list(pod.engines), **form.group)
     forms = pod.forms
     if "groups" in forms:

@@ -28,7 +28,7 @@ _JOB = {
 }
 _KEPT = frozenset(
     {"status", "status_description", "stable", "version", "submit_time", "create_index", "modify_index", "payload"}
-    | {"job_modify_index", "dispatched", "stop", "parent_id", "nomad_token_id", "dispatch_idempotency_token"}
+    | {"job_modify_index", "dispatched", "parent_id", "nomad_token_id", "dispatch_idempotency_token"}
     | {"consul_namespace", "vault_namespace"}
 )
 """Status fields of a job in Nomad's API."""
@@ -75,6 +75,9 @@ class JobReader:
         meta = pairs(part, "meta")
         gang = part.flag("all_at_once")
         self._batch(part, workload)
+        if part.flag("stop"):
+            workload["gates"] = [*workload.get("gates", ()), "stopped"]
+            part.guess("stop", "no instance starts until the gate `stopped` is removed")
         found = blocks(part, "group")
         if not found and "task" in part:
             raise part.wrong("task", "a job has a `group`, and a group has tasks")

@@ -29,6 +29,8 @@ ENGINES = {
     "mock_driver": "fake",
 }
 WITH_OPTIONS = frozenset({"docker", "podman"})
+ISOLATED = frozenset({"exec", "exec2", "java"})
+"""Drivers that isolate a program from its node; Nomad runs it as `nobody` by default."""
 
 DROPPED = {
     "consul": "there is no Consul",
@@ -119,7 +121,7 @@ def read_task(part: Part, runtime: Runtime, ports: dict[str, dict[str, Any]]) ->
         draft.task["command"] = draft.fetching.around(draft.task["command"])
     _role(draft, part)
     _changes(draft, part)
-    _ending(draft, part)
+    _ending(draft, part, driver)
     for each in blocks(part, "volume_mount"):
         _mount(draft, each, runtime)
     drop_all(part, DROPPED)
@@ -148,10 +150,17 @@ def _changes(draft: TaskDraft, part: Part) -> None:
         draft.task["change_signal"] = draft.templates.change_signal
 
 
-def _ending(draft: TaskDraft, part: Part) -> None:
+def _ending(draft: TaskDraft, part: Part, driver: str) -> None:
     draft.task |= filled(stop=filled(grace=duration(part, "kill_timeout"), signal=part.text("kill_signal")))
     if (user := part.text("user")) is not None:
         draft.task.setdefault("security", {})["user"] = int(user) if user.isdecimal() else user
+    if driver in ISOLATED:
+        if user in {"root", "0"}:
+            raise part.wrong("user", f"a program of the driver {driver} is not confined as root", "use another user")
+        draft.options["confine"] = True
+        part.guess("driver", "a process in namespaces of its own that is not root and sees system folders read-only")
+        if user is None:
+            draft.task.setdefault("security", {})["user"] = "nobody"
     logs = block(part, "logs")
     files, size = logs.whole("max_files"), logs.whole("max_file_size")
     if draft.engine != "fake":

@@ -106,6 +106,21 @@ def test_a_cronjob_is_a_batch_with_a_schedule(spec: str, wanted: dict[str, Any])
     assert ("missed" in made["schedule"]) == ("startingDeadlineSeconds" not in spec)
 
 
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize("spec", ["suspend: true", "parallelism: 0"])
+def test_a_job_that_kubernetes_does_not_run_waits_at_a_gate(spec: str) -> None:
+    assert only(work("Job", f"{spec}\n{ONCE}"))["gates"] == ["suspended"]
+    runs = "schedule: '* * * * *'\njobTemplate:\n  spec:\n" + indented(f"{spec}\n{ONCE}", 4)
+    assert only(work("CronJob", runs))["gates"] == ["suspended"]
+    assert "gates" not in only(work("Job", f"suspend: false\nparallelism: 1\n{ONCE}"))
+
+
+def test_a_paused_deployment_waits_at_a_gate_beside_the_gates_of_its_pods() -> None:
+    template = TEMPLATE.replace("spec: {", "spec: {schedulingGates: [{name: a}], ")
+    assert only(deployment("paused: true").replace(TEMPLATE, template))["gates"][-1] == "paused"
+    assert "gates" not in only(deployment("paused: false"))
+
+
 def test_an_indexed_job_is_what_this_version_can_do() -> None:
     made = imported(work("Job", f"completionMode: Indexed\ncompletions: 2\n{ONCE}"))
     assert made.made[0].manifest["batch"].get("indexed", False) == knows(Batch, "indexed")
