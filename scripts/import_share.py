@@ -46,7 +46,8 @@ def main(format_name: str, folders: list[str], *, together: bool) -> None:
     for pile in piles(list(found(importer, folders)), together=together):
         files += len(pile)
         try:
-            report = convert(importer, pile, Options(read=text_of, folder=files_below, profiles=("*",), unisolated=True)).report
+            options = Options(read=text_of, folder=files_below, profiles=("*",), unisolated=True)
+            report = convert(importer, pile, options).report
         except MandorError as error:
             failed.append(f"{error.facts.get('file', pile[0].name)}:{error.facts.get('line', '')}: {error}")
             continue

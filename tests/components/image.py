@@ -103,6 +103,10 @@ def _layer(files: Mapping[str, bytes]) -> bytes:
             tar.addfile(entry)
         _add(tar, "etc/passwd", b"root:x:0:0:root:/:/bin/sh\nworker:x:1234:1235:worker:/tmp:/bin/sh\n")
         _add(tar, "etc/group", b"root:x:0:\nworker:x:1235:\n")
+        entry = tarfile.TarInfo("share")
+        entry.type, entry.mode, entry.uid, entry.gid = tarfile.DIRTYPE, 0o750, 1234, 1235
+        tar.addfile(entry)
+        _add(tar, "share/text", b"from the image\n")
         for path, content in files.items():
             _add(tar, path, content)
     return out.getvalue()

@@ -21,6 +21,7 @@ from tests.components.slow_line import engine_line
 
 class TestDockerEngine(EngineSuite):
     image = NAME
+    seeded_path = ("/share", "text")
     limits = frozenset({"cpu", "memory", "processes"})
     extras = frozenset(
         [
@@ -34,6 +35,7 @@ class TestDockerEngine(EngineSuite):
             "pull",
             "sandbox",
             "security",
+            "seed",
             "signal",
             "stats",
             "tmpfs",

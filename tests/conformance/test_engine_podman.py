@@ -32,6 +32,7 @@ def follows_a_command(trace: str) -> bool:
 
 class PodmanSuite(EngineSuite):
     image = NAME
+    seeded_path = ("/share", "text")
     podman: Podman
 
     def make_engine(self, directory: Path) -> Engine:
@@ -113,6 +114,7 @@ class TestPodmanEngine(PodmanSuite):
             "pull",
             "sandbox",
             "security",
+            "seed",
             "signal",
             "stats",
             "tmpfs",
@@ -139,6 +141,7 @@ class TestRootlessPodmanEngine(PodmanSuite):
             "pull",
             "sandbox",
             "security",
+            "seed",
             "signal",
             "tmpfs",
             "user",

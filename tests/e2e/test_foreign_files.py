@@ -200,6 +200,67 @@ def test_a_compose_file_runs_as_it_is_with_its_secret_and_its_folder(docker_clus
     eventually("all is gone", lambda: not cluster.items("instances"))
 
 
+SUBPATHS = f"""\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: all}}
+spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Mi}}}}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: shop}}
+spec:
+  selector: {{matchLabels: {{app: shop}}}}
+  template:
+    metadata: {{labels: {{app: shop}}}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      volumes: [{{name: all, persistentVolumeClaim: {{claimName: all}}}}]
+      containers:
+      - name: db
+        image: {NAME}
+        command: [sh, -c, 'cat /db/rows; echo row >> /db/rows; exec sleep 1000']
+        volumeMounts: [{{name: all, mountPath: /db, subPath: mysql}}]
+      - name: look
+        image: {NAME}
+        command: [sh, -c, 'until test -s /all/mysql/rows; do sleep 0.1; done; echo seen; exec sleep 1000']
+        volumeMounts: [{{name: all, mountPath: /all, readOnly: true}}]
+"""
+
+
+@pytest.mark.real("docker")
+@pytest.mark.req("S0-32", "S2-39")
+def test_data_below_a_subpath_outlives_the_containers(docker_cluster: Cluster, tmp_path: Path) -> None:
+    file, cluster = tmp_path / "shop.yaml", docker_cluster
+    file.write_text(SUBPATHS)
+    for rows in (0, 1):
+        mandor(cluster, "apply", "-f", str(file))
+        cluster.wait_running("shop", 1)
+        eventually("it is seen", lambda: "seen" in mandor(cluster, "logs", "shop-0", "--task", "look").stdout)
+        logs = mandor(cluster, "logs", "shop-0", "--task", "db").stdout
+        assert logs.count("row\n") == rows
+        told = mandor(cluster, "delete", "-f", str(file), "--wait", "--timeout", "60s").stdout
+        assert "volume default/all kept" in told
+
+
+@pytest.mark.real("docker")
+@pytest.mark.req("S0-32", "S2-37")
+def test_a_named_volume_of_compose_starts_as_in_docker_and_is_kept(docker_cluster: Cluster, tmp_path: Path) -> None:
+    file, cluster = tmp_path / "compose.yaml", docker_cluster
+    command = "cat /share/text /share/more; stat -c '%u %a' /share; echo more > /share/more; exec sleep 1000"
+    file.write_text(
+        f"services:\n  db:\n    image: {NAME}\n    command: [sh, -c, {command!r}]\n"
+        "    stop_grace_period: 1s\n    volumes: ['data:/share']\nvolumes: {data: }\n"
+    )
+    for lines in (["from the image", "1234 750"], ["from the image", "more", "1234 750"]):
+        mandor(cluster, "apply", "-f", str(file))
+        cluster.wait_running("db", 1)
+        eventually("it has shown all", lambda: "1234 750" in mandor(cluster, "logs", "db-0").stdout)
+        logs = mandor(cluster, "logs", "db-0").stdout.splitlines()
+        assert [line for line in logs if "can't open" not in line] == lines
+        mandor(cluster, "delete", "-f", str(file), "--wait", "--timeout", "60s")
+
+
 @pytest.mark.req("S0-32")
 def test_a_nomad_job_runs_as_it_is_with_what_it_fetches_and_its_secret(cluster: Cluster, tmp_path: Path) -> None:
     served = tmp_path / "served"

@@ -20,7 +20,7 @@ from mandor.model.level_rules import BY_NAME
 from mandor.model.live_file import LiveFile, live_files, live_folders
 from mandor.model.node import Capabilities
 from mandor.model.secret import whole, with_secrets
-from mandor.model.task import File, Identity, Security, Task
+from mandor.model.task import File, Identity, Security, Task, TaskMount
 from mandor.model.workload import GroupTemplate
 
 HOSTS = "/etc/hosts"
@@ -44,7 +44,7 @@ class _Resolved(NamedTuple):
 def _resolve(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> _Resolved:
     assert order.template is not None, "an order is launched after its release was read"
     task = order.template.tasks[task_name]
-    mounts = _mounts(task, order.template, inputs.sources)
+    mounts = _mounts(order, task_name, inputs)
     ports = ports_of(order, published=inputs.published)
     hosts = inputs.names.hosts
     if hosts and inputs.mounts_hosts and inputs.published and _takes_hosts(task, engine):
@@ -249,19 +249,40 @@ def _depth(mount: Mount) -> int:
     return mount.path.count("/")
 
 
-def _mounts(task: Task, template: GroupTemplate, sources: Mapping[str, str]) -> tuple[Mount, ...]:
+def subpath_of(order: Order, task_name: str, mount: TaskMount) -> str:
+    """Return the subpath of a mount with its variables replaced; empty: the whole volume."""
+    return fill_in(mount.subpath, _about(order, task_name)) if mount.subpath else ""
+
+
+def source_name(volume: str, subpath: str = "") -> str:
+    """Return the key of a volume, or of a directory of it, in the sources of an instance."""
+    return f"{volume}/{subpath}" if subpath else volume
+
+
+def _mounts(order: Order, task_name: str, inputs: SyncInputs) -> tuple[Mount, ...]:
     """Return the mounts of a task, outer paths first."""
-    found = []
-    for each in sorted(task.mounts, key=lambda mount: mount.path.count("/")):
+    assert order.template is not None, "an order is launched after its release was read"
+    task, found = order.template.tasks[task_name], list[Mount]()
+    taken = {each.path.rstrip("/") for each in task.mounts}
+    for each in task.mounts:
         path = each.path.rstrip("/")
-        volume = template.volumes[each.volume] if each.volume is not None else None
+        volume = order.template.volumes[each.volume] if each.volume is not None else None
         if each.volume is None or (volume is not None and volume.type == "tmpfs"):
             size = each.tmpfs if volume is None else volume.size
-            mount = Mount(path=path, size_bytes=int(size or 0), read_only=each.read_only, name=each.volume or "")
-        else:
-            mount = Mount(path=path, source=sources[each.volume], read_only=each.read_only, name=each.volume)
-        found.append(mount)
-    return tuple(found)
+            found.append(Mount(path=path, size_bytes=int(size or 0), read_only=each.read_only, name=each.volume or ""))
+            continue
+        name = source_name(each.volume, subpath_of(order, task_name, each))
+        source, seed = inputs.sources[name], each.seed and each.volume in inputs.new_volumes
+        found.append(Mount(path=path, source=source, read_only=each.read_only, name=each.volume, seed=seed))
+        if path.startswith("/"):
+            # Subpaths are directories of their own: they are shown at their places in the volume.
+            inner = {f"{path}/{key[len(name) + 1 :]}": key for key in inputs.sources if key.startswith(f"{name}/")}
+            found += [
+                Mount(path=place, source=inputs.sources[key], read_only=each.read_only)
+                for place, key in inner.items()
+                if place not in taken
+            ]
+    return tuple(sorted(found, key=_depth))
 
 
 def can_run(template: GroupTemplate, name: str, engine: Capabilities) -> bool:

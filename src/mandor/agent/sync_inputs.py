@@ -66,7 +66,9 @@ class SyncInputs(Struct, frozen=True, kw_only=True):
     wait: str = ""
     """Why the instance may not start yet."""
     sources: Mapping[str, str] = {}
-    """Path on this node of each volume, by its name in the group."""
+    """Path on this node of each volume by its name in the group, and of each subpath of it as `NAME/SUBPATH`."""
+    new_volumes: frozenset[str] = frozenset()
+    """Names of the volumes that no task has used yet."""
     missing: str = ""
     """Message about a missing volume, secret or permission; while it is set, no task starts or restarts."""
     missing_reason: str = "VolumeMissing"

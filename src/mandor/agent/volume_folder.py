@@ -2,6 +2,7 @@
 
 volumes/<namespace>/<name>/volume.json    record of the volume
 volumes/<namespace>/<name>/data/          its data
+volumes/<namespace>/<name>/.data.subpaths/ its subpaths, see `volume_subpath`
 volumes/.scratch/<uid>/<name>/            scratch volume of an instance
 """
 
@@ -15,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mandor.agent.journal import replace_file
 from mandor.errors import Invalid
@@ -40,6 +42,8 @@ class VolumeRecord(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     cluster: str = ""
     epoch: int = 0
     version: int = 0
+    new: bool = False
+    """No task has used the volume yet."""
 
     def is_of(self, volume: Volume) -> bool:
         return (self.uid, self.incarnation) == (volume.meta.uid, volume.status.incarnation)
@@ -96,6 +100,11 @@ class VolumeFolders:
             place.rename(aside)
         draft.rename(place)
         return self.data(key)
+
+    def mark_used(self, key: Key) -> None:
+        record = self.record(key)
+        if record is not None and record.new:
+            replace_file(self._root / key.namespace / key.name / _RECORD, encode(replace(record, new=False)))
 
     def scratch(self, uid: str, name: str) -> Path:
         return self._root.resolve() / _SCRATCH / uid / name

@@ -10,10 +10,11 @@ import msgspec
 
 from mandor.agent.feed import Source
 from mandor.agent.journal import Blocking
-from mandor.agent.launch import user_of
+from mandor.agent.launch import source_name, subpath_of, user_of
 from mandor.agent.machine import Machine
 from mandor.agent.order import Order
 from mandor.agent.volume_folder import VolumeFolders, VolumeRecord
+from mandor.agent.volume_subpath import make_subpaths
 from mandor.errors import Conflict, Forbidden, MandorError, Unavailable
 from mandor.lib.clock import Clock, wait_event
 from mandor.model.allowance import Allowance
@@ -35,7 +36,9 @@ class PreparedVolumes:
     """The volumes of an instance that are ready, and what is wrong with the others."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Path on this node by name in the group; tmpfs volumes are left out."""
+    """Path on this node by name in the group, and of subpaths as `NAME/SUBPATH`; tmpfs volumes are left out."""
+    new: frozenset[str] = frozenset()
+    """Names of the volumes that no task has used yet."""
     refusal: str = ""
     """Why the instance can never start here."""
     missing: str = ""
@@ -85,6 +88,7 @@ class VolumeKeeper:
             return PreparedVolumes()
         names = volume_names(template.volumes, instance.spec.workload, instance.spec.group, instance.meta.name)
         sources: dict[str, str] = {}
+        new = set[str]()
         try:
             for name, volume in template.volumes.items():
                 user = _owner(order, template, name, mapped=mapped)
@@ -92,9 +96,13 @@ class VolumeKeeper:
                     sources[name] = self._host(volume.path, order.allowance)
                 elif volume.type == "scratch":
                     sources[name] = await self._scratch(order, name, user, begun=begun)
+                    sources |= await self._subpaths(order, name, Path(sources[name]))
                 elif name in names:
                     key = Key(Volume.kind, instance.meta.namespace, names[name])
                     sources[name] = await self._local(key, order, user, begun=begun)
+                    sources |= await self._subpaths(order, name, Path(sources[name]))
+                    if _seeds(template, name) and (record := self._folders.record(key)) is not None and record.new:
+                        new.add(name)
         except _Refused as refused:
             return (
                 PreparedVolumes(sources, missing=str(refused))
@@ -103,7 +111,32 @@ class VolumeKeeper:
             )
         except _Missing as missing:
             return PreparedVolumes(sources, missing=str(missing))
-        return PreparedVolumes(sources)
+        return PreparedVolumes(sources, frozenset(new))
+
+    async def mark_used(self, order: Order, names: frozenset[str]) -> None:
+        """Record that a task uses these volumes: from now on they are not new, even if a task empties them."""
+        if order.template is None:
+            return
+        spec = order.instance.spec
+        held = volume_names(order.template.volumes, spec.workload, spec.group, order.instance.meta.name)
+        for name in names & held.keys():
+            key = Key(Volume.kind, order.instance.meta.namespace, held[name])
+            await self._blocking(self._folders.mark_used, key)
+
+    async def _subpaths(self, order: Order, name: str, data: Path) -> dict[str, str]:
+        """Create the directories of the volume that tasks mount by subpath; return all that the volume has."""
+        assert order.template is not None
+        wanted = {
+            subpath_of(order, task_name, mount)
+            for task_name, task in order.template.tasks.items()
+            for mount in task.mounts
+            if mount.volume == name and mount.subpath
+        }
+        try:
+            found = await self._blocking(make_subpaths, data, wanted)
+        except OSError as error:
+            raise _Missing(f"cannot create a subpath of volume {name}: {error}") from error
+        return {source_name(name, subpath): str(path) for subpath, path in found.items()}
 
     def _host(self, path: str, allowance: Allowance) -> str:
         """Return the host path with symbolic links resolved, if the agent and the namespace both allow it.
@@ -184,6 +217,7 @@ class VolumeKeeper:
             cluster=order.cluster,
             epoch=order.epoch,
             version=volume.meta.version,
+            new=True,
         )
         owner = volume.spec.owner or user
         try:
@@ -260,6 +294,10 @@ class VolumeKeeper:
         if known is not None and record.is_of(known):
             return False
         return (record.cluster, record.epoch) == (source.cluster, source.epoch) and record.version <= source.revision
+
+
+def _seeds(template: GroupTemplate, name: str) -> bool:
+    return any(mount.seed and mount.volume == name for task in template.tasks.values() for mount in task.mounts)
 
 
 def _owner(order: Order, template: GroupTemplate, name: str, *, mapped: bool) -> str | None:

@@ -305,6 +305,7 @@ class Worker:
             users="user" in self._extras,
             wait=wait,
             sources=prepared.sources,
+            new_volumes=prepared.new,
             missing=blocked.message,
             missing_reason=blocked.reason,
             secrets=secrets,
@@ -507,6 +508,8 @@ class Worker:
                 reason = "the control plane has not answered for longer than stop_after"
                 work = RevocableTask(start, self._within_stop_after, reason) if revocable else start
                 await self._services.metrics.call(engine.name, "start", work)
+        if seeded := frozenset(each.name for each in action.launch.mounts if each.seed):
+            await self._resources.volumes.mark_used(self.order, seeded)
 
     def _pause_after(self, decision: Decision) -> float:
         """Return 0, or a growing pause while the same actions are repeated without effect."""

@@ -84,9 +84,7 @@ class Deletion:
         else:
             found = ()
         return [
-            each
-            for each in found
-            if isinstance(each, Volume) and each.spec.reclaim == "keep" and each.key not in named
+            each for each in found if isinstance(each, Volume) and each.spec.reclaim == "keep" and each.key not in named
         ]
 
 

@@ -30,7 +30,7 @@ class Choice:
 
     def options(self) -> "Options":
         from mandor.importers.base import Options
-        from mandor.importers.mixed import files_below, text_of
+        from mandor.importers.mixed import files_below, mode_of, text_of
 
         environment = dict(os.environ)
         named = tuple(each for each in environment.get("COMPOSE_PROFILES", "").split(",") if each)
@@ -43,6 +43,7 @@ class Choice:
             unisolated=self.unisolated,
             read=text_of,
             folder=files_below,
+            mode=mode_of,
         )
 
     def _variables(self) -> dict[str, str]:

@@ -53,6 +53,8 @@ class Mount:
     """No user of the task can write there; needs `mounts`."""
     name: str = ""
     """Name of the volume, for messages and environment variables; empty: none."""
+    seed: bool = False
+    """The volume is new: if it is empty, it gets content, owner and mode of this path in the image; needs `seed`."""
 
     @property
     def variable(self) -> str:

@@ -11,6 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from stat import S_IMODE, S_ISREG
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -21,6 +22,7 @@ from mandor.model.meta import NAME_MOST
 
 Read = Callable[[str], str | None]
 Folder = Callable[[str], Sequence[str] | None]
+Mode = Callable[[str], int | None]
 FOLDER_MOST = 64
 """Maximum number of files of a folder that are copied into a manifest."""
 
@@ -33,6 +35,10 @@ class Source(NamedTuple):
 
 
 def _nothing(path: str) -> str | None:
+    return None
+
+
+def _no_mode(path: str) -> int | None:
     return None
 
 
@@ -61,6 +67,13 @@ class Options:
     folder: Folder = _unknown
     """Returns the files below a folder that a file names, as relative paths. Empty: the folder is empty, or its tool
     would create it; None: unknown, not a folder, or too large."""
+    mode: Mode = _no_mode
+    """Returns type and permissions of a file that a file names, as `os.stat` does; None: unknown or missing."""
+
+    def permissions(self, path: str) -> str | None:
+        """Return the permissions of a file in octal if a program may be run from it; None: the default fits."""
+        found = self.mode(path) or 0
+        return f"{S_IMODE(found) & 0o777:04o}" if S_ISREG(found) and found & 0o111 else None
 
 
 @dataclass(frozen=True, slots=True)

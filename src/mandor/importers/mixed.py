@@ -109,6 +109,14 @@ def text_of(path: str) -> str | None:
         return None
 
 
+def mode_of(path: str) -> int | None:
+    """Return type and permissions of a file or folder that another file names; None: missing."""
+    try:
+        return Path(path).expanduser().stat().st_mode
+    except (OSError, ValueError):
+        return None
+
+
 def files_below(path: str) -> list[str] | None:
     """Return the files of a folder that a file names; None: not a folder, or too many files."""
     folder, found = Path(path).expanduser(), list[str]()

@@ -25,7 +25,9 @@ def parse_tree(format_name: str, text: str, options: Options) -> ParsedTree:
     if format_name == "nomad":
         return ParsedTree({"job": trees_of_jobs(text, options)}, _read_jobs)
     documents = [plain(each.value) for each in load_all(text)]
-    return ParsedTree(documents, _read_objects(options) if format_name == "kubernetes" else _yaml_reader(format_name, options))
+    return ParsedTree(
+        documents, _read_objects(options) if format_name == "kubernetes" else _yaml_reader(format_name, options)
+    )
 
 
 def _read_jobs(tree: Any) -> Imported:
@@ -47,9 +49,7 @@ def _read_objects(options: Options) -> Read:
         return known[id(document)][1]
 
     def read(tree: Any) -> Imported:
-        found = importer.read_documents(
-            [(str(number), parsed(each)) for number, each in enumerate(tree)], options
-        )
+        found = importer.read_documents([(str(number), parsed(each)) for number, each in enumerate(tree)], options)
         return Imported(found.made, _by_document(found.report))
 
     return read

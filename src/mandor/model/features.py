@@ -28,6 +28,8 @@ FEATURES = (
     "join",
     "join-terms",
     "logs",
+    "mount-seeds",
+    "mount-subpaths",
     "namespace-levels",
     "oidc",
     "plan",

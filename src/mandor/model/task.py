@@ -3,6 +3,7 @@
 import re
 import signal
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from msgspec import Meta as Bounds
 from msgspec import Struct
@@ -23,6 +24,8 @@ OnChange = Literal["none", "restart", "signal"]
 
 ProbeKind = Literal["startup", "health", "readiness"]
 
+SUBPATH_MOST = 180
+"""Bytes of a subpath in percent-encoding: it is the name of a directory."""
 _CAPABILITY = re.compile(r"(CAP_)?[A-Z][A-Z_]{1,40}|ALL")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
@@ -128,10 +131,24 @@ class TaskMount(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
     """Absolute path, or path relative to the working directory; engines may support only one of the two."""
     read_only: bool = False
     """Whether the mount is read-only. Defaults to false."""
+    subpath: Annotated[Text | None, needs("mount-subpaths")] = None
+    """Directory of the volume to mount instead of the whole volume; created if it does not exist. `${MANDOR_INSTANCE}`
+    and similar variables are replaced.
+    """
+    seed: Annotated[bool, needs("mount-seeds")] = False
+    """Whether a new, empty volume gets the content, owner and mode of this path in the image, as a named volume of
+    Docker does. Defaults to false.
+    """
 
     def __post_init__(self) -> None:
         if (self.volume is None) == (self.tmpfs is None):
             raise ValueError("a mount must have either `volume` or `tmpfs`")
+        if self.volume is None and (self.subpath is not None or self.seed):
+            raise ValueError("`subpath` and `seed` are for volumes, not for a `tmpfs`")
+        if self.subpath is not None:
+            _check_subpath(self.subpath)
+            if self.seed:
+                raise ValueError("a mount has either `subpath` or `seed`")
         if self.tmpfs is not None and not self.tmpfs:
             raise ValueError("the size of a `tmpfs` must be above 0, for example `tmpfs: 64Mi`")
         parts = [part for part in self.path.split("/") if part]
@@ -338,6 +355,14 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
             "readiness": self.readiness,
         }
         return {kind: probe for kind, probe in found.items() if probe is not None}
+
+
+def _check_subpath(path: str) -> None:
+    """Check a path below a volume; as one file name, in percent-encoding, it has to fit in a directory."""
+    if any(part in {"", ".", ".."} for part in path.split("/")) or "\0" in path:
+        raise ValueError(f"the subpath {path!r} must be relative, without `.`, `..` or empty parts")
+    if len(quote(path, safe="")) > SUBPATH_MOST:
+        raise ValueError(f"the subpath {path[:40]!r} is too long")
 
 
 def _check_mounts(mounts: tuple[TaskMount, ...]) -> None:

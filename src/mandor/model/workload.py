@@ -25,7 +25,7 @@ from mandor.model.rollout import NO_ORDERS, Rollout, RolloutOrders
 from mandor.model.schedule import RUN_NAME_MOST, Schedule
 from mandor.model.secret import secret_of
 from mandor.model.share import is_none
-from mandor.model.task import PortNumber, Task
+from mandor.model.task import PortNumber, Task, TaskMount
 from mandor.model.update import Update
 from mandor.model.variant import TaskVariant
 from mandor.model.volume import GroupVolume
@@ -96,6 +96,18 @@ class Alternative(TaskVariant, frozen=True, gc=False, omit_defaults=True, forbid
         return dict.fromkeys(main.tasks, self)
 
 
+def _check_kind(mount: TaskMount, volume: GroupVolume | None) -> None:
+    """Check that the volume of a mount has directories, or can be new."""
+    if volume is None:
+        return
+    if mount.subpath is not None and volume.type not in {"local", "scratch"}:
+        raise ValueError(
+            f"the mount {mount.path} has a `subpath`, which a volume of type {volume.type} does not support"
+        )
+    if mount.seed and volume.type != "local":
+        raise ValueError(f"the mount {mount.path} has `seed`, which a volume of type {volume.type} does not support")
+
+
 class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """The part of a group that a release contains: a change makes a new release."""
 
@@ -137,6 +149,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
             for mount in task.mounts:
                 if mount.volume is not None and mount.volume not in self.volumes:
                     raise ValueError(f"task {task_name} mounts {mount.volume!r}, which is not in `volumes`")
+                _check_kind(mount, self.volumes.get(mount.volume or ""))
             for probe in task.probes.values():
                 asked = probe.port or probe.tcp
                 if isinstance(asked, str) and asked not in self.ports:
@@ -185,6 +198,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
             elif mount.path.startswith("/") or mount.read_only:
                 found.add("mounts")
             found |= set() if mount.path.startswith("/") else {"links"}
+            found |= {"seed"} if mount.seed else set()
         return frozenset(found)
 
     @property

@@ -30,7 +30,7 @@ from mandor.testing.engine_watch import where_announced
 
 LIMITS = {"cpu", "memory", "processes"}
 EXTRAS = {"logs", "exec", "signal", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user"}
-EXTRAS |= {"security", "mounts", "links", "tmpfs", "ports", "hosts", "clean", "confined", "mapped-users"}
+EXTRAS |= {"security", "mounts", "links", "tmpfs", "ports", "hosts", "clean", "confined", "mapped-users", "seed"}
 LOADS = {"archive", "incus"}
 
 

@@ -43,6 +43,8 @@ class EngineHooks:
     memory_limit_bytes: ClassVar[int] = 48 * MIB
     mount_path: ClassVar[str] = "/mnt"
     """Mount path of the suite's volumes."""
+    seeded_path: ClassVar[tuple[str, str]] = ("", "")
+    """A folder of the image, and a text file in it; empty: the engine copies nothing from images to new volumes."""
     level: ClassVar[Level] = "baseline"
     """Level of the namespace in the suite's launches."""
     limits: ClassVar[frozenset[str] | None] = None

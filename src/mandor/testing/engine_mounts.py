@@ -55,6 +55,30 @@ class EngineMounts(EngineWatch):
             assert (await self._lines(engine, unit))[-1] == text
         assert (await self._look(engine, unit)).started_at == begun.started_at
 
+    @pytest.mark.req("S2-37")
+    async def test_a_new_volume_gets_the_content_of_the_image(self, engine: Engine, volume: Path) -> None:
+        await self._needs(engine, "seed")
+        folder, name = self.seeded_path
+        if not folder:
+            pytest.skip("the images of this engine have no content")
+        (volume / "seen").unlink()
+        mounts = (Mount(path=folder, source=str(volume), name="data", seed=True),)
+        shown = await self._output(engine, self.shows_file(f"{folder}/{name}", mounts=mounts))
+        assert "\n".join(shown).strip() == (volume / name).read_text(encoding="utf-8").strip() != ""
+        (volume / name).write_text("changed\n", encoding="utf-8")
+        assert await self._output(engine, self.shows_file(f"{folder}/{name}", mounts=mounts)) == ["changed"]
+
+    async def test_a_volume_that_is_not_new_gets_nothing_from_the_image(self, engine: Engine, volume: Path) -> None:
+        await self._needs(engine, "mounts", "seed")
+        folder, _ = self.seeded_path
+        if not folder:
+            pytest.skip("the images of this engine have no content")
+        (volume / "seen").unlink()
+        mounts = (Mount(path=folder, source=str(volume), name="data"),)
+        unit = await self._start(engine, self.writes_file(f"{folder}/new", "text", mounts=mounts))
+        assert (await self._ended(engine, unit)).reason == "Completed"
+        assert sorted(each.name for each in volume.iterdir()) == ["new"]
+
     async def test_a_command_in_a_unit_sees_its_mounts(self, engine: Engine, volume: Path) -> None:
         await self._needs(engine, "mounts", "exec")
         unit = await self._start(engine, self.sleeps(mounts=self._at(volume)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mandor.engines.base import UnitPhase
+from mandor.engines.base import Mount, UnitPhase
+from mandor.model.record import FIRST_NAMESPACE_USER
 from mandor.model.task import File, Security
 from tests.components.docker import RunningDocker
 from tests.components.image import busybox_image
@@ -51,6 +53,28 @@ async def test_files_belong_to_the_user_of_the_task(ship: Ship) -> None:
     for user, whose in (("worker", "1234 1235"), ("4321:99", "4321 99")):
         unit = await ship.start(show, user=user, files=files, working_dir="/tmp")
         assert await ship.output(unit) == ["text", f"{whose} 640", "100000", "/tmp"]
+
+
+@pytest.mark.req("S2-37")
+async def test_a_new_volume_gets_owner_and_mode_of_the_image(ship: Ship, tmp_path: Path) -> None:
+    own, given = tmp_path / "own", tmp_path / "given"
+    for folder, user, owner in ((own, None, 1234), (given, FIRST_NAMESPACE_USER, FIRST_NAMESPACE_USER)):
+        folder.mkdir()
+        mounts = (Mount(path="/share", source=str(folder), name="data", seed=True),)
+        unit = await ship.start("cat /share/text; touch /share/new", mounts=mounts, user=user)
+        assert await ship.output(unit) == ["from the image"]
+        assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (owner, 0o750)
+        assert (folder / "text").stat().st_uid == (0 if user is None else user)
+    assert (given / "new").exists(), "the user that the namespace gives owns the volume"
+    assert "seed" not in ship.docker.cli("volume", "ls", "--quiet") + ship.docker.cli("ps", "--all")
+
+
+async def test_a_volume_at_a_path_that_the_image_lacks_stays_empty(ship: Ship, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    mounts = (Mount(path="/nowhere/deep", source=str(empty), name="data", seed=True),)
+    unit = await ship.start("ls -A /nowhere/deep; echo end", mounts=mounts)
+    assert await ship.output(unit) == ["end"]
 
 
 @pytest.mark.req("S2-6", "S2-33")

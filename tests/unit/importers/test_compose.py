@@ -159,13 +159,57 @@ volumes: {data: , unused: {driver: local}}
         "srv-y": {"type": "host", "path": "/srv/y"},
     }
     assert web["mounts"] == [
-        {"volume": "data", "path": "/data"},
+        {"volume": "data", "path": "/data", "seed": True},
         {"volume": "srv-x", "path": "/x", "read_only": True},
-        {"volume": "cache", "path": "/cache"},
+        {"volume": "cache", "path": "/cache", "seed": True},
         {"volume": "srv-y", "path": "/y", "read_only": True},
         {"tmpfs": "16Mi", "path": "/t"},
     ]
     assert found.report.notes == ()
+
+
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize(
+    ("volume", "mount"),
+    [
+        ("data:/d", {"seed": True}),
+        ("data:/d:ro", {"read_only": True, "seed": True}),
+        ("data:/d:nocopy", {}),
+        ("{type: volume, source: data, target: /d, volume: {nocopy: true}}", {}),
+        ("{type: volume, source: data, target: /d, volume: {subpath: a/b}}", {"subpath": "a/b"}),
+    ],
+)
+def test_a_named_volume_starts_with_the_content_of_the_image(volume: str, mount: dict[str, Any]) -> None:
+    made = imported(
+        f"services: {{web: {{image: a, volumes: [{volume!r}]}}}}\nvolumes: {{data: }}".replace("'{", "{").replace(
+            "}'", "}"
+        )
+    )
+    assert made.made[-1].manifest["mounts"] == [{"volume": "data", "path": "/d", **mount}]
+
+
+@pytest.mark.req("S0-32")
+def test_a_folder_that_cannot_be_copied_is_a_volume_and_its_data_is_kept() -> None:
+    text = "services: {db: {image: a, volumes: ['./db:/var/lib/db', './conf:/etc/db:ro']}}"
+    found = imported(text, mode=lambda path: 0o040755, folder=lambda path: None)
+    assert found.made[0].manifest["kind"] == "volume"
+    assert "reclaim" not in found.made[0].manifest
+    assert found.made[-1].manifest["mounts"] == [{"volume": "db", "path": "/var/lib/db", "seed": True}]
+    assert [note.fate for note in found.report.notes] == ["guessed", "dropped"]
+
+
+def test_a_program_beside_the_compose_file_stays_a_program() -> None:
+    text = """
+services:
+  web: {image: a, volumes: ['./run.sh:/run.sh', './etc:/etc/a'], configs: [{source: c, target: /c}], secrets: [s]}
+configs: {c: {file: ./c.sh}}
+secrets: {s: {file: ./s.sh}}
+"""
+    modes = {"shop/run.sh": 0o100755, "shop/etc/b": 0o100644, "shop/c.sh": 0o100750, "shop/s.sh": 0o100700}
+    texts = dict.fromkeys(modes, "#!/bin/sh\n")
+    found = imported(text, texts, mode=modes.get, folder=lambda path: ["b"] if path.endswith("etc") else None)
+    files = {each["path"]: each.get("mode") for each in found.made[-1].manifest["files"]}
+    assert files == {"/run.sh": "0755", "/etc/a/b": None, "/c": "0750", "/run/secrets/s": "0700"}
 
 
 def test_a_file_beside_the_compose_file_goes_along_and_a_folder_is_reported() -> None:

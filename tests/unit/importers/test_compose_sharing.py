@@ -50,7 +50,7 @@ def test_volumes_of_another_service_are_mounted_at_the_same_places() -> None:
     )
     found = imported(text)
     assert found.made[-1].manifest["mounts"] == [
-        {"volume": "data", "path": "/data", "read_only": True},
+        {"volume": "data", "path": "/data", "seed": True, "read_only": True},
         {"volume": "srv-x", "path": "/x", "read_only": True},
     ]
     assert [note.path for note in found.report.notes if "shared with db" in note.text] == [
@@ -64,5 +64,5 @@ def test_labels_are_read_from_a_file() -> None:
 
 def test_of_two_volumes_for_one_place_the_last_one_counts() -> None:
     found = imported("services: {web: {image: a, volumes: ['one:/d', 'two:/d']}}\nvolumes: {one: , two: }")
-    assert found.made[-1].manifest["mounts"] == [{"volume": "two", "path": "/d"}]
+    assert found.made[-1].manifest["mounts"] == [{"volume": "two", "path": "/d", "seed": True}]
     assert any("/d" in note.text for note in found.report.notes)

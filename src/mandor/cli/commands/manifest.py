@@ -177,9 +177,7 @@ def _show_kept(client: "Client", namespace: str, workloads: set[str]) -> None:
             click.echo(f"volume {namespace}/{each['meta']['name']} kept")
 
 
-def _delete(
-    client: "Client", files: list[dict[str, str]], options: dict[str, Any], patience: float
-) -> dict[str, Any]:
+def _delete(client: "Client", files: list[dict[str, str]], options: dict[str, Any], patience: float) -> dict[str, Any]:
     """Delete the objects of manifests. Objects in use, such as a namespace, are deleted last, after waiting for the
     others to end.
     """

@@ -30,6 +30,7 @@ from mandor.engines.docker_api.images import ApiImages
 from mandor.engines.docker_api.observe import observe
 from mandor.engines.docker_api.options import ContainerOptions
 from mandor.engines.docker_api.sandbox import Sandboxes
+from mandor.engines.docker_api.seeding import Seeding
 from mandor.engines.docker_api.usage import usage_of
 from mandor.engines.options import read_options
 from mandor.errors import EngineDown, NotFound
@@ -39,7 +40,7 @@ from mandor.model.node import Capabilities
 EXTRAS = frozenset(
     (
         *("logs", "exec", "signal", "stats", "events", "pull", "user", "security"),
-        *("sandbox", "mounts", "tmpfs", "ports", "hosts", "clean"),
+        *("sandbox", "mounts", "tmpfs", "ports", "hosts", "clean", "seed"),
     )
 )
 
@@ -60,6 +61,7 @@ class DockerApiEngine(ContainerEngine):
         self._containers = Containers(self._api, lambda: self.owner, waits=self.waits, kill=self.kill)
         self._images = ApiImages(self._api, PulledImages(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
+        self._seeding = Seeding(self._api, self._containers, initialize=self.initialize)
         self._seen: dict[str, tuple[str, Observed]] = {}
         """State and result of the last inspection by container id; valid while the state is the same."""
         self._starts = asyncio.Semaphore(AT_ONCE)
@@ -79,6 +81,8 @@ class DockerApiEngine(ContainerEngine):
     waits: ClassVar[bool] = True
     """The engine's call that waits for the end of a container does not poll."""
     kill: ClassVar[str] = "/containers/{}/kill"
+    initialize: ClassVar[str] = ""
+    """Path of the call after which a named volume has the content of its image; empty: it has it from the start."""
 
     @abstractmethod
     def default_socket(self) -> Path:
@@ -284,6 +288,7 @@ class DockerApiEngine(ContainerEngine):
         if launch.sandbox:
             network = await self._sandboxes.ensure(unit.uid, launch, options, self.owner)
             body = make_body(launch, options, body["Labels"], network_of=network)
+        await self._seeding.fill(unit, launch)
         made = await self._containers.create(unit, body)
         await self._containers.put_files(made, launch)
         try:

@@ -27,6 +27,7 @@ class PodmanEngine(DockerApiEngine):
     """Podman polls while it waits for an end, which takes a quarter of a core and delays the end."""
     kill: ClassVar[str] = "/libpod/containers/{}/kill"
     """Podman's call returns at once; Docker's form of it waits for the end of the container."""
+    initialize: ClassVar[str] = "/libpod/containers/{}/init"
 
     _limits: frozenset[str] | None = None
     _known_host: Mapping[str, Any] | None = None

@@ -115,9 +115,7 @@ class Supervisor:
         """Refuse a confined task as root: root owns the files of the node, even without capabilities."""
         confined = self._launch.get("confined")
         if confined and (os.geteuid() if task_user is None else task_user.uid) == 0:
-            raise Refused(
-                f"the level {confined['level']} runs no process as root: set another `security.user`"
-            )
+            raise Refused(f"the level {confined['level']} runs no process as root: set another `security.user`")
 
     def _prepare_folder(self, task_user: "TaskUser | None") -> None:
         """Create the unit's own folder with its files."""

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from stat import S_ISDIR
 from typing import Any
 
 from mandor.importers.base import Made, Options, filled, fitting_name
@@ -16,6 +17,34 @@ FILE_MOST = 256 * 1024
 _MODES = frozenset({"ro", "rw", "z", "Z", "nocopy", "cached", "delegated", "consistent", "rprivate", "private"})
 _WITHOUT_MEANING = frozenset({"consistency"})
 _ELSEWHERE = "put it into the image, or on the nodes under an absolute path, or into a volume"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A mount of a service that is being read."""
+
+    part: Part
+    key: str
+    index: int | None
+    """Index in the list under the key; None: the mount has a mapping of its own."""
+    source: str
+    target: str
+    read_only: bool = False
+    bind: bool = False
+    seed: bool = True
+    """Docker copies the content of the image into the volume."""
+    subpath: str | None = None
+
+    def mount(self, name: str, *, of_volume: bool = False) -> dict[str, Any]:
+        """Return the mount; `of_volume`: a volume of Docker's, not a folder of the machine."""
+        seed = of_volume and self.seed and not self.subpath
+        return filled(
+            volume=name,
+            path=self.target,
+            read_only=self.read_only or None,
+            subpath=(self.subpath or "").strip("/") or None if of_volume else None,
+            seed=seed or None,
+        )
 
 
 @dataclass(slots=True)
@@ -80,9 +109,11 @@ class Storage:
         modes = words[2].split(",") if len(words) == 3 else []
         if odd := [mode for mode in modes if mode not in _MODES]:
             service.note("volumes", "guessed", f"the mode {odd[0]!r} of {target} has no counterpart")
-        self._mount(draft, service, "volumes", index, source, target, "ro" in modes)
+        place = _Place(service, "volumes", index, source, target, "ro" in modes, seed="nocopy" not in modes)
+        self._mount(draft, place)
 
     def _long(self, draft: Draft, part: Part) -> None:
+        seed, subpath = True, None
         kind, target = part.text("type", "volume"), part.text("target")
         source, read_only = part.text("source"), part.flag("read_only")
         if not target:
@@ -105,41 +136,35 @@ class Storage:
             bind.drop("recursive", "mount propagation is not supported")
         elif kind == "volume":
             volume = part.part("volume")
-            if "nocopy" in volume and not volume.flag("nocopy"):
-                volume.guess("nocopy", "nothing is copied from the image: a volume starts empty")
-            volume.drop("subpath", "a volume is mounted as a whole")
+            seed, subpath = not volume.flag("nocopy"), volume.text("subpath")
             volume.drop("labels", "labels belong to volumes, not to mounts")
         else:
             part.drop_all("type", f"{kind} is not a supported kind of volume")
             return
         if not source:
-            self._own(draft, target, read_only=read_only)
+            self._own(draft, target, read_only=read_only, seed=seed)
         else:
-            self._mount(draft, part, "source", None, source, target, read_only, bind=kind == "bind")
+            self._mount(
+                draft,
+                _Place(
+                    part, "source", None, source, target, read_only, bind=kind == "bind", seed=seed, subpath=subpath
+                ),
+            )
 
-    def _own(self, draft: Draft, target: str, *, read_only: bool = False) -> None:
-        """Add an anonymous volume: each instance starts with an empty one."""
+    def _own(self, draft: Draft, target: str, *, read_only: bool = False, seed: bool = True) -> None:
+        """Add an anonymous volume: each instance starts with one that has the content of the image."""
         name = _unused(draft, target)
         draft.volumes[name] = {"per_instance": True, "reclaim": "delete", "on_loss": "recreate"}
-        draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
+        draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None, seed=seed or None))
 
-    def _mount(
-        self,
-        draft: Draft,
-        part: Part,
-        key: str,
-        index: int | None,
-        source: str,
-        target: str,
-        read_only: bool,
-        *,
-        bind: bool = False,
-    ) -> None:
+    def _mount(self, draft: Draft, place: "_Place") -> None:
+        source, part, key = place.source, place.part, place.key
         if source.startswith("/"):
             volume: dict[str, Any] = {"type": "host", "path": source.rstrip("/") or "/"}
             name = _unused(draft, source)
-        elif bind or source.startswith((".", "~", "\\")) or "/" in source:
-            self._local(draft, part, key, index, source, target, read_only)
+            draft.mounts.append(place.mount(name))
+        elif place.bind or source.startswith((".", "~", "\\")) or "/" in source:
+            self._local(draft, place)
             return
         else:
             if source not in self.objects:
@@ -148,30 +173,32 @@ class Storage:
             if source not in self.made:
                 hint = "`kind: volume`, applied before"
                 self.top.part("volumes").guess(source, f"a volume {self.objects[source]} has to be there", hint)
+            draft.mounts.append(place.mount(name, of_volume=True))
         draft.volumes.setdefault(name, volume)
-        draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
 
-    def _local(
-        self, draft: Draft, part: Part, key: str, index: int | None, source: str, target: str, read_only: bool
-    ) -> None:
-        """Copy texts beside the Compose file into the manifest; a folder that Docker would create becomes a volume."""
+    def _local(self, draft: Draft, place: "_Place") -> None:
+        """Copy texts beside the Compose file into the manifest; another folder becomes a volume."""
+        source, part, key = place.source, place.part, place.key
         path = source if source.startswith("~") else beside(part.file_of(key), source)
-        texts = self._texts(path, target)
-        if texts:
-            draft.files += [{"path": each, "content": text} for each, text in texts.items()]
+        files = self._files(path, place.target)
+        if files:
+            draft.files += files
             part.note(
                 key, "guessed", f"{source} is copied into the manifest as it is now", "apply again when it has changed"
             )
             return
-        if texts is not None:
+        full = files is None
+        if not full or (S_ISDIR(self.options.mode(path) or 0) and not place.read_only):
             name = _unused(draft, f"/{source.strip('./~')}")
             draft.volumes[name] = {"volume": self._folder(path, part.file_of(key), part.line_of(key))}
-            draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
-            part.note(key, "guessed", f"{source} is empty: it becomes a volume that starts empty")
+            draft.mounts.append(place.mount(name, of_volume=full))
+            why = "its files are too many, too large or no texts: it becomes a volume that starts as in the image"
+            hint = "copy its files into the volume, if the service needs them" if full else ""
+            part.note(key, "guessed", f"{source}: {why}" if full else f"{source} is empty: it becomes a volume", hint)
             return
         what = f"{source} is a path on the importing machine, which nodes do not have"
-        if index is not None and isinstance(part.peek(key), list):
-            part.drop_item(key, index, what, _ELSEWHERE)
+        if place.index is not None and isinstance(part.peek(key), list):
+            part.drop_item(key, place.index, what, _ELSEWHERE)
         else:
             part.drop(key, what, _ELSEWHERE)
 
@@ -190,19 +217,23 @@ class Storage:
             self.made[key] = Made(manifest, file, line)
         return self.objects[key]
 
-    def _texts(self, path: str, target: str) -> dict[str, str] | None:
-        """Return the texts of a file or a small folder by their target. Empty: an empty folder; None: they cannot be
+    def _files(self, path: str, target: str) -> list[dict[str, Any]] | None:
+        """Return the files for a text or a small folder of texts. Empty: an empty folder; None: they cannot be
         copied."""
         text = self.options.read(path)
         if text is not None:
-            return {target: text} if len(text.encode()) <= FILE_MOST else None
+            return [self._file(path, target, text)] if len(text.encode()) <= FILE_MOST else None
         names = self.options.folder(path)
         if names is None:
             return None
-        found = {f"{target.rstrip('/')}/{name}": self.options.read(f"{path}/{name}") for name in names}
-        texts = {where: each for where, each in found.items() if each is not None}
+        found = {name: self.options.read(f"{path}/{name}") for name in names}
+        texts = {name: each for name, each in found.items() if each is not None}
         whole = len(texts) == len(found) and sum(len(each.encode()) for each in texts.values()) <= FILE_MOST
-        return texts if whole else None
+        files = [self._file(f"{path}/{name}", f"{target.rstrip('/')}/{name}", each) for name, each in texts.items()]
+        return files if whole else None
+
+    def _file(self, path: str, target: str, text: str) -> dict[str, Any]:
+        return filled(path=target, content=text, mode=self.options.permissions(path))
 
     def _tmpfs(self, draft: Draft, service: Part, text: str) -> None:
         path, _, given = text.partition(":")

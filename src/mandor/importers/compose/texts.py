@@ -42,9 +42,11 @@ class Texts:
             if content is None:
                 service.drop_item("configs", index, f"{name} is external and not available")
             else:
+                mode = mode or self._permissions(self.configs[name])
                 draft.files.append(filled(path=_path("/", target, name), content=content, mode=mode))
         for _, name, target, mode in self._named(service, "secrets", self.secrets):
             secret = self._secret(name, self.secrets[name])
+            mode = mode or self._permissions(self.secrets[name])
             draft.files.append(filled(path=_path("/run/secrets/", target, name), secret=secret, mode=mode))
 
     def leave_unused(self) -> None:
@@ -101,6 +103,11 @@ class Texts:
             head = filled(kind="secret", name=plain, labels={"project": self.project, **labels})
             self.made.append(Made({**head, "value": value}, self.top.file_of("secrets"), part.line))
         return plain
+
+    def _permissions(self, part: Part) -> str | None:
+        """Return the mode of the file of an entry, as Compose mounts it, if a program may be run from it."""
+        path = part.peek("file")
+        return self.options.permissions(beside(part.file_of("file"), path)) if isinstance(path, str) else None
 
     def _content(self, part: Part) -> str | None:
         if "content" in part:

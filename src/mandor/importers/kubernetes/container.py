@@ -90,7 +90,7 @@ class ContainerReader:
     def task(self, part: Part, role: str) -> dict[str, Any]:
         names = self.ports.add(part)
         env = environment(part, self.owner, self.shelf)
-        mounts, files = self.volumes.mounts(part)
+        mounts, files = self.volumes.mounts(part, env)
         options = self.options | self._pull(part)
         more = self.sharing | container_sharing(part)
         lifecycle = part.part("lifecycle")

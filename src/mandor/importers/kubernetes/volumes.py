@@ -6,7 +6,7 @@ from typing import Any
 
 from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import size
-from mandor.importers.kubernetes.env import field_value, resource_value
+from mandor.importers.kubernetes.env import Environment, field_value, resource_value
 from mandor.importers.kubernetes.secret import secret_items
 from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects, mounts_of
 from mandor.importers.part import Part
@@ -14,6 +14,12 @@ from mandor.importers.part import Part
 _MEMORY = "64Mi"
 """Size of an in-memory folder without a limit."""
 _ACCESS = frozenset({"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
+_KEPT_ELSEWHERE = (
+    *("nfs", "csi", "iscsi", "fc", "cephfs", "rbd", "glusterfs", "cinder", "quobyte", "scaleIO", "storageos"),
+    *("awsElasticBlockStore", "gcePersistentDisk", "azureDisk", "azureFile", "vsphereVolume", "portworxVolume"),
+    *("photonPersistentDisk", "flexVolume", "flocker"),
+)
+"""Kinds of volumes that keep data outside of the pod's node."""
 _FOLDERS = {"", "Directory", "File", "Socket"}
 
 
@@ -91,6 +97,11 @@ class Volumes:
             claim = each.part("ephemeral").part("volumeClaimTemplate")
             claim.drop("metadata", "a volume has the name of its group and instance")
             return Volume(claim_volume(claim.part("spec")) | {"per_instance": True, "reclaim": "delete"})
+        if kept := next((kind for kind in _KEPT_ELSEWHERE if kind in each), None):
+            read_only = each.part(kept).flag("readOnly")
+            each.take(kept)
+            each.guess(kept, "a new volume on the disk of a node, which starts empty", "copy its data there")
+            return Volume({}, read_only=read_only)
         each.drop_rest("there are no volumes of this kind")
         return Volume()
 
@@ -167,33 +178,54 @@ class Volumes:
 
     # Mounts of one container.
 
-    def mounts(self, container: Part) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the mounts and the files of a container."""
+    def mounts(self, container: Part, env: Environment) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the mounts and the files of a container; `env`: its variables, for `subPathExpr`."""
         mounts: list[dict[str, Any]] = []
         files: list[dict[str, Any]] = []
         for each in container.parts("volumeMounts"):
             name, path = each.text("name") or "", each.text("mountPath") or ""
-            below, read_only = each.text("subPath"), each.flag("readOnly")
-            for key in ("mountPropagation", "subPathExpr", "recursiveReadOnly"):
+            below, read_only = _subpath(each, env), each.flag("readOnly")
+            for key in ("mountPropagation", "recursiveReadOnly"):
                 if each.text(key) not in {None, "None", "Disabled"}:
                     each.drop(key, "has no counterpart")
             volume = self.found.get(name)
             if volume is None:
                 each.drop_all("name", f"the pod has no volume {name}")
-            elif volume.group is not None and "subPathExpr" not in each:
-                if below and volume.mounted > 1:
-                    each.drop("subPath", "a volume is mounted as a whole, and this one is mounted more than once")
-                    continue
-                if below:
-                    each.guess("subPath", "a volume is mounted as a whole")
+            elif volume.group is not None:
                 locked = read_only or volume.read_only or None
-                mounts.append(filled(volume=fitting_name(name), path=path, read_only=locked))
+                if below and volume.group.get("type") == "host":
+                    name, below = self._below_host(name, volume.group, below), None
+                elif volume.group.get("type") == "tmpfs":
+                    below = None  # one container alone mounts it, and it starts empty
+                mounts.append(filled(volume=fitting_name(name), path=path, read_only=locked, subpath=below))
             elif volume.files:
                 files += _placed(each, path, below, volume.files)
             else:
                 each.drop_all("name", f"the volume {name} has nothing in it here")
         container.drop("volumeDevices", "block devices are not supported")
         return mounts, files
+
+    def _below_host(self, name: str, group: dict[str, Any], below: str) -> str:
+        """Return the name of a volume for a folder below a folder of the node."""
+        inner = f"{name[:40]}-{below.replace('/', '-')}"
+        path = f"{group['path'].rstrip('/')}/{below}"
+        self.found.setdefault(inner, Volume({"type": "host", "path": path}, mounted=1))
+        self.found[name].mounted -= 1
+        return inner
+
+
+def _subpath(mount: Part, env: Environment) -> str | None:
+    """Return `subPath`, or `subPathExpr` with the variables of the container; None: the whole volume."""
+    key = "subPathExpr" if mount.peek("subPathExpr") else "subPath"
+    mount.text("subPath"), mount.text("subPathExpr")
+    text = mount.text(key) or ""
+    found = env.expanded(text) if key == "subPathExpr" else text
+    if key == "subPathExpr" and (env.hides(text) or "$(" in found):
+        raise mount.wrong(key, "a variable in it has no value here", "write the path as `subPath`")
+    parts = [part for part in found.split("/") if part not in {"", "."}]
+    if ".." in parts or found.startswith("/"):
+        raise mount.wrong(key, f"{found[:60]!r} is not a path below the volume")
+    return "/".join(parts) or None
 
 
 def _placed(mount: Part, path: str, below: str | None, files: dict[str, Content]) -> Iterator[dict[str, Any]]:

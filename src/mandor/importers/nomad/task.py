@@ -360,8 +360,8 @@ def _bind(draft: TaskDraft, part: Part, index: int, text: str) -> None:
     if len(words) < 2:
         part.drop_item("volumes", index, f"{text[:60]!r} is not SOURCE:PATH")
         return
-    read_only = any("ro" in each.split(",") for each in words[2:])
-    _place(draft, part, "volumes", index, words[0], words[1], read_only)
+    modes = [mode for each in words[2:] for mode in each.split(",")]
+    _place(draft, part, "volumes", index, words[0], words[1], "ro" in modes, seed="nocopy" not in modes)
 
 
 def _shared_memory(part: Part) -> str | None:
@@ -383,19 +383,22 @@ def _long_mount(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
     options = block(part, "tmpfs_options")
     size = options.whole("size")
     options.drop("mode", "a tmpfs belongs to its task")
-    for key in ("bind_options", "volume_options"):
-        part.drop(key, "a mount has no options here")
+    own = block(part, "volume_options")
+    seed = not own.flag("no_copy")
+    own.drop_rest("volumes are folders that the node's agent makes")
+    part.drop("bind_options", "a mount has no options here")
     if kind not in {"bind", "volume", "tmpfs"}:
         raise part.wrong("type", f"{kind!r} is none of bind, volume, tmpfs")
     if kind == "tmpfs":
         draft.mounts.append({"tmpfs": str(Size(size)) if size else "64Mi", "path": target})
     else:
-        _place(draft, part, "source", None, source, target, read_only)
+        _place(draft, part, "source", None, source, target, read_only, seed=seed)
 
 
 def _place(
-    draft: TaskDraft, part: Part, key: str, index: int | None, source: str, target: str, read_only: bool
+    draft: TaskDraft, part: Part, key: str, index: int | None, source: str, target: str, read_only: bool, *, seed: bool
 ) -> None:
+    of_volume = False
     name = "/" + source.lstrip("./").rstrip("/")
     if found := next((each for each in draft.files if each["path"] == name), None):
         # Its own folder: a template's file there is also placed at the mount.
@@ -413,6 +416,7 @@ def _place(
     elif source and "/" not in source and not source.startswith("."):
         name = fitting_name(source)
         draft.volumes[name] = {}
+        of_volume = True
         part.note(key, "guessed", f"{source} is a volume of this group, not one of the node's engine")
     else:
         why = f"{source[:60]} is below the task's folder, which is not mounted"
@@ -421,7 +425,8 @@ def _place(
         else:
             part.drop_item(key, index, why)
         return
-    draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
+    seeded = (seed and of_volume) or None
+    draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None, seed=seeded))
 
 
 def _mount(draft: TaskDraft, part: Part, runtime: Runtime) -> None:

@@ -208,9 +208,9 @@ DROPPED = [
     ("", "colour: red", "spec.containers[0].colour"),
     ("serviceAccountName: me", "", "spec.serviceAccountName"),
     (
-        "volumes: [{name: v, nfs: {server: a, path: /b}}]",
+        "volumes: [{name: v, gitRepo: {repository: a}}]",
         "volumeMounts: [{name: v, mountPath: /c}]",
-        "spec.volumes[0].nfs",
+        "spec.volumes[0].gitRepo",
     ),
     ("shareProcessNamespace: true", "", "spec.shareProcessNamespace"),
 ]
@@ -312,3 +312,41 @@ def test_what_only_docker_and_podman_can_do_is_asked_of_them(
 def test_a_pod_in_the_network_of_its_node_has_its_address() -> None:
     env = "env: [{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]"
     assert only(pod("hostNetwork: true", env))["env"] == {"IP": "${MANDOR_NODE_ADDRESS}"}
+
+
+SUBPATHS = [
+    ("persistentVolumeClaim: {claimName: c}", {"volume": "c"}),
+    ("emptyDir: {}", {"type": "scratch", "mode": "0777"}),
+    ("nfs: {server: a, path: /b}", {}),
+]
+
+
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize(("source", "volume"), SUBPATHS)
+def test_each_subpath_of_a_volume_is_mounted(source: str, volume: dict[str, Any]) -> None:
+    mounts = "[{name: v, mountPath: /var/lib/mysql, subPath: mysql}, {name: v, mountPath: /web, subPath: a/./b/}]"
+    made = only(pod(f"volumes: [{{name: v, {source}}}]", f"volumeMounts: {mounts}"))
+    assert made["volumes"] == {"v": volume}
+    assert made["mounts"] == [
+        {"volume": "v", "path": "/var/lib/mysql", "subpath": "mysql"},
+        {"volume": "v", "path": "/web", "subpath": "a/b"},
+    ]
+
+
+def test_a_subpath_of_a_folder_of_the_node_is_a_folder_of_the_node() -> None:
+    made = only(
+        pod("volumes: [{name: v, hostPath: {path: /srv}}]", "volumeMounts: [{name: v, mountPath: /a, subPath: b/c}]")
+    )
+    assert made["volumes"] == {"v-b-c": {"type": "host", "path": "/srv/b/c"}}
+    assert made["mounts"] == [{"volume": "v-b-c", "path": "/a"}]
+
+
+def test_a_subpath_may_name_variables_of_the_container() -> None:
+    env = "env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}, {name: A, value: b}]"
+    mount = "volumeMounts: [{name: v, mountPath: /a, subPathExpr: $(A)/$(POD)}]"
+    made = only(pod("volumes: [{name: v, emptyDir: {}}]", f"{env}\n{mount}"))
+    assert made["mounts"] == [{"volume": "v", "path": "/a", "subpath": "b/${MANDOR_INSTANCE}"}]
+    with pytest.raises(Invalid, match="has no value here"):
+        only(pod("volumes: [{name: v, emptyDir: {}}]", mount))
+    with pytest.raises(Invalid, match="not a path below the volume"):
+        only(pod("volumes: [{name: v, emptyDir: {}}]", mount.replace("subPathExpr: $(A)/$(POD)", "subPath: ../a")))
