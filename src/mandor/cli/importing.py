@@ -24,6 +24,7 @@ class Choice:
     strict: bool = False
     env_files: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
+    variable_files: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
     project: str = ""
     unisolated: bool = False
@@ -38,6 +39,7 @@ class Choice:
             environment={**environment, **self._variables()},
             env_files=self.env_files,
             variables=self._variables(),
+            variable_files=self.variable_files,
             profiles=self.profiles or named,
             project=self.project,
             unisolated=self.unisolated,
@@ -60,7 +62,7 @@ def import_options(command: F) -> F:
     """Add the options for files of other tools to a command; the command receives them as `choice`."""
 
     def decorated(*args: Any, **kwargs: Any) -> Any:
-        words = ("format", "strict", "env_files", "variables", "profiles", "project", "unisolated")
+        words = ("format", "strict", "env_files", "variables", "variable_files", "profiles", "project", "unisolated")
         choice = Choice(**{word: kwargs.pop(f"import_{word}") for word in words})
         return command(*args, choice=choice, **kwargs)
 
@@ -91,6 +93,13 @@ _OPTIONS = (
     click.option(
         "--var", "import_variables", metavar="NAME=VALUE", multiple=True, help="Value of a variable used in the files."
     ),
+    click.option(
+        "--var-file",
+        "import_variable_files",
+        metavar="FILE",
+        multiple=True,
+        help="Nomad: file with values of variables, in HCL or JSON.",
+    ),
     click.option("--with", "import_profiles", metavar="PROFILE", multiple=True, help="Compose: enable this profile."),
     click.option("--project", "import_project", metavar="NAME", default="", help="Compose: name of the project."),
     click.option(
@@ -102,6 +111,8 @@ _OPTIONS = (
 )
 
 
+MANIFEST_MOST = 1 << 20
+"""Bytes of a manifest; files of other tools are converted here, and may be larger."""
 AS_MANIFESTS = "manifest"
 """Format sent to the server for files that were converted here, so that it does not detect their format again."""
 
@@ -110,10 +121,15 @@ def as_manifests(files: list[dict[str, str]], choice: Choice) -> list[dict[str, 
     """Return the files with those of other tools replaced by manifests; keys that are not imported are reported on
     stderr.
     """
+    from mandor.errors import TooLarge
     from mandor.importers.base import Source
     from mandor.importers.mixed import Mixed, read_mixed
 
     mixed = read_mixed([Source(each["name"], each["text"]) for each in files], choice.options(), choice.format)
+    for own in mixed.own:
+        if len(own.text.encode()) > MANIFEST_MOST:
+            hint = "split it into several files"
+            raise TooLarge(f"more than {MANIFEST_MOST:,} bytes", hint=hint, file=own.name, line=1)
     show_report(mixed.report, strict=choice.strict)
     # Errors are reported here with their position in the original file; the server only sees the manifest.
     Mixed((), mixed.imported).load()

@@ -56,6 +56,8 @@ class Options:
     """Files of variables that replace the default one."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Values of variables that the file declares."""
+    variable_files: tuple[str, ...] = ()
+    """Files with values of variables that the file declares."""
     profiles: tuple[str, ...] = ()
     """Profiles of a file that are imported besides the default one."""
     unisolated: bool = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mandor.errors import Invalid
-from mandor.importers.report import Fate, Note, Report
+from mandor.importers.report import Fate, KeyState, Note, Report
 from mandor.lib.yaml12 import List, Map
 
 NOTES_MOST = 5000
@@ -58,34 +58,42 @@ class Ledger:
 
     def report(self) -> Report:
         """Return the report over all documents; keys that are not accounted for are `unknown`."""
-        mapped = dropped = 0
-        left: set[tuple[str, str]] = set()
-        idle: set[tuple[str, str]] = set()
+        tally = _Tally()
         for part in self.roots:
             for key in part.source:
-                kept, lost = self._count(part, key, left, idle)
-                mapped, dropped = mapped + kept, dropped + lost
+                self._count(part, key, tally)
         notes = tuple(sorted(self.notes.values()))
-        return Report(mapped, dropped + self.items, notes, frozenset(left), frozenset(idle))
+        left, idle = frozenset(tally.left), frozenset(tally.idle)
+        return Report(tally.mapped, tally.dropped + self.items, notes, left, idle, tuple(tally.keys))
 
-    def _count(self, part: "Part", key: str, left: set[tuple[str, str]], idle: set[tuple[str, str]]) -> tuple[int, int]:
+    def _count(self, part: "Part", key: str, tally: "_Tally") -> None:
         state, place = self.states.get((id(part.source), key)), (part.file_of(key), part.path_of(key))
+        imported = state in {"whole", "opened"}
+        tally.keys.append(KeyState(part.file_of(key), part.line_of(key), part.path_of(key), imported))
         if state == "ignored":
-            idle.add(place)
-            return 0, 0
-        if state == "whole":
-            return 1, 0
+            tally.idle.add(place)
+        elif imported:
+            tally.mapped += 1
+        else:
+            tally.left.add(place)
+            tally.dropped += 1 + _size(part.source[key])
         if state is None:
             part.note(key, "unknown", "unknown key")
-        if state != "opened":
-            left.add(place)
-            return 0, 1 + _size(part.source[key])
-        mapped, dropped = 1, 0
-        for inner in part.inside(key):
-            for name in inner.source:
-                kept, lost = self._count(inner, name, left, idle)
-                mapped, dropped = mapped + kept, dropped + lost
-        return mapped, dropped
+        if state == "opened":
+            for inner in part.inside(key):
+                for name in inner.source:
+                    self._count(inner, name, tally)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts of keys while a report is made."""
+
+    mapped: int = 0
+    dropped: int = 0
+    left: set[tuple[str, str]] = field(default_factory=set)
+    idle: set[tuple[str, str]] = field(default_factory=set)
+    keys: list[KeyState] = field(default_factory=list)
 
 
 class Part:

@@ -1,7 +1,7 @@
 """Report: the keys of a foreign file that were mapped, and what was done with the others."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Fate = Literal["unknown", "dropped", "guessed", "skipped"]
 """`unknown`: the importer does not know the key; `dropped`: the key has no counterpart; `guessed`: the key is mapped to
@@ -24,6 +24,15 @@ class Note:
         return f"{place}: {self.path}: {self.fate}: {self.text}{f' ({self.hint})' if self.hint else ''}"
 
 
+class KeyState(NamedTuple):
+    """One key of a file, and whether it is in the manifest."""
+
+    file: str
+    line: int
+    path: str
+    imported: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """Counts every key once: it is in the manifest, or a note says what was done with it."""
@@ -37,6 +46,8 @@ class Report:
     """File and path of each key that is not in the manifest; nothing below it is, either."""
     idle: frozenset[tuple[str, str]] = frozenset()
     """File and path of each key that has no effect in its own tool, and is not counted."""
+    keys: tuple[KeyState, ...] = ()
+    """All keys in the order of the file; those below a key that is not in the manifest are left out."""
 
     @property
     def total(self) -> int:
@@ -59,7 +70,27 @@ class Report:
             self.notes + other.notes,
             self.left | other.left,
             self.idle | other.idle,
+            self.keys + other.keys,
         )
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return the outcome of each key as plain data: imported, changed or not imported, and why."""
+        notes: dict[tuple[str, str], list[Note]] = {}
+        for note in self.notes:
+            notes.setdefault((note.file, note.path), []).append(note)
+        found = []
+        for key in self.keys:
+            said = notes.pop((key.file, key.path), [])
+            guessed = any(note.fate == "guessed" for note in said)
+            outcome = "not imported" if not key.imported else "changed" if guessed else "imported"
+            if (key.file, key.path) in self.idle and not said:
+                found.append(_entry(key.file, key.line, key.path, outcome, "its own tool ignores it, too", ""))
+            else:
+                found.append(_entry(key.file, key.line, key.path, outcome, *_reasons(said)))
+        for (file, path), said in notes.items():
+            outcome = "changed" if all(note.fate == "guessed" for note in said) else "not imported"
+            found.append(_entry(file, said[0].line, path, outcome, *_reasons(said)))
+        return sorted(found, key=lambda entry: (entry["file"], entry["line"], entry["key"]))
 
     @property
     def summary(self) -> str:
@@ -79,6 +110,16 @@ class Report:
             for each in self.notes
         ]
         return {"mapped": self.mapped, "dropped": self.dropped, "notes": notes}
+
+
+def _reasons(notes: list[Note]) -> tuple[str, str]:
+    """Return the texts and the hints of notes about one key."""
+    return "; ".join(note.text for note in notes), "; ".join(note.hint for note in notes if note.hint)
+
+
+def _entry(file: str, line: int, key: str, outcome: str, why: str, hint: str) -> dict[str, Any]:
+    entry = {"file": file, "line": line, "key": key, "outcome": outcome}
+    return entry | ({"why": why} if why else {}) | ({"hint": hint} if hint else {})
 
 
 NO_REPORT = Report()

@@ -59,6 +59,52 @@ def test_apply_takes_a_compose_file_as_it_is(mandor: Mandor, api: LiveApi, compo
 
 
 @pytest.mark.req("S0-32")
+def test_the_report_has_the_outcome_of_each_key(mandor: Mandor, tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(
+        "version: '3'\nservices:\n  web:\n    image: a\n    tty: true\n    colour: red\n"
+        "    volumes: ['./gone.bin:/b:ro']\n"
+    )
+    (tmp_path / "gone.bin").write_bytes(b"\xff\0")
+    told = mandor("import", "compose.yaml", "-o", "report")
+    assert (told.code, told.err) == (0, "")
+    report = json.loads(told.out)
+    found = {each["key"]: (each["line"], each["outcome"]) for each in report["keys"]}
+    assert found == {
+        "version": (1, "not imported"),
+        "services": (2, "imported"),
+        "services.web": (3, "imported"),
+        "services.web.image": (4, "imported"),
+        "services.web.tty": (5, "changed"),
+        "services.web.colour": (6, "not imported"),
+        "services.web.volumes": (7, "imported"),
+        "services.web.volumes[0]": (7, "not imported"),
+    }
+    assert {each["file"] for each in report["keys"]} == {"compose.yaml"}
+    assert all(each.get("why") for each in report["keys"] if each["outcome"] != "imported")
+    refused = mandor("import", "compose.yaml", "-o", "report", "--strict")
+    assert (refused.code, json.loads(refused.out)) == (1, report)
+
+
+def test_a_rendered_chart_may_have_more_than_a_mebibyte(mandor: Mandor, api: LiveApi, tmp_path: Path) -> None:
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: a, image: b}]}\n"
+    chart = f"apiVersion: a.io/v1\nkind: Chart\nmetadata: {{name: x}}\ntext: '{'x' * 1000}'\n---\n" * 1500 + pod
+    (tmp_path / "all.yaml").write_text(chart)
+    assert mandor("apply", "-f", "all.yaml").out == "workload default/web created\n"
+
+
+def test_a_folder_with_a_kustomization_is_rendered(mandor: Mandor, api: LiveApi, tmp_path: Path) -> None:
+    (tmp_path / "k").mkdir()
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: a, image: b}]}\n"
+    (tmp_path / "k" / "pod.yaml").write_text(pod)
+    (tmp_path / "k" / "unused.yaml").write_text(pod.replace("web", "unused"))
+    (tmp_path / "k" / "kustomization.yaml").write_text(
+        "resources: [pod.yaml]\nnamePrefix: my-\nimages: [{name: b, newTag: '2'}]\n"
+    )
+    assert mandor("apply", "-f", "k").out == "workload default/my-web created\n"
+    assert api.get("workload", "my-web").spec.groups["main"].tasks["main"].image == "b:2"
+
+
+@pytest.mark.req("S0-32")
 def test_delete_of_a_compose_file_keeps_its_volumes(mandor: Mandor, api: LiveApi, tmp_path: Path) -> None:
     (tmp_path / "compose.yaml").write_text(
         "name: shop\nservices:\n  db: {image: postgres, volumes: ['data:/data']}\nvolumes: {data: }\n"

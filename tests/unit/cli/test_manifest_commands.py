@@ -52,13 +52,14 @@ def test_a_mistake_is_reported_with_file_line_and_hint_and_nothing_is_stored(
         (b"name: a\nimage: \xff\xfe", "bad.yaml:2: not valid UTF-8 text"),
         (b"\x00\x01\x02", "bad.yaml:1: the character U+0000"),
         (b"# " + b"x" * (10 << 20), "bad.yaml:1: more than 1,048,576 bytes"),
+        (b"# " + b"x" * (16 << 20), "bad.yaml:1: more than 16,777,216 bytes"),
         (b"a: &a [x, x, x]\nb: &b [*a, *a, *a]\n" * 1, "an object must be a mapping|unknown key|`name` is missing"),
         (b"name: a\nimage: x\n---\nname: a\nimage: y\n", "bad.yaml:4: `name`: workload default/a is defined twice"),
         (b"name: a\nengine: dokcer\nimage: x\n", "unknown engine 'dokcer'"),
         (b"name: " + b"x" * 300 + b"\nimage: x\n", "bad.yaml:1: `name`: the name"),
         (b"", "bad.yaml:1: the manifest contains no object"),
     ],
-    ids=["bytes", "control", "10MiB", "aliases", "twice", "engine", "name", "empty"],
+    ids=["bytes", "control", "10MiB", "16MiB", "aliases", "twice", "engine", "name", "empty"],
 )
 def test_bad_input_gets_a_clear_error(api: LiveApi, mandor: Mandor, tmp_path: Path, data: bytes, says: str) -> None:
     (tmp_path / "bad.yaml").write_bytes(data)

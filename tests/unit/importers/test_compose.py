@@ -57,6 +57,7 @@ def told(found: Imported) -> list[tuple[int, str, str]]:
         ("expose: [3000]", "ports", {"port-3000": {"port": 3000}}),
         ("restart: on-failure:3", "restart", {"policy": "on-failure", "attempts": 3}),
         ("restart: unless-stopped", "restart", {"policy": "always"}),
+        ("deploy: {restart_policy: {condition: unless-stopped}}", "restart", {"policy": "always"}),
         ("stop_grace_period: 1m30s\nstop_signal: SIGINT", "stop", {"grace": "1m30s", "signal": "SIGINT"}),
         ("user: '1000'", "security", {"user": 1000}),
         ("user: '1000:1000'", "security", {"user": "1000:1000"}),

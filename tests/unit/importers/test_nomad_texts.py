@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mandor.importers.nomad.template import NoCounterpart, Rendered, rendered, secret_name
+from mandor.importers.nomad.go_template import NoCounterpart, Rendered, rendered, secret_name
 from tests.unit.importers.test_nomad import CONFIG, group_of, imported, task_of, told
 
 KNOWN = {"NOMAD_JOB_NAME": "shop"}
@@ -37,10 +37,43 @@ def said(data: str) -> Rendered:
         ('{{ with secret "db" }}{{ .Data.pass }}{{ end }}', "${secret:db/pass}"),
         ('{{- with nomadVar "x/y" -}}\nA={{ .a }} B={{ .b.Value }}\n{{- end }}', "A=${secret:x-y/a} B=${secret:x-y/b}"),
         ('{{ with secret "db" }}{{ index .Data.data "a-b" }}{{ end }}', "${secret:db/a-b}"),
+        ('{{ (secret "kv/data/db").Data.data.pass }}', "${secret:kv-db/pass}"),
+        ('{{ with $s := secret "db" }}{{ $s.Data.pass }}{{ end }}', "${secret:db/pass}"),
+        ('{{ if true }}a{{ end }}', "a"),
+        ('{{ if eq (env "NOMAD_JOB_NAME") "shop" }}yes{{ else }}no{{ end }}', "yes"),
+        ('{{ if false }}a{{ else if eq 1 1 }}b{{ else }}c{{ end }}', "b"),
+        ('{{ env "NOMAD_JOB_NAME" | toUpper | printf "%s-%d" }}', None),
+        ('{{ printf "%s-%d" (env "NOMAD_JOB_NAME" | toUpper) 3 }}', "SHOP-3"),
+        ('{{ envOrDefault "NOBODY" "b" }}', "b"),
+        ('{{ $x := env "NOMAD_JOB_NAME" }}{{ $x }}{{ $x | replaceAll "o" "0" }}', "shopsh0p"),
+        ('{{ range $i, $v := "a,b" | split "," }}{{ $i }}={{ $v }};{{ end }}', "0=a;1=b;"),
+        ('{{ range loop 3 }}{{ . }}{{ end }}', "012"),
+        ('{{ with env "NOMAD_JOB_NAME" }}in {{ . }}{{ end }}', "in shop"),
+        ('{{ "a" | base64Encode }} {{ 5 | subtract 2 }} {{ or "" "x" }} {{ not true }}', "YQ== 3 x false"),
     ],
 )  # fmt: skip
-def test_what_can_be_reported_of_a_template(data: str, text: str) -> None:
-    assert said(data).text == text
+def test_what_can_be_reported_of_a_template(data: str, text: str | None) -> None:
+    if text is None:
+        with pytest.raises(NoCounterpart, match="too few values"):
+            said(data)
+    else:
+        assert said(data).text == text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "{{ range loop 1000 }}{{ range loop 1000 }}x{{ end }}{{ end }}",
+        "{{ $x := 9 }}{{ range loop 900 }}{{ $x = multiply $x $x }}{{ end }}",
+        '{{ $x := "aaaaaaaaaa" }}{{ range loop 99 }}{{ $x = replaceAll "a" "aaaaaaaaaa" $x }}{{ end }}',
+        "{{ if true }}" * 100 + "{{ end }}" * 100,
+        "{{ " + "(" * 500 + "1" + ")" * 500 + " }}",
+        '{{ parseJSON "' + "[" * 100_000 + '" }}',
+    ],
+)
+def test_a_hostile_template_is_given_up_soon(data: str) -> None:
+    with pytest.raises(NoCounterpart):
+        said(data)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +85,7 @@ def test_what_can_be_reported_of_a_template(data: str, text: str) -> None:
         "{{ .Data.x }}",
         '{{ with secret "a" }}',
         "{{ open",
-        '{{ if true }}a{{ end }}',
+        '{{ if env "NOMAD_NODE" }}a{{ end }}',
         '{{ with secret "a" }}{{ .Data.x | toJSON }}{{ end }}',
     ],
 )  # fmt: skip

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from mandor.client.sync import Client
 
 SUFFIXES = {".yaml", ".yml", ".json", ".hcl", ".nomad"}
-BYTES_MOST = 1 << 20
+FOREIGN_MOST = 16 << 20
+"""Bytes of a file; manifests have at most `MANIFEST_MOST` of `cli.importing`."""
+KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+"""Files that describe how the other files of their folder are rendered."""
 CHANGES_SHOWN = 20
 PAUSE_SECONDS = 0.5
 
@@ -215,7 +218,7 @@ def read_files(names: tuple[str, ...]) -> list[dict[str, str]]:
     found = []
     for name in names:
         if name == "-":
-            found.append(_entry("(stdin)", sys.stdin.buffer.read(BYTES_MOST + 1)))
+            found.append(_entry("(stdin)", sys.stdin.buffer.read(FOREIGN_MOST + 1)))
             continue
         found += [_entry(str(path), _content(path)) for path in _paths(Path(name))]
     return found
@@ -224,6 +227,8 @@ def read_files(names: tuple[str, ...]) -> list[dict[str, str]]:
 def _paths(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
+    if (rendered := next((path / name for name in KUSTOMIZATIONS if (path / name).is_file()), None)) is not None:
+        return [rendered]  # it names the files of its folder that count
     found = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file())
     if not found:
         raise Invalid(f"no manifest in {path}", hint="file names must end with .yaml, .yml, .json, .hcl or .nomad")
@@ -233,14 +238,14 @@ def _paths(path: Path) -> list[Path]:
 def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(BYTES_MOST + 1)
+            return file.read(FOREIGN_MOST + 1)
     except OSError as error:
         raise Invalid(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
 
 
 def _entry(name: str, data: bytes) -> dict[str, str]:
-    if len(data) > BYTES_MOST:
-        raise TooLarge(f"more than {BYTES_MOST:,} bytes", hint="split it into several files", file=name, line=1)
+    if len(data) > FOREIGN_MOST:
+        raise TooLarge(f"more than {FOREIGN_MOST:,} bytes", hint="split it into several files", file=name, line=1)
     try:
         return {"name": name, "text": data.decode("utf-8")}
     except UnicodeDecodeError as error:

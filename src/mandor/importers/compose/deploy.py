@@ -20,7 +20,7 @@ FACTS = {
 }
 _ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 _CONSTRAINT = re.compile(r"\s*(?P<fact>[\w.\-/]+)\s*(?P<op>==|!=)\s*(?P<value>.+?)\s*")
-_POLICY = {"none": "never", "on-failure": "on-failure", "any": "always"}
+_POLICY = {"none": "never", "on-failure": "on-failure", "any": "always", "unless-stopped": "always"}
 
 
 def read_deploy(draft: Draft, service: Part) -> None:
@@ -228,7 +228,7 @@ def _restart(draft: Draft, service: Part, policy: Part) -> None:
             service.guess("restart", "`deploy.restart_policy` overrides it")
         condition = policy.text("condition", "any") or "any"
         if condition not in _POLICY:
-            raise policy.wrong("condition", f"{condition[:40]!r} is none of none, on-failure, any")
+            raise policy.wrong("condition", f"{condition[:40]!r} is none of none, on-failure, any, unless-stopped")
         found = filled(
             policy=_POLICY[condition],
             attempts=policy.whole("max_attempts"),

@@ -12,6 +12,7 @@ VERSIONS: dict[str, tuple[str, ...]] = {
     "policy": ("v1", "v1beta1"),
     "autoscaling": ("v2", "v1", "v2beta2", "v2beta1"),
     "scheduling.k8s.io": ("v1", "v1beta1", "v1alpha1"),
+    "apps.openshift.io": ("v1",),
 }
 """Versions that can be read, by API group."""
 _APIS: dict[str, tuple[str, ...]] = {
@@ -25,6 +26,7 @@ _APIS: dict[str, tuple[str, ...]] = {
     "policy": ("PodDisruptionBudget",),
     "autoscaling": ("HorizontalPodAutoscaler",),
     "scheduling.k8s.io": ("PriorityClass",),
+    "apps.openshift.io": ("DeploymentConfig",),
 }  # fmt: skip
 _KINDS = {kind: [api for api, held in _APIS.items() if kind in held] for kinds in _APIS.values() for kind in kinds}
 

@@ -117,10 +117,10 @@ class ContainerReader:
 
     def _pull(self, part: Part) -> dict[str, Any]:
         policy = part.text("imagePullPolicy")
-        if policy is None or policy == "IfNotPresent":
+        if policy in {None, "", "IfNotPresent"}:
             return {}
         if policy not in _PULLS:
-            raise part.wrong("imagePullPolicy", f"there is no policy {policy[:40]!r}")
+            raise part.wrong("imagePullPolicy", f"there is no policy {str(policy)[:40]!r}")
         return {"pull": _PULLS[policy]}
 
     def _stop(self, lifecycle: Part) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from mandor.importers.kubernetes.policy import POLICY_KINDS, read_policy
 from mandor.importers.kubernetes.secret import read_secret
 from mandor.importers.kubernetes.shelf import ReferencedObjects, config_texts, place
 from mandor.importers.kubernetes.work import WORK_KINDS, Work, read_work
+from mandor.importers.kustomize import Kustomizer, is_kustomization
 from mandor.importers.part import Ledger, Part
 from mandor.lib.yaml12 import Malformed, Parsed, load_all
 from mandor.model.manifest import OBJECTS_MOST
@@ -24,6 +25,10 @@ from mandor.model.manifest import OBJECTS_MOST
 _KEYS = re.compile(r"^(\"?apiVersion\"?|\"?kind\"?)\s*:", re.MULTILINE)
 _JSON_KEYS = ('"apiVersion"', '"kind"')
 
+BYTES_MOST = 16 << 20
+"""Bytes of one file: rendered charts are large."""
+NODES_MOST = 1_000_000
+"""Values of one file."""
 WITHOUT = {
     "Ingress": "ingress is not supported yet",
     "ServiceAccount": NO_IDENTITY,
@@ -49,16 +54,28 @@ class KubernetesImporter(Importer):
     title: ClassVar[str] = "Kubernetes"
 
     def detect(self, text: str, name: str) -> bool:
+        if is_kustomization(name, text):
+            return True
         if text.lstrip()[:1] == "{":
             return all(key in text for key in _JSON_KEYS)
         return len({match[1].strip('"') for match in _KEYS.finditer(text)}) == 2
 
     def read(self, files: Sequence[Source], options: Options) -> Imported:
-        return self.read_documents([(file.name, _documents(file)) for file in files], options)
+        ledger = Ledger()
+        documents: list[tuple[str, Sequence[Parsed]]] = []
+        for file in files:
+            if is_kustomization(file.name, file.text):
+                documents += Kustomizer(ledger, options).render(file.name, file.text)
+            else:
+                documents.append((file.name, _documents(file)))
+        return self.read_documents(documents, options, ledger)
 
-    def read_documents(self, files: Sequence[tuple[str, Sequence[Parsed]]], options: Options) -> Imported:
+    def read_documents(
+        self, files: Sequence[tuple[str, Sequence[Parsed]]], options: Options, ledger: Ledger | None = None
+    ) -> Imported:
         """Convert the documents of some files, given by file name."""
-        ledger, shelf, pile = Ledger(), ReferencedObjects(), _Pile()
+        shelf, pile = ReferencedObjects(), _Pile()
+        ledger = ledger or Ledger()
         for name, documents in files:
             for part in _objects(ledger, name, documents):
                 if part.peek("kind") in ISOLATION:
@@ -96,7 +113,7 @@ def _objects(ledger: Ledger, file: str, documents: Sequence[Parsed]) -> Iterator
 
 def _documents(file: Source) -> list[Parsed]:
     try:
-        return load_all(file.text)
+        return load_all(file.text, bytes_most=BYTES_MOST, nodes_most=NODES_MOST)
     except Malformed as error:
         templates = "render the templates first: `helm template`" if "{{" in file.text else None
         kind = TooLarge if error.over else Invalid

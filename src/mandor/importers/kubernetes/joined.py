@@ -79,7 +79,7 @@ def _port(part: Part, work: Work, *, published: bool) -> None:
     protocol = (part.text("protocol") or "TCP").lower()
     node_port = part.whole("nodePort")
     part.drop("appProtocol", "a port is tcp or udp")
-    asked = target or str(number)
+    asked = str(number) if target in {None, "", "0"} else str(target)  # Kubernetes' default is the port itself
     ports = work.pod.ports
     if protocol not in {"tcp", "udp"}:
         part.drop("protocol", f"no port of the protocol {protocol} can be opened")

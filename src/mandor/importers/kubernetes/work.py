@@ -114,15 +114,46 @@ def _selector(spec: Part, labels: Mapping[str, str]) -> None:
         )
 
 
+_OF_CONFIGS: Unusual = {
+    "test": ("it is not a test: its pods stay", ()),
+}
+
+
+def _deployment_config(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
+    """OpenShift's form of a Deployment."""
+    spec = part.part("spec")
+    for each in spec.parts("triggers"):
+        if each.text("type") == "ConfigChange":
+            continue
+        each.drop_rest("image streams are not followed")
+        each.guess("type", "a new image is rolled out when it is applied", "`mandor apply` with the new image")
+    drop_unusual(spec, _OF_CONFIGS)
+    strategy = spec.part("strategy")
+    for key in ("customParams", "resources", "labels", "annotations", "activeDeadlineSeconds"):
+        strategy.drop(key, "there is no pod that rolls out")
+    for key in ("rollingParams", "recreateParams"):
+        params = strategy.part(key)
+        for name in ("updatePeriodSeconds", "intervalSeconds"):
+            params.drop(name, "the next instances follow when the previous ones are healthy")
+        for name in ("pre", "mid", "post"):
+            params.drop(name, "lifecycle hooks are not supported")
+    return _service(part, kind, meta, pods)
+
+
 def _strategy(spec: Part) -> Part:
     return spec.part("strategy" if "strategy" in spec else "updateStrategy")
 
 
 def _update(spec: Part, kind: str) -> dict[str, Any]:
     strategy = _strategy(spec)
-    rolling = strategy.part("rollingUpdate")
+    rolling = strategy.part("rollingParams" if kind == "DeploymentConfig" else "rollingUpdate")
     how = strategy.text("type") or "RollingUpdate"
     ready, deadline = seconds(spec, "minReadySeconds"), seconds(spec, "progressDeadlineSeconds")
+    if kind == "DeploymentConfig":
+        ended = strategy.part("recreateParams") if how == "Recreate" else rolling
+        deadline = seconds(ended, "timeoutSeconds") or deadline
+        if how == "Custom":
+            strategy.drop("type", "instances are replaced one after another")
     if deadline is not None and ready is None and deadline <= _MIN_HEALTHY:
         ready = 0.0
     timing = filled(
@@ -353,6 +384,7 @@ Maker = Callable[[Part, str, ObjectMeta, PodReader], Work]
 _KINDS: dict[str, Maker] = {
     "Pod": _pod,
     "Deployment": _service,
+    "DeploymentConfig": _deployment_config,
     "ReplicaSet": _service,
     "ReplicationController": _service,
     "StatefulSet": _service,

@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 from mandor.errors import Invalid, TooLarge
 from mandor.importers.base import Imported, Importer, Made, Options, Source
 from mandor.importers.nomad.budget import Budget
-from mandor.importers.nomad.evaluation import Evaluator, Later, needs
+from mandor.importers.nomad.evaluation import Evaluator, Later, Titled, needs
 from mandor.importers.nomad.from_json import job_from_json
 from mandor.importers.nomad.job import JobReader
-from mandor.importers.nomad.syntax import Block, Body, parse
+from mandor.importers.nomad.nodes import Block, Body
+from mandor.importers.nomad.syntax import parse
+from mandor.importers.nomad.variable_file import read_variable_files
 from mandor.importers.part import Ledger
-from mandor.lib.yaml12 import Malformed, Map, load_all
+from mandor.lib.yaml12 import List, Malformed, Map, load_all
 
 _JSON = re.compile(
     r'\s*\{\s*"(?:[Jj]ob"\s*:\s*\{|(?:ID|Name|Region|Type|TaskGroups|Datacenters)"\s*:(?s:.*)"TaskGroups"\s*:)'
@@ -67,8 +69,30 @@ def _trees_of_jobs(text: str, options: Options, file: str) -> dict[str, Map]:
     for each in jobs:
         if len(each.labels) != 1 or each.labels[0] in found:
             raise Invalid('a job has a name of its own: `job "NAME" { … }`', file=file, line=each.line)
-        found[each.labels[0]] = evaluator.body(each.body, each.line)
+        found[each.labels[0]] = with_groups(evaluator.body(each.body, each.line))
     return found
+
+
+def with_groups(job: Titled) -> Titled:
+    """Return the job with each task outside of a group in a group of its name, as Nomad reads it."""
+    tasks = job.get("task")
+    if not isinstance(tasks, List) or not all(isinstance(each, Titled) for each in tasks):
+        return job
+    made = Titled(job.line, job.labels)
+    groups = List(job.lines["task"])
+    for kept in job.get("group") or ():
+        groups.add(kept, kept.line)
+    for task in tasks:
+        group = Titled(task.line, task.labels)
+        held = List(task.line)
+        held.add(task, task.line)
+        group.set("task", held, task.line)
+        groups.add(group, task.line)
+    for key, value in job.items():
+        if key not in {"task", "group"}:
+            made.set(key, value, job.lines[key])
+    made.set("group", groups, groups.line)
+    return made
 
 
 def read_job(ledger: Ledger, tree: Map, file: str, name: str) -> list[Made]:
@@ -90,13 +114,18 @@ def _json(file: Source, ledger: Ledger) -> list[Made]:
 
 
 def _variables(body: Body, evaluator: Evaluator) -> dict[str, Any]:
-    """Return the values of `var.NAME`: given ones override defaults."""
+    """Return the values of `var.NAME`: given ones, then those of files, of the environment, and defaults."""
     found: dict[str, Any] = {}
+    stored = read_variable_files(evaluator.options)
     for each in body.blocks:
         if each.kind != "variable" or len(each.labels) != 1:
             continue
         name = each.labels[0]
-        given = evaluator.options.variables.get(name, evaluator.options.environment.get(f"NOMAD_VAR_{name}"))
+        given = evaluator.options.variables.get(name)
+        if given is None and name in stored:
+            found[name] = stored[name]
+            continue
+        given = given if given is not None else evaluator.options.environment.get(f"NOMAD_VAR_{name}")
         default = next((item for item in each.body.attributes if item.name == "default"), None)
         if given is not None:
             found[name] = _given(given, each)

@@ -11,18 +11,22 @@ from mandor.errors import Invalid
 from mandor.importers.base import Options
 from mandor.importers.nomad.budget import Budget, bounded, check_length
 from mandor.importers.nomad.functions import FUNCTIONS, number, text
-from mandor.importers.nomad.syntax import (
+from mandor.importers.nomad.nodes import (
     Attribute,
     Block,
     Body,
+    Branch,
     Call,
     For,
     Interpolation,
     Items,
     Literal,
+    Loop,
     Name,
     Operation,
     Pairs,
+    Part,
+    Parts,
     Step,
     Template,
 )
@@ -107,23 +111,42 @@ class Evaluator:
                 return self._for(expression, line)
         raise AssertionError(expression)
 
-    def _template(self, parts: tuple[str | Interpolation, ...], line: int) -> Any:
+    def _template(self, parts: Parts, line: int) -> Any:
         if len(parts) == 1 and isinstance(parts[0], Interpolation):
             try:
                 return self._value(parts[0].inner, line)
             except Later:
                 return parts[0].source
-        made = []
+        made, length = list[str](), 0
         for part in parts:
-            if isinstance(part, str):
-                made.append(part)
-                continue
-            try:
-                made.append(text(self._value(part.inner, line)))
-            except Later:
-                made.append(part.source)
-        check_length(sum(map(len, made)))
+            made.append(self._part(part, line))
+            length += len(made[-1])
+            check_length(length)
         return "".join(made)
+
+    def _part(self, part: Part, line: int) -> str:
+        match part:
+            case Interpolation(inner, source):
+                try:
+                    return text(self._value(inner, line))
+                except Later:
+                    return source
+            case Branch(condition, yes, no):
+                chosen = yes if self._value(condition, line) in (True, "true") else no
+                return text(self._template(chosen, line)) if chosen else ""
+            case Loop(key, value, over, body):
+                found = self._value(over, line)
+                items = list(found.items()) if isinstance(found, Mapping) else list(enumerate(found))
+                if len(items) > ITEMS_MOST:
+                    raise ValueError(f"more than {ITEMS_MOST} items")
+                return "".join(self._turn({key: name, value: each}, body, line) for name, each in items)
+        return str(part)
+
+    def _turn(self, bound: dict[str, Any], body: Parts, line: int) -> str:
+        bound.pop("", None)
+        inner = Evaluator(self.file, self.options, {**self.names, **bound}, self.budget)
+        inner.budget.spend(1, line)
+        return text(inner._template(body, line)) if body else ""
 
     def _step(self, step: Step, line: int) -> Any:
         source = self._value(step.of, line)
@@ -150,6 +173,8 @@ class Evaluator:
             if found is None:
                 raise ValueError(f"{call.name}({arguments[0]!r}): the text file does not exist")
             return found
+        if call.name == "pathexpand":
+            return self._home(text(*arguments))
         function = FUNCTIONS.get(call.name)
         if function is None:
             raise ValueError(f"the function {call.name} is not known here")
@@ -157,6 +182,15 @@ class Evaluator:
         found = bounded(function(*arguments))
         self.budget.spend_on(found, line)
         return found
+
+    def _home(self, path: str) -> str:
+        """Return the path with `~` replaced by the home directory of the user that imports."""
+        home = self.options.environment.get("HOME")
+        if path.partition("/")[0] != "~":
+            return path
+        if not home:
+            raise ValueError("pathexpand: the home directory is unknown here")
+        return home.rstrip("/") + path[1:]
 
     def _tried(self, call: Call, line: int) -> Any:
         """Evaluate `can` (whether its argument has a value) and `try` (the first argument that has one)."""

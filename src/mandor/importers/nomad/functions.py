@@ -307,6 +307,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "trimsuffix": lambda value, end: text(value).removesuffix(end),
     "upper": lambda value: text(value).upper(),
     "urlencode": lambda value: quote_plus(text(value)),
+    "uuidv4": lambda: str(uuid.uuid4()),
     "uuidv5": _uuid,
     "values": lambda source: [source[key] for key in sorted(source)],
     "yamldecode": lambda value: load_all(value)[0].value,

@@ -79,8 +79,6 @@ class JobReader:
             workload["gates"] = [*workload.get("gates", ()), "stopped"]
             part.guess("stop", "no instance starts until the gate `stopped` is removed")
         found = blocks(part, "group")
-        if not found and "task" in part:
-            raise part.wrong("task", "a job has a `group`, and a group has tasks")
         if not found:
             raise part.wrong("group", "a job has at least one `group`")
         shared = {key: block(part, key) for key in ("update", "migrate", "reschedule")}

@@ -8,6 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mandor.errors import Invalid
+from mandor.importers.nomad.nodes import (
+    Attribute,
+    Block,
+    Body,
+    Branch,
+    Call,
+    For,
+    Interpolation,
+    Items,
+    Literal,
+    Loop,
+    Name,
+    Operation,
+    Pairs,
+    Part,
+    Step,
+    Template,
+)
 
 DEPTH_MOST = 64
 BYTES_MOST = 1 << 20
@@ -19,95 +37,6 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _HEREDOC = re.compile(r"<<(-?)([A-Za-z_]\w*)\r?\n")
 _BINARY = (("||",), ("&&",), ("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Interpolation:
-    """`${…}` inside a template, and how it was written."""
-
-    inner: Any
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    parts: tuple[str | Interpolation, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """`of.key` or `of[key]`; `every`: applied to each item (`of[*].key`)."""
-
-    of: Any
-    key: Any
-    every: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    name: str
-    arguments: tuple[Any, ...]
-    spread: bool
-    """The last argument is a list of arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    operator: str
-    operands: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Items:
-    items: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    pairs: tuple[tuple[Any, Any, int], ...]
-    """Key, value and line."""
-
-
-@dataclass(frozen=True, slots=True)
-class For:
-    key: str
-    value: str
-    over: Any
-    made_key: Any
-    made: Any
-    condition: Any
-    grouped: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    name: str
-    value: Any
-    line: int
-
-
-@dataclass(slots=True)
-class Body:
-    attributes: list[Attribute] = field(default_factory=list)
-    blocks: list["Block"] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    kind: str
-    labels: tuple[str, ...]
-    body: Body
-    line: int
 
 
 def parse(text: str, file: str) -> Body:
@@ -402,19 +331,18 @@ class _Reader:
     def quoted(self) -> Any:
         start = self.at
         self.at += 1
-        parts: list[str | Interpolation] = []
-        plain: list[str] = []
+        pieces = TemplatePieces(self)
         while True:
             here = self.text[self.at : self.at + 1]
             if not here or here == "\n":
                 raise self.wrong("a quote is not closed", start)
             if here == '"':
                 self.at += 1
-                return _template(parts, plain)
+                return pieces.template()
             if here == "\\":
-                plain.append(self.escaped())
-            elif not self.interpolated(parts, plain):
-                plain.append(here)
+                pieces.add(self.escaped())
+            elif not self.interpolated(pieces):
+                pieces.add(here)
                 self.at += 1
 
     def escaped(self) -> str:
@@ -430,29 +358,56 @@ class _Reader:
         self.at += 2
         return _ESCAPES.get(letter, "\\" + letter)
 
-    def interpolated(self, parts: list[str | Interpolation], plain: list[str]) -> bool:
-        """Parse `$${`, `${…}` and `%%{`; directives (`%{if …}`) are refused."""
+    def interpolated(self, pieces: "TemplatePieces") -> bool:
+        """Parse `$${`, `%%{`, `${…}` and directives (`%{if …}`)."""
         for sign in ("$", "%"):
             if self.text.startswith(f"{sign}{sign}{{", self.at):
-                plain.append(f"{sign}{{")
+                pieces.add(f"{sign}{{")
                 self.at += 3
                 return True
-        if self.text.startswith("%{", self.at):
-            raise self.wrong("`%{…}` in a text is not supported; write `%%{` for the signs themselves")
-        if not self.text.startswith("${", self.at):
+        if not self.text.startswith(("${", "%{"), self.at):
             return False
-        start = self.at
+        start, directive = self.at, self.text[self.at] == "%"
         self.at += 2
-        self.takes("~")
-        inner = self.expression()
+        if self.takes("~"):
+            pieces.trim_left()
+        if directive:
+            self.directive(pieces, start)
+        else:
+            inner = self.expression()
         self.skip(lines=True)
-        self.takes("~")
+        trims = self.takes("~")
         self.expect("}")
-        if plain:
-            parts.append("".join(plain))
-            plain.clear()
-        parts.append(Interpolation(inner, self.text[start : self.at]))
+        if not directive:
+            pieces.put(Interpolation(inner, self.text[start : self.at]))
+        pieces.trims = trims
         return True
+
+    def directive(self, pieces: "TemplatePieces", start: int) -> None:
+        self.skip(lines=True)
+        name = self.word()
+        if name == "if":
+            pieces.open(name, self.expression())
+        elif name == "for":
+            names = [self.bound_name()]
+            self.skip(lines=True)
+            if self.takes(","):
+                names.append(self.bound_name())
+            self.skip(lines=True)
+            if self.word() != "in":
+                raise self.wrong("`%{for NAME in LIST}`", start)
+            pieces.open(name, (names[0] if len(names) == 2 else "", names[-1], self.expression()))
+        elif name in {"else", "endif", "endfor"}:
+            pieces.close(name, start)
+        else:
+            raise self.wrong("a directive is `%{if …}` or `%{for …}`; write `%%{` for the signs themselves", start)
+
+    def bound_name(self) -> str:
+        self.skip(lines=True)
+        name = self.word()
+        if name is None:
+            raise self.wrong("expected a name after `for`")
+        return name
 
     def heredoc(self, found: re.Match[str]) -> Any:
         first = self.line() + 1
@@ -468,18 +423,77 @@ class _Reader:
             text = "\n".join(each[margin:] for each in lines)
         inner = _Reader(text, self.file, first)
         inner.depth = self.depth
-        parts: list[str | Interpolation] = []
-        plain: list[str] = []
+        pieces = TemplatePieces(inner)
         while inner.at < len(text):
-            if not inner.interpolated(parts, plain):
-                plain.append(text[inner.at])
+            if not inner.interpolated(pieces):
+                pieces.add(text[inner.at])
                 inner.at += 1
-        return _template(parts, plain)
+        return pieces.template()
 
 
-def _template(parts: list[str | Interpolation], plain: list[str]) -> Any:
-    if plain:
-        parts.append("".join(plain))
-    if not parts:
-        return Literal("")
-    return Literal(parts[0]) if len(parts) == 1 and isinstance(parts[0], str) else Template(tuple(parts))
+@dataclass(slots=True)
+class TemplatePieces:
+    """Collects the parts of a template; directives nest."""
+
+    reader: _Reader
+    plain: list[str] = field(default_factory=list)
+    trims: bool = False
+    """The `~` of the last sequence removes the space after it, up to the end of the line."""
+    levels: list[list[Part]] = field(default_factory=lambda: [[]])
+    opened: list[tuple[str, Any, list[Part]]] = field(default_factory=list)
+    """Open directives: `if`, `else` or `for`, the expression, and the parts of the first branch."""
+
+    def add(self, letter: str) -> None:
+        if self.trims and letter.isspace():
+            self.trims = letter != "\n"
+            return
+        self.trims = False
+        self.plain.append(letter)
+
+    def trim_left(self) -> None:
+        """Remove the space at the end of the text, back to the start of the line."""
+        while self.plain and self.plain[-1] in {" ", "\t"}:
+            self.plain.pop()
+
+    def put(self, part: Part) -> None:
+        self.flush()
+        self.levels[-1].append(part)
+
+    def flush(self) -> None:
+        if self.plain:
+            self.levels[-1].append("".join(self.plain))
+            self.plain.clear()
+
+    def open(self, name: str, given: Any) -> None:
+        self.flush()
+        self.reader.deeper()
+        self.opened.append((name, given, []))
+        self.levels.append([])
+
+    def close(self, name: str, start: int) -> None:
+        self.flush()
+        expected = {"else": ("if",), "endif": ("if", "else"), "endfor": ("for",)}[name]
+        if not self.opened or self.opened[-1][0] not in expected:
+            raise self.reader.wrong(f"`%{{{name}}}` has no `%{{{expected[0]} …}}`", start)
+        kind, given, first = self.opened.pop()
+        body = self.levels.pop()
+        if name == "else":
+            self.opened.append(("else", given, body))
+            self.levels.append([])
+            return
+        self.reader.depth -= 1
+        if kind == "for":
+            key, value, over = given
+            self.levels[-1].append(Loop(key, value, over, tuple(body)))
+        else:
+            yes, no = (body, []) if kind == "if" else (first, body)
+            self.levels[-1].append(Branch(given, tuple(yes), tuple(no)))
+
+    def template(self) -> Any:
+        self.flush()
+        if self.opened:
+            raise self.reader.wrong(f"`%{{{self.opened[-1][0]} …}}` has no end")
+        parts = self.levels[0]
+        if not parts:
+            return Literal("")
+        return Literal(parts[0]) if len(parts) == 1 and isinstance(parts[0], str) else Template(tuple(parts))

@@ -1,5 +1,6 @@
 """Converts one task of a Nomad group."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,8 @@ DROPPED = {
     "shutdown_delay": "a task is stopped without a delay",
     "scaling": "resources of a task are not changed while it runs",
 }
+_ULIMIT = re.compile(r"(-1|\d{1,18})(?::(-1|\d{1,18}))?")
+"""SOFT:HARD; -1: no limit."""
 _CONFIG = {
     "advertise_ipv6_address": "addresses are assigned by the engine",
     "container_exists_attempts": "the agent retries without a limit",
@@ -329,10 +332,10 @@ def _ulimits(part: Part) -> dict[str, dict[str, int]]:
     """Return ulimits: `nofile = "2048:4096"` is soft and hard."""
     found = {}
     for name, text in pairs(part, "ulimit").items():
-        soft, _, hard = text.partition(":")
-        if not soft.isdecimal() or not (hard or soft).isdecimal():
+        match = _ULIMIT.fullmatch(text)
+        if match is None:
             raise part.wrong("ulimit", f"{text[:40]!r} is not SOFT:HARD")
-        found[name] = {"soft": int(soft), "hard": int(hard or soft)}
+        found[name] = {"soft": int(match[1]), "hard": int(match[2] or match[1])}
     return found
 
 

@@ -1,100 +1,23 @@
-"""Nomad templates, as far as their values are known before a task starts, or filled in by its agent.
-
-Supported are `env` and secrets: `{{ with secret "path" }}{{ .Data.data.key }}{{ end }}`, and the same with `nomadVar`,
-become `${secret:path/key}`. Queries to Consul or the cluster have no counterpart.
-"""
+"""Nomad's `template` blocks: files and variables of a task; the texts are evaluated by `go_template`."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mandor.importers.base import filled, fitting_name
+from mandor.importers.base import filled
 from mandor.importers.compose.interpolation import read_variables
 from mandor.importers.nomad.blocks import blocks, drop_all
+from mandor.importers.nomad.go_template import NoCounterpart, rendered
 from mandor.importers.nomad.runtime import Runtime
 from mandor.importers.part import Part
 
-Known = Callable[[str], str | None]
-_WITH = re.compile(r'with\s+(?:\$\w+\s*:=\s*)?(secret|nomadVar)\s+"([^"]+)"')
-_ENV = re.compile(r'env\s+"([^"]+)"')
-_FIELD = re.compile(r"(?:\$\w+)?(?:\.Data)?(?:\.data)?\.([A-Za-z0-9_-]+)(?:\.Value)?")
-_INDEX = re.compile(r'index\s+(?:\.Data)?(?:\.data)?\.?\s*"([^"]+)"')
-_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|`([^`]*)`')
 _REFERENCE = re.compile(r"\$\{secret:[^{}\s]*\}")
 _FILLED = re.compile(r"\$\{(?:secret:|MANDOR_)")
 _OF_CHANGES = ("change_mode", "change_signal", "change_script", "splay", "wait")
 _OF_TEMPLATES = (*_OF_CHANGES, "error_on_missing_key", "once")
 _HIDDEN = "\0"
 """Placeholder for `$` where it would start a variable."""
-
-
-class NoCounterpart(Exception):
-    """Raised for a template without a counterpart; the message is the reason."""
-
-
-@dataclass(slots=True)
-class Rendered:
-    text: str
-    secrets: dict[str, set[str]] = field(default_factory=dict)
-    """Keys of the secrets in the text, by name of the secret."""
-
-
-def rendered(data: str, left: str, right: str, known: Known) -> Rendered:
-    """Return the text with every action replaced; raise an error for an action without a counterpart."""
-    made, scopes = Rendered(""), list[str]()
-    for text, action in _pieces(data, left, right):
-        made.text += text
-        if action is not None:
-            made.text += _said(action, scopes, made.secrets, known)
-    if scopes:
-        raise NoCounterpart("`with` has no `end`")
-    return made
-
-
-def _pieces(data: str, left: str, right: str) -> Iterator[tuple[str, str | None]]:
-    """Return pairs of a text and the action after it, without the space that `{{-` and `-}}` remove."""
-    at, trims = 0, False
-    for match in re.finditer(rf"{re.escape(left)}(-?)(.*?)(-?){re.escape(right)}", data, re.DOTALL):
-        text = data[at : match.start()]
-        text = text.lstrip() if trims else text
-        yield text.rstrip() if match[1] else text, match[2].strip()
-        at, trims = match.end(), bool(match[3])
-    rest = data[at:]
-    if left in rest:
-        raise NoCounterpart(f"`{left}` is not closed")
-    yield rest.lstrip() if trims else rest, None
-
-
-def _said(action: str, scopes: list[str], secrets: dict[str, set[str]], known: Known) -> str:
-    if action.startswith("/*"):
-        return ""
-    if action == "end" and scopes:
-        scopes.pop()
-        return ""
-    if opened := _WITH.fullmatch(action):
-        scopes.append(secret_name(opened[2]))
-        return ""
-    if named := _ENV.fullmatch(action):
-        found = known(named[1])
-        if found is None:
-            raise NoCounterpart(f"nobody here knows {named[1]}")
-        return found
-    if literal := _TEXT.fullmatch(action):
-        return literal[2] if literal[2] is not None else literal[1].replace('\\"', '"')
-    value = _FIELD.fullmatch(action) or _INDEX.fullmatch(action)
-    if value and scopes:
-        secrets.setdefault(scopes[-1], set()).add(value[1])
-        return f"${{secret:{scopes[-1]}/{value[1]}}}"
-    raise NoCounterpart(f"`{action[:40]}` is evaluated by Nomad's template language at run time")
-
-
-def secret_name(path: str) -> str:
-    """Return the secret name for a path of Vault or of Nomad variables; `data` of Vault's paths is left out."""
-    words = [word for word in path.strip("/").split("/") if word]
-    if len(words) > 2 and words[1] == "data":
-        del words[1]
-    return fitting_name("-".join(words))
 
 
 @dataclass(slots=True)

@@ -106,6 +106,37 @@ def test_a_cronjob_is_a_batch_with_a_schedule(spec: str, wanted: dict[str, Any])
     assert ("missed" in made["schedule"]) == ("startingDeadlineSeconds" not in spec)
 
 
+def config(spec: str) -> str:
+    return (
+        f"apiVersion: apps.openshift.io/v1\nkind: DeploymentConfig\nmetadata: {{name: web}}\nspec:\n{indented(spec, 2)}"
+    )
+
+
+@pytest.mark.req("S0-32")
+def test_a_deployment_config_of_openshift_is_a_deployment() -> None:
+    spec = (
+        f"replicas: 2\nselector: {{app: web}}\n{TEMPLATE}\ntriggers: [{{type: ConfigChange}}, {{type: ImageChange}}]\n"
+        "strategy: {type: Rolling, rollingParams: {maxSurge: 1, maxUnavailable: 0, timeoutSeconds: 60, intervalSeconds: 1}}"
+    )
+    found = imported(config(spec))
+    made = found.made[0].manifest
+    assert (made["name"], made["replicas"], made["image"]) == ("web", 2, "nginx:1")
+    assert made["update"] == {"max_surge": 1, "max_unavailable": 0, "deadline": "1m"}
+    assert set(told(found)) == {"spec.triggers[1].type", "spec.strategy.rollingParams.intervalSeconds"}
+    recreated = only(config(f"{TEMPLATE}\nstrategy: {{type: Recreate, recreateParams: {{timeoutSeconds: 90}}}}"))
+    assert recreated["update"] == {"order": "stop-first", "max_unavailable": "100%", "deadline": "1m30s"}
+
+
+@pytest.mark.parametrize("target", ["targetPort: 0, ", "targetPort: '', ", ""])
+def test_a_service_port_without_a_target_leads_to_its_own_number(target: str) -> None:
+    service = work("Service", f"selector: {{app: web}}\nports: [{{{target}port: 80}}]")
+    assert only(deployment(), service)["ports"] == {"port-80": 80}
+
+
+def test_an_empty_pull_policy_is_the_default() -> None:
+    assert "options" not in only(deployment("", "", "imagePullPolicy: ''"))
+
+
 @pytest.mark.req("S0-32")
 @pytest.mark.parametrize("spec", ["suspend: true", "parallelism: 0"])
 def test_a_job_that_kubernetes_does_not_run_waits_at_a_gate(spec: str) -> None:
