@@ -116,7 +116,8 @@ def config(spec: str) -> str:
 def test_a_deployment_config_of_openshift_is_a_deployment() -> None:
     spec = (
         f"replicas: 2\nselector: {{app: web}}\n{TEMPLATE}\ntriggers: [{{type: ConfigChange}}, {{type: ImageChange}}]\n"
-        "strategy: {type: Rolling, rollingParams: {maxSurge: 1, maxUnavailable: 0, timeoutSeconds: 60, intervalSeconds: 1}}"
+        "strategy:\n  type: Rolling\n"
+        "  rollingParams: {maxSurge: 1, maxUnavailable: 0, timeoutSeconds: 60, intervalSeconds: 1}"
     )
     found = imported(config(spec))
     made = found.made[0].manifest
