@@ -5,6 +5,7 @@ from typing import Any
 
 from mandor.controllers.autoscale import Ask, AutoscaleController, no_metrics
 from mandor.controllers.base import Controller
+from mandor.controllers.control_plane import ControlPlaneController
 from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
@@ -58,6 +59,7 @@ def make_controllers(
         ReservationController(store, clock, recorder),
         VolumeController(store, recorder),
         ImagePinController(store),
+        ControlPlaneController(store, recorder),
         SecretChangeController(store, recorder),
         SecretSignalController(store, recorder),
         GarbageController(store, clock, keep),

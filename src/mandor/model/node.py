@@ -17,6 +17,8 @@ Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 TAINTS_MOST = 32
 CLOCK_AHEAD = "clock.ahead"
 """Fact with the number of seconds by which the node's clock is ahead of the servers'; absent if it is only a few."""
+CONTROL_PLANE = "control-plane"
+"""Label of nodes that carry a server of the control plane; with the value `false` they count as other nodes."""
 RENEWS = "credential.renews"
 """Fact that is `yes` if the agent can renew its credential; absent for agents that cannot."""
 

@@ -5,6 +5,7 @@ from collections.abc import Hashable
 import numpy as np
 from msgspec import Struct
 
+from mandor.model.node import CONTROL_PLANE
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
@@ -14,7 +15,7 @@ from mandor.placement.framework.snapshot import Snapshot
 
 
 class ControlPlaneArgs(Struct, frozen=True, forbid_unknown_fields=True):
-    label: str = "control-plane"
+    label: str = CONTROL_PLANE
     """Label of such nodes; any value but `false` counts."""
     colocated: bool = False
     """Whether they are used when no other node has room, for small clusters."""
