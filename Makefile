@@ -71,10 +71,11 @@ format: setup ## Rewrite the sources in the project's format, with safe lint fix
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
 
 .PHONY: reference
-reference: setup ## Write docs/reference anew from the code
+reference: setup ## Write docs/reference and requirements.txt anew from the code
 	@$(BIN)/python -m scripts.reference
 	@$(BIN)/python scripts/imported_keys.py
 	@$(BIN)/python scripts/api_reference.py
+	@$(BIN)/python scripts/pip_requirements.py
 
 .PHONY: docs
 docs: setup ## Build the documentation as a site in build/docs/html; a link that leads nowhere is an error

@@ -1,4 +1,4 @@
-"""Engine options are validated by an apply, with the line of an error."""
+"""Engine options and image names are validated by an apply, with the line of an error."""
 
 from __future__ import annotations
 
@@ -38,3 +38,22 @@ async def test_a_misspelt_engine_option_gets_a_guess(dev: Api) -> None:
 async def test_options_of_an_engine_that_is_not_known_here_are_the_engines_business(dev: Api) -> None:
     got = await send(await dev.client(), WEB + "options: {docker: {pull: never}, elsewhere: {any: thing}}\n")
     assert actions(got) == {"web": "created"}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "line"),
+    [
+        (WEB.replace("web:1", "web latest"), 3),
+        (WEB.replace("web:1", "Web:1"), 3),
+        (
+            "name: web\ngroups:\n  a:\n    tasks:\n      main: {image: web}\n      side:\n        role: sidecar\n"
+            "        image: https://example.org/web\n",
+            8,
+        ),
+    ],
+)
+async def test_a_wrong_image_name_is_refused_with_its_line_and_not_stored(dev: Api, manifest: str, line: int) -> None:
+    with pytest.raises(Invalid, match="is not the name of an image") as refused:
+        await send(await dev.client(), manifest)
+    assert refused.value.facts["line"] == line
+    assert not (await dev.store.list("workload")).items

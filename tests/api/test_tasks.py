@@ -8,13 +8,16 @@ from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from mandor.baremetal import worker
 from mandor.baremetal.request_change import read_request, request_key
 from mandor.lib.clock import SystemClock
 from mandor.lib.delay import Delay
 from mandor.lib.tasks import Background
+from mandor.model.claim import DEDICATED
 from mandor.model.instance import Instance
+from mandor.model.node import Taint
 from mandor.model.record import Event
 from mandor.model.vm_request import VmRequest
 from mandor.roots.settings import ServerSettings
@@ -112,7 +115,6 @@ async def check_recorded_with_its_failure(dev: Api, task: str) -> None:
 
 @pytest.mark.req("S4-6")
 @pytest.mark.req("S4-26")
-@pytest.mark.req("S4-45")
 async def test_what_fits_nowhere_fails_after_its_tries_and_leaves_nothing(dev: Api, tasks: Background) -> None:
     session = await start(dev, tasks, ServerSettings(task_attempts=2))
     task = await ask(session, wanted(cpu=1000))
@@ -121,6 +123,37 @@ async def test_what_fits_nowhere_fails_after_its_tries_and_leaves_nothing(dev: A
     assert story["attempts"] == 2
     assert not (await dev.store.list(Instance.kind)).items
     await check_recorded_with_its_failure(dev, task)
+
+
+async def test_a_placed_virtual_machine_is_an_event_of_the_same_commit(dev: Api, tasks: Background) -> None:
+    node = make_node("bm-0", cpu=8)
+    await dev.store.commit(Put(node.changed(status=replace(node.status, address="10.0.0.7"))))
+    session = await start(dev, tasks, machines=0)
+    task = await ask(session, wanted(cpu=8, memory=1024))
+    assert (await result(session, task))["status"] == "completed"
+    stored = await read_request(dev.store, request_key(task))
+    events = [each for each in (await dev.store.list(Event.kind)).items if isinstance(each, Event)]
+    (event,) = [each for each in events if each.spec.about == str(stored.key)]
+    assert (event.spec.reason, event.spec.type) == ("TaskPlaced", "normal")
+    assert event.spec.message == "placed on bm-0 (10.0.0.7)"
+    assert event.meta.version == stored.meta.version
+
+
+@pytest.mark.req("S4-9")
+@pytest.mark.parametrize(("meaning", "placed"), [("host", 1), ("class", 2)])
+async def test_the_setting_decides_whether_dedicated_virtual_machines_share_a_dedicated_machine(
+    start_api: StartApi, tasks: Background, meaning: str, placed: int
+) -> None:
+    made = await start_api(tokens_required=False, vm_dedicated=meaning)
+    node = make_node("bm-0", cpu=16)
+    node = node.changed(
+        spec=replace(node.spec, taints=(Taint(DEDICATED),)), status=replace(node.status, facts={DEDICATED: "true"})
+    )
+    await made.store.commit(Put(node), Put(make_node("bm-1", cpu=16)))
+    session = await start(made, tasks, machines=0)
+    found = [await result(session, await ask(session, wanted(cpu=1, memory=1024, dedicated=True))) for _ in range(2)]
+    on_class = [each for each in found if each["status"] == "completed" and each["result"]["name"] == "bm-0"]
+    assert len(on_class) == placed
 
 
 async def test_room_is_held_until_it_is_given_back(dev: Api, tasks: Background) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +12,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from scripts import pip_requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,3 +69,22 @@ def test_pip_puts_the_wheel_into_a_virtual_environment_and_the_command_runs_ther
 
     assert said(mandor, "version", "--client").startswith("mandor ")
     assert said(python, "-c", "import mandor; print(mandor.__file__)").startswith(str(tmp_path))
+
+
+@pytest.mark.req("S4-14")
+def test_requirements_txt_is_what_pyproject_says() -> None:
+    assert pip_requirements.FILE.read_text() == pip_requirements.made(), "run `make reference`"
+
+
+@pytest.mark.req("S4-14")
+def test_pip_installs_requirements_txt() -> None:
+    """All dependencies are in the environment that runs the tests: without an index, pip fails on any other one."""
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--no-build-isolation"]
+    done = subprocess.run(
+        [*pip, "-r", "requirements.txt"], cwd=ROOT, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    named = {re.split(r"[<>=]", line)[0] for line in pip_requirements.made().splitlines() if line[0] not in "#-"}
+    said = done.stdout.lower()
+    assert [each for each in named if f"satisfied: {each.lower()}" not in said] == []
+    assert "would install mandor" in said

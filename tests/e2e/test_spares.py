@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,29 @@ secret: hook
 events: ["spare.*", "task.TaskFailed"]
 """
 PIPELINES = """\
-slow: {fake: {takes: 3s}, ready: at-once}
-endless: {fake: {hangs: true}, ready: at-once, create_timeout: 1s, attempts: 1}
-lonely: {fake: {}, ready: node, ready_timeout: 1s}
+joining: {{ansible: {{playbook: {folder}/vm.yaml}}, ready: node}}
+slow: {{fake: {{takes: 3s}}, ready: at-once}}
+endless: {{fake: {{hangs: true}}, ready: at-once, create_timeout: 1s, attempts: 1}}
+lonely: {{fake: {{}}, ready: node, ready_timeout: 1s}}
+"""
+JOINING = """\
+- hosts: all
+  connection: local
+  gather_facts: false
+  vars: {{vm: "{folder}/vms/{{{{ mandor_vm.name }}}}"}}
+  tasks:
+  - name: The machine boots; its agent joins when the test lets it
+    ansible.builtin.raw: |
+      mkdir -p {{{{ vm }}}} && cd {{{{ vm }}}}
+      setsid sh {folder}/boot {{{{ mandor_vm.name }}}} {{{{ vm }}}} </dev/null >log 2>&1 & echo $! > pid
+    when: mandor_action == 'create'
+  - name: The machine is switched off
+    ansible.builtin.raw: test ! -e {{{{ vm }}}}/pid || {{ kill -9 $(cat {{{{ vm }}}}/pid); rm {{{{ vm }}}}/pid; }}
+    when: mandor_action == 'delete'
+"""
+BOOT = """\
+while [ ! -e {folder}/network ]; do sleep 0.1; done
+exec {python} -m mandor.roots.agent --name $1 --data $2/data --server {url} --join-token-file {token} --engine process
 """
 
 
@@ -41,8 +63,10 @@ def placing(folder: Path) -> Iterator[tuple[Cluster, Hook, Path]]:
     port, made = free_port(), folder / "made"
     pipelines = folder / "pipelines.yaml"
     pipelines.write_text(
-        (EXAMPLE / "pipelines.yaml").read_text().replace("examples/baremetal", str(EXAMPLE)) + PIPELINES
+        (EXAMPLE / "pipelines.yaml").read_text().replace("examples/baremetal", str(EXAMPLE))
+        + PIPELINES.format(folder=folder)
     )
+    (folder / "vm.yaml").write_text(JOINING.format(folder=folder))
     nodes = Program("node api", [sys.executable, str(EXAMPLE / "node_api.py"), str(port)], folder / "nodes.log")
     settings = {
         "MANDOR_INVENTORY": f"http://127.0.0.1:{port}/nodes",
@@ -106,6 +130,40 @@ def test_the_upgrade_controller_is_reported_that_spares_are_ready_and_has_them_t
             "Releasing",
             "Released",
         ]
+
+
+@pytest.mark.req("S4-30", "S4-31")
+def test_a_spare_is_ready_only_when_the_agents_of_its_machines_have_joined_and_are_ready(tmp_path: Path) -> None:
+    """A real playbook starts the machines, and each is a real agent that joins the cluster over the network."""
+    with placing(tmp_path) as (cluster, _, _):
+        token = tmp_path / "server0" / "join.token"
+        boot = BOOT.format(folder=tmp_path, python=sys.executable, url=cluster.urls[0], token=token)
+        (tmp_path / "boot").write_text(boot)
+        spare = prepare(cluster, "joining", count=2)
+
+        def machines() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = cluster.call("GET", f"/spare/{spare}")[1]["machines"]
+            return found
+
+        try:
+            eventually(
+                "the machines run and have not joined",
+                lambda: [each.get("message") for each in machines()] == ["the machine has not joined"] * 2,
+            )
+            assert phase(cluster, spare, "Preparing", "Ready")["status"] == "Preparing"
+            (tmp_path / "network").touch()
+            phase(cluster, spare, "Ready")
+            names = {each["name"] for each in machines()}
+            ready = {each["meta"]["name"] for each in cluster.items("nodes") if each["status"]["phase"] == "Ready"}
+            assert names <= ready
+            pids = [int((tmp_path / "vms" / name / "pid").read_text()) for name in names]
+            assert cluster.call("POST", f"/spare/{spare}/release", {"reason": "done"})[0] == 200
+            phase(cluster, spare, "Released")
+            eventually("the machines are switched off", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+        finally:
+            for file in (tmp_path / "vms").glob("*/pid"):
+                with suppress(ProcessLookupError):
+                    os.kill(int(file.read_text()), signal.SIGKILL)
 
 
 @pytest.mark.req("S4-26", "S4-32", "S4-34")

@@ -36,7 +36,7 @@ def machines(draw: st.DrawFn, name: str) -> Machine:
     percent, quota = draw(st.integers(0, 100)), draw(st.none() | st.integers(1, 6))
     used_cpu, used_memory = cpu * percent // 100, memory * percent // 100
     # Where room is used, somebody is there, even if the inventory does not count him.
-    vms = max(min(quota or 3, percent // 30), int(used_cpu + used_memory > 0))
+    vms = min(quota or 3, percent // 30)
     return Machine(name, cpu, memory, draw(st.sampled_from(POOLS)), quota, used_cpu, used_memory, vms)
 
 

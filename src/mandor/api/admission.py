@@ -17,6 +17,7 @@ from mandor.lib.turns import in_turns
 from mandor.lib.words import did_you_mean
 from mandor.model.allowance import with_allowed
 from mandor.model.depends import HINT as UNTIE
+from mandor.model.image_reference import check_image
 from mandor.model.instance import Instance, instance_prefix
 from mandor.model.limit_defaults import LimitDefaults, filled
 from mandor.model.manifest import DEFAULT_NAMESPACE
@@ -80,6 +81,7 @@ async def admit(value: Object, engines: Collection[str], pending: PendingObjects
     for path, form in forms_of(value):
         _check_engines(form, engines, path)
         _check_options(form, path)
+        _check_images(form, path)
     check_targets(value)
     await _check_names(value, pending)
     await _check_near(value, pending)
@@ -248,6 +250,15 @@ def _check_options(group: GroupTemplate, path: str) -> None:
     for name, task in group.tasks.items():
         for engine, options in task.options.items():
             check_options(engine, options, f"{path}.tasks.{name}.options")
+
+
+def _check_images(group: GroupTemplate, path: str) -> None:
+    for name, task in group.tasks.items():
+        if task.image:
+            try:
+                check_image(task.image, group.engine)
+            except ValueError as error:
+                raise Invalid(str(error), path=f"{path}.tasks.{name}.image") from None
 
 
 def _check_engines(group: GroupTemplate, known: Collection[str], path: str) -> None:

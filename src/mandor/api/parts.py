@@ -134,7 +134,7 @@ class ApiParts:
         make(self, "sessions", Sessions(self.store, self.clock, settings, self.revocation))
         make(self, "of_nodes", PacedQueue(self._nodes_each_pass))
         make(self, "auditor", Auditor(self.clock, self.everywhere))
-        make(self, "vm_requests", VmRequestIntake(self.store, self.clock, self.auditor))
+        make(self, "vm_requests", VmRequestIntake(self.store, self.clock, self.auditor, settings.vm_dedicated))
         make(self, "order_dependencies", OrderDependencyCache(self.store))
         make(self, "request_admission", _request_admission(self.clock, settings))
         others_wait = partial(self.request_admission.others_wait, Lane.FORECAST)

@@ -4,6 +4,8 @@ import math
 
 from msgspec import Struct
 
+from mandor.model.claim import Dedication
+
 MIB = 1024 * 1024
 
 
@@ -56,6 +58,8 @@ class ApiSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     strangers_per_second: float = 50.0
     """Requests without a valid token that one address may send per second."""
     strangers_burst: int = 500
+    vm_dedicated: Dedication = "host"
+    """Meaning of `dedicated` in requests for virtual machines."""
     credential_age_seconds: float = math.inf
     """Age at which an agent renews its node's credential by itself."""
     identity_issuer: str = ""

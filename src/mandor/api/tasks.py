@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from mandor.api.audit import Auditor
 from mandor.api.caller import Caller
 from mandor.errors import Invalid, TooMany
@@ -10,6 +12,7 @@ from mandor.lib.ids import random_uuid
 from mandor.lib.steps import chosen
 from mandor.lib.turns import in_turns
 from mandor.lib.words import did_you_mean
+from mandor.model.claim import Dedication
 from mandor.model.meta import Meta, Object
 from mandor.model.node import Node
 from mandor.model.vm_request import Step, VmRequest, VmRequestSpec, VmRequestStatus
@@ -29,6 +32,8 @@ class VmRequestIntake:
     store: Store
     clock: Clock
     auditor: Auditor
+    dedication: Dedication = "host"
+    """Meaning of `dedicated` in requests."""
     _gathered: Store = field(init=False)
     """Combines concurrent requests into one commit."""
     _refreshed_at: float = field(default=float("-inf"), init=False)
@@ -41,6 +46,8 @@ class VmRequestIntake:
     async def take(self, caller: Caller, spec: VmRequestSpec, namespace: str, address: str) -> VmRequest:
         """Store a request and return it."""
         check_may_place(caller, namespace)
+        if spec.dedicated:
+            spec = msgspec.structs.replace(spec, dedication=self.dedication)
         await self.check_pool(spec.pool)
         if self._open >= OPEN_MOST:
             raise TooMany(

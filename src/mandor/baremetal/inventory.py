@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 
 from mandor.baremetal.inventory_plan import InventoryState, plan_inventory
-from mandor.baremetal.machine import Machine, read_machines
+from mandor.baremetal.machine import KNOWN_KEYS, Machine, MachineList, read_machines
 from mandor.errors import Conflict, Invalid, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -40,7 +40,7 @@ class MachineSource(ABC):
     """The address of the list, for messages."""
 
     @abstractmethod
-    async def fetch(self) -> list[Machine]:
+    async def fetch(self) -> MachineList:
         """Return all machines; raise `Unavailable` or `Invalid` if the list cannot be read."""
 
     async def wait(self, clock: Clock, seconds: float) -> None:
@@ -53,7 +53,7 @@ class NodeApi(MachineSource):
         self.text = url
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
 
-    async def fetch(self) -> list[Machine]:
+    async def fetch(self) -> MachineList:
         try:
             async with aiohttp.ClientSession(timeout=self._timeout) as session, session.get(self.text) as response:
                 if response.status != 200:
@@ -76,7 +76,7 @@ class MachineFile(MachineSource):
         self._path = path
         self._seen: object = None
 
-    async def fetch(self) -> list[Machine]:
+    async def fetch(self) -> MachineList:
         self._seen = self._stamp()
         try:
             return read_machines(await asyncio.to_thread(self._path.read_bytes))
@@ -129,7 +129,7 @@ class InventoryRefresher:
         before = await self._store.get(_KEY)
         known = before.status if isinstance(before, Inventory) else InventoryStatus()
         try:
-            machines = await self._source.fetch()
+            machines, unknown = await self._source.fetch()
             if not machines and known.machines:
                 raise Invalid(f"{self._source.text} lists no machines any more: an empty list is not accepted")
             trouble = await self._apply(machines, began)
@@ -140,12 +140,16 @@ class InventoryRefresher:
             age = f"using the list from {Seconds(round(began - known.refreshed_at))} ago"
             message = f"{error}; {age if known.refreshed_at else 'there is no list yet'}"
             status = InventoryStatus(
-                refreshed_at=known.refreshed_at, machines=known.machines, failures=known.failures + 1, error=message
+                refreshed_at=known.refreshed_at,
+                machines=known.machines,
+                failures=known.failures + 1,
+                error=message,
+                unknown=known.unknown,
             )
             log.warning("the inventory was not refreshed: %s", message)
         else:
-            status = InventoryStatus(refreshed_at=began, machines=len(machines), error=trouble)
-        await self._write_status(before if isinstance(before, Inventory) else None, status)
+            status = InventoryStatus(refreshed_at=began, machines=len(machines), error=trouble, unknown=unknown)
+        await self._write_status(before if isinstance(before, Inventory) else None, status, known.unknown)
         return status.failures
 
     async def _apply(self, machines: list[Machine], began: float) -> str:
@@ -180,12 +184,17 @@ class InventoryRefresher:
         nodes = {each.meta.name: each for each in self._nodes.items() if isinstance(each, Node)}
         return InventoryState(nodes, claims, requests)
 
-    async def _write_status(self, before: Inventory | None, status: InventoryStatus) -> None:
+    async def _write_status(self, before: Inventory | None, status: InventoryStatus, reported: tuple[str, ...]) -> None:
+        """Write the status, and report failures and keys that are not understood, unless these are `reported`."""
         meta = before.meta if before is not None else Meta(name=NAME)
         after = Inventory(meta=meta, spec=InventorySpec(source=self._source.text), status=status)
         await self._store.commit(Put(after))
         if status.failures:
             self._recorder.note(after, "InventoryStale", status.error, type="warning")
+        if status.unknown and status.unknown != reported:
+            message = f"{self._source.text} has keys that are not understood and ignored: {', '.join(status.unknown)}"
+            log.warning("%s; known keys: %s", message, ", ".join(sorted(KNOWN_KEYS)))
+            self._recorder.note(after, "InventoryKeysUnknown", message, type="warning")
 
 
 _KEY = Key(Inventory.kind, "", NAME)

@@ -74,6 +74,12 @@ def _node(machine: Machine, before: Node | None, name: str, now: float) -> Node:
     facts = dict(machine.labels)
     if machine.max_vms is not None:
         facts["vm.quota"] = str(machine.max_vms)
+    if machine.dedicated:
+        facts[DEDICATED] = "true"
+    if machine.storage is not None:
+        facts["storage"] = str(machine.storage)
+    if machine.model:
+        facts["model"] = machine.model
     status = msgspec.structs.replace(
         known,
         phase=phase,
@@ -84,7 +90,9 @@ def _node(machine: Machine, before: Node | None, name: str, now: float) -> Node:
         facts=facts,
         inventory=name,
         occupied=Occupied(
-            cpu_milli=machine.used_cpu * 1000, memory_bytes=machine.used_memory * MIB, machines=machine.vm_count
+            cpu_milli=machine.used_cpu_milli,
+            memory_bytes=machine.used_memory_mib * MIB,
+            machines=machine.vm_count,
         ),
     )
     meta = before.meta if before is not None else Meta(name=machine.name)

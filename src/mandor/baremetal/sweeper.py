@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from mandor.baremetal.failure import failure_of
 from mandor.baremetal.request_change import change_request
+from mandor.baremetal.request_event import event_of
 from mandor.baremetal.request_plan import plan_sweep
 from mandor.baremetal.settings import VmRequestSettings
 from mandor.errors import Conflict, MandorError, NotFound
@@ -69,7 +69,7 @@ class RequestSweeper:
 
         try:
             after = await change_request(
-                self._store, seen.key, fail, free=True, event=partial(failure_of, self._recorder)
+                self._store, seen.key, fail, free=True, event=partial(event_of, self._recorder)
             )
         except NotFound:
             return

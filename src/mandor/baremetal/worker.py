@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from mandor.baremetal.failure import failure_of
 from mandor.baremetal.queue import Delivery, VmRequestQueue
 from mandor.baremetal.request_change import change_request, read_request, request_key
+from mandor.baremetal.request_event import event_of
 from mandor.baremetal.request_plan import ClaimResult, address_of, begun, claim_result, placed, refused
 from mandor.baremetal.settings import VmRequestSettings
 from mandor.errors import Conflict, MandorError, NotFound
@@ -198,7 +198,7 @@ class Worker:
             return after if now.meta.version == before.meta.version else now
 
         written = await change_request(
-            self._store, before.key, unless_moved, free=free, first=before, event=partial(failure_of, self._recorder)
+            self._store, before.key, unless_moved, free=free, first=before, event=partial(event_of, self._recorder)
         )
         return written if written.status == after.status else None
 

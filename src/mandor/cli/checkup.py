@@ -252,3 +252,10 @@ def of_inventories(inventories: Iterable[Object]) -> Iterator[Finding]:
                 says,
                 "check the source; the last good list stays in use",
             )
+        if unknown := status.get("unknown"):
+            yield Finding(
+                Level.WARNING,
+                f"inventory {each['meta']['name']}",
+                f"keys of the list are not understood: {', '.join(unknown)}",
+                "rename them as in docs/guides/place-vms.md; a machine whose usage is not understood counts as empty",
+            )

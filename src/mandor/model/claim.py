@@ -1,11 +1,18 @@
 """Claim: resources of a node held for a virtual machine that another system creates."""
 
+from typing import Annotated, Literal
+
 from msgspec import Struct
+
+from mandor.model.features import needs
 
 CLAIM_PROFILE = "baremetal"
 """Name of the scheduler profile that places claims."""
 DEDICATED = "dedicated"
 """Taint of nodes that accept only claims with `dedicated`."""
+Dedication = Literal["host", "class"]
+"""Meaning of `dedicated`. `host`: the virtual machine gets a host of its own. `class`: it gets one of the hosts that
+are marked as dedicated, beside other such virtual machines."""
 SHARED = "vm"
 """Workload name shared by all claims without a dedicated node. No such object needs to exist."""
 
@@ -25,7 +32,9 @@ class Claim(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, for
     memory_bytes: int
     pool: str
     dedicated: bool = False
-    """Whether the node is reserved for this claim alone."""
+    """Whether the claim needs a dedicated node."""
+    dedication: Annotated[Dedication, needs("dedicated-class")] = "host"
+    """Whether a dedicated node is reserved for this claim alone, or has the fact `dedicated`."""
     where: tuple[str, ...] = ()
     """Node rules that must all hold, for example `zone == a`."""
 
@@ -38,9 +47,15 @@ class Claim(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, for
         """Workload name used for placement rules: the claim's own name if it has a dedicated node, else a name shared
         by all claims.
         """
-        return self.name if self.dedicated else SHARED
+        return self.name if self.alone else SHARED
+
+    @property
+    def alone(self) -> bool:
+        """Whether the node is reserved for this claim alone."""
+        return self.dedicated and self.dedication == "host"
 
     @property
     def size(self) -> str:
         """Key that is equal for claims with equal requirements."""
-        return f"vm.{self.cpu_milli}.{self.memory_bytes}.{self.pool}.{'+'.join(self.where)}"
+        kind = "dedicated" if self.dedicated and not self.alone else "vm"
+        return f"{kind}.{self.cpu_milli}.{self.memory_bytes}.{self.pool}.{'+'.join(self.where)}"

@@ -1,9 +1,37 @@
-"""Normalization of image references as in Docker: `nginx` is `docker.io/library/nginx`."""
+"""Image references: their form, and normalization as in Docker: `nginx` is `docker.io/library/nginx`."""
 
+import re
 from collections.abc import Collection
 
 HUB = "docker.io"
 _HUB_NAMES = frozenset({"index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
+
+
+IMAGE_MOST = 512  # characters
+_PART = r"[A-Za-z0-9]+(?:(?:\.|_{1,2}|-+|\+)[A-Za-z0-9]+)*"
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?"
+_TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_DIGEST = r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9A-Fa-f]{32,}"
+_REFERENCE = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_DIGEST})?")
+_REMOTE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]*:{_PART}(?:/{_PART})*(?:@{_DIGEST})?")
+"""An image of an Incus remote: `images:debian/13`."""
+_OCI_ENGINES = frozenset({"docker", "podman", "cri"})
+
+
+def check_image(image: str, engines: Collection[str] = ()) -> None:
+    """Raise `ValueError` for text that no engine can read as an image. `engines`: those that may run it; empty: any."""
+    shown = f"{image[:80]!r} is not the name of an image"
+    if "://" in image:
+        raise ValueError(f"{shown}: leave out `{image.partition('://')[0][:20]}://`")
+    if len(image) > IMAGE_MOST:
+        raise ValueError(f"{shown}: it has {len(image)} characters; at most {IMAGE_MOST} are allowed")
+    reference = _REFERENCE.fullmatch(image)
+    oci = bool(engines) and set(engines) <= _OCI_ENGINES
+    if not reference and (oci or not _REMOTE.fullmatch(image)):
+        raise ValueError(f"{shown}; write [HOST[:PORT]/]NAME[:TAG][@DIGEST], as registry.example/shop:1.4")
+    path = repository_of(image).partition("/")[2]
+    if oci and path != path.lower():
+        raise ValueError(f"{shown}: a repository has no capital letters; write {path.lower()}")
 
 
 def repository_of(image: str) -> str:

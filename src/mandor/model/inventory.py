@@ -1,9 +1,10 @@
 """Inventory: machines listed by another system, and the age of that list."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from msgspec import Struct, field
 
+from mandor.model.features import needs
 from mandor.model.meta import Object
 
 
@@ -22,6 +23,8 @@ class InventoryStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     """Number of consecutive failed reads since then; the last good list stays in use."""
     error: str = ""
     """Error of the last failed read."""
+    unknown: Annotated[tuple[str, ...], needs("inventory-keys")] = ()
+    """Keys of the list that are not understood, each with the number of machines that have it. They are ignored."""
 
 
 class Inventory(Object, frozen=True, tag="inventory"):

@@ -6,7 +6,8 @@ import msgspec
 from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
-from mandor.model.claim import LABELS, Claim
+from mandor.model.claim import LABELS, Claim, Dedication
+from mandor.model.features import needs
 from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.meta import InvalidField, Key, Meta, Object, check_name
 from mandor.model.rule import parse_rule
@@ -42,7 +43,9 @@ class VmRequestSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     memory_mib: Annotated[int, Bounds(ge=1, le=MEMORY_MIB_MOST)]
     pool: str = "default"
     dedicated: bool = False
-    """Whether the machine needs a host of its own."""
+    """Whether the machine needs a dedicated host."""
+    dedication: Annotated[Dedication, needs("dedicated-class")] = "host"
+    """Meaning of `dedicated`: `host`, a host of its own; `class`, a host that is marked as dedicated."""
     where: tuple[str, ...] = ()
     """Node rules that must all hold, for example `zone == a`."""
     vm: str = ""
@@ -125,6 +128,7 @@ class VmRequest(Object, frozen=True, tag="task"):
             memory_bytes=spec.memory_mib * MIB,
             pool=spec.pool,
             dedicated=spec.dedicated,
+            dedication=spec.dedication,
             where=spec.where,
         )
         return Instance(

@@ -18,11 +18,14 @@ _OCCUPIED = "occupied"
 
 
 def shape_of(claim: Claim) -> Shape:
-    return _shape(claim.cpu_milli, claim.memory_bytes, claim.pool, claim.dedicated, claim.where)
+    where = claim.where
+    if claim.dedicated and not claim.alone:
+        where = (*where, f"{DEDICATED} == true")
+    return _shape(claim.cpu_milli, claim.memory_bytes, claim.pool, claim.dedicated, claim.alone, where)
 
 
 @lru_cache(maxsize=4096)
-def _shape(cpu_milli: int, memory_bytes: int, pool: str, dedicated: bool, where: tuple[str, ...]) -> Shape:
+def _shape(cpu_milli: int, memory_bytes: int, pool: str, dedicated: bool, alone: bool, where: tuple[str, ...]) -> Shape:
     """Return the shape of a claim; equal claims share one object and so its cached scores."""
     wanted = ((CPU, cpu_milli), (MEMORY, memory_bytes))
     return Shape(
@@ -37,7 +40,7 @@ def _shape(cpu_milli: int, memory_bytes: int, pool: str, dedicated: bool, where:
         must=tuple(Where(rule=text) for text in where),
         should=(),
         prefer=(),
-        dedicated=dedicated,
+        dedicated=alone,
         machine=True,
     )
 
@@ -72,7 +75,7 @@ def remove_node(table: Table, name: str) -> None:
 
 @lru_cache(maxsize=4096)
 def _occupied(occupied: Occupied) -> Shape:
-    plain = _shape(occupied.cpu_milli, occupied.memory_bytes, "", False, ())
+    plain = _shape(occupied.cpu_milli, occupied.memory_bytes, "", False, False, ())
     return Shape(
         wanted=plain.wanted,
         counted=plain.counted,
@@ -85,5 +88,5 @@ def _occupied(occupied: Occupied) -> Shape:
         should=(),
         prefer=(),
         machine=True,
-        heads=max(occupied.machines, 1 if plain.wanted else 0),
+        heads=occupied.machines,
     )

@@ -410,6 +410,7 @@ def api_settings(settings: ServerSettings, url: str, *, tokens_required: bool) -
         credential_age_seconds=float(settings.credential_age),
         login_scopes=settings.oidc_scopes,
         identity_issuer=settings.identity_issuer,
+        vm_dedicated=settings.vm_dedicated,
     )
 
 

@@ -16,6 +16,7 @@ from mandor.lib.loopback import is_loopback
 from mandor.lib.owned_file import read_owned
 from mandor.lib.quantity import Seconds, SecondsOrNever, Size
 from mandor.lib.words import did_you_mean
+from mandor.model.claim import Dedication
 from mandor.model.codec import from_plain
 from mandor.model.meta import check_name
 from mandor.model.node import USUAL_PORTS, PortRange
@@ -191,6 +192,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Inventory of machines for virtual machines: the URL of a node API, or a file; empty: the cluster's own nodes."""
     inventory_every: Seconds = Seconds(30)
     """Time between two reads of the inventory."""
+    vm_dedicated: Dedication = "host"
+    """Meaning of `dedicated` in requests for virtual machines: `host`, a machine of its own; `class`, a machine that
+    the inventory marks as dedicated, which other dedicated virtual machines may share."""
     pipelines: str = ""
     """File with the pipeline of each cluster that makes spare machines; empty: none."""
     task_queue: str = ""

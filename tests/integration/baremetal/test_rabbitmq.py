@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from operator import methodcaller
 from pathlib import Path
 from uuid import uuid4
 
 import aio_pika
 import pytest
+from aio_pika import DeliveryMode, ExchangeType
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aiormq.exceptions import ChannelPreconditionFailed
 
 from mandor.baremetal.feeder import QueueFeeder
 from mandor.baremetal.in_process import InProcessQueue
@@ -106,7 +110,6 @@ async def start(stack: AsyncExitStack, store: Store, url: str, *, workers: int =
 
 @pytest.mark.real("rabbitmq")
 @pytest.mark.req("S4-19")
-@pytest.mark.req("S4-20")
 @pytest.mark.req("S4-21")
 @pytest.mark.req("S4-22")
 async def test_a_broker_that_dies_and_comes_back_loses_no_task_and_runs_none_twice(tmp_path: Path) -> None:
@@ -163,3 +166,68 @@ async def test_what_fails_for_good_lies_in_the_dead_letter_queue(broker: RabbitM
                     await asyncio.sleep(0.1)
                 assert (message.body, message.routing_key) == (b"default/huge", DEAD)
                 await message.ack()
+
+
+async def refuses(broker: RabbitMq, declare: Callable[[AbstractChannel], Awaitable[object]]) -> bool:
+    """Return whether the broker refuses the declaration, because the thing exists with other properties."""
+    connection = await aio_pika.connect(broker.url)
+    async with connection:
+        try:
+            await declare(await connection.channel())
+        except ChannelPreconditionFailed:
+            return True
+    return False
+
+
+QUEUES = ("schedule", "dead", *(f"delay.{number}" for number in range(1, 9)))
+
+
+@pytest.mark.real("rabbitmq")
+@pytest.mark.req("S4-22")
+async def test_a_durable_topic_exchange_and_durable_queues_are_declared_at_the_start(broker: RabbitMq) -> None:
+    prefix = f"test.{uuid4()}"
+    async with RabbitQueue(broker.url, prefix=prefix) as queue:
+        await connected(queue)
+    fitting = [
+        (kind, durable)
+        for kind in (ExchangeType.TOPIC, ExchangeType.DIRECT, ExchangeType.FANOUT)
+        for durable in (True, False)
+        if not await refuses(broker, methodcaller("declare_exchange", prefix, kind, durable=durable))
+    ]
+    assert fitting == [(ExchangeType.TOPIC, True)]
+    for name in QUEUES:
+        assert not await refuses(broker, methodcaller("declare_queue", f"{prefix}.{name}", passive=True))
+        assert await refuses(broker, methodcaller("declare_queue", f"{prefix}.{name}", durable=False))
+
+
+@pytest.mark.real("rabbitmq")
+@pytest.mark.req("S4-20", "S4-25")
+async def test_requests_have_the_routing_key_task_schedule_also_after_a_delay(broker: RabbitMq) -> None:
+    """A queue of this test is bound to the exchange with `task.#` and receives a copy of each message."""
+    prefix = f"test.{uuid4()}"
+    async with RabbitQueue(broker.url, prefix=prefix) as queue, asyncio.timeout(SECONDS):
+        await connected(queue)
+        connection = await aio_pika.connect(broker.url)
+        async with connection:
+            channel = await connection.channel()
+            copies = await channel.declare_queue(exclusive=True)
+            await copies.bind(prefix, "task.#")
+            seen: list[AbstractIncomingMessage] = []
+
+            async def keep(message: AbstractIncomingMessage) -> None:
+                seen.append(message)
+
+            await copies.consume(keep, no_ack=True)  # at once, because a copy of a delayed message expires, too
+            await queue.publish("default/one")
+            deliveries = queue.deliveries()
+            await (await anext(deliveries)).retry(2, 0.2)
+            again = await anext(deliveries)
+            assert again.request == "default/one"
+            await again.fail("no room")
+            while len(seen) < 4:
+                await asyncio.sleep(0.02)
+    assert [each.routing_key for each in seen] == ["task.schedule", "task.delayed.2", "task.schedule", "task.dead"]
+    assert {each.body for each in seen} == {b"default/one"}
+    assert {each.delivery_mode for each in seen} == {DeliveryMode.PERSISTENT}
+    assert [each.expiration for each in seen[:2]] == [None, 0.2]
+    assert seen[3].headers["why"] == "no room"

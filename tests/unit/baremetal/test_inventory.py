@@ -14,14 +14,16 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from mandor.baremetal.inventory import InventoryRefresher, MachineFile, MachineSource, NodeApi
-from mandor.baremetal.machine import Machine, read_machines
+from mandor.baremetal.machine import MachineList, read_machines
 from mandor.baremetal.worker import CLAIMS
 from mandor.errors import Invalid, Unavailable
 from mandor.lib.clock import SystemClock
+from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.inventory import Inventory
 from mandor.model.meta import Key, Meta
-from mandor.model.node import Node, NodePhase
+from mandor.model.node import Node, NodePhase, Occupied
+from mandor.model.record import Event
 from mandor.model.vm_request import VmRequest, VmRequestSpec
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
@@ -40,7 +42,7 @@ class Given(MachineSource):
     def __init__(self, *machines: dict[str, Any]) -> None:
         self.answer: list[dict[str, Any]] | Exception = list(machines)
 
-    async def fetch(self) -> list[Machine]:
+    async def fetch(self) -> MachineList:
         if isinstance(self.answer, Exception):
             raise self.answer
         return read_machines(json.dumps(self.answer).encode())
@@ -50,7 +52,8 @@ class World:
     def __init__(self, store: MemoryStore, source: Given, mirrors: tuple[Mirror, Mirror, Mirror]) -> None:
         self.store, self.source, self.mirrors = store, source, mirrors
         clock = SystemClock()
-        self.refresher = InventoryRefresher(store, clock, Recorder(store, "tasks", clock), source, mirrors)
+        self.recorder = Recorder(store, "tasks", clock)
+        self.refresher = InventoryRefresher(store, clock, self.recorder, source, mirrors)
 
     async def look(self, *machines: dict[str, Any]) -> Inventory:
         if machines:
@@ -103,6 +106,70 @@ async def test_machines_become_nodes_and_change_with_the_list(world: World) -> N
     assert node.status.phase is NodePhase.DOWN
     await world.look({**BM, "name": "bm-2"})
     assert await world.node("bm-1") is None
+
+
+OTHER_SHAPE = {
+    "name": "bm01",
+    "cpu": 16,
+    "memory": 32768,
+    "storage": 1000,
+    "usage_cpu": 0.3,
+    "usage_mem": 0.41,
+    "pool": "default",
+    "dedicated": False,
+    "model": "HPE ProLiant DL360 Gen10",
+    "max_vms": 20,
+    "current_vms": 5,
+}
+"""A machine as the node API of the source project lists it: usage as shares."""
+
+
+@pytest.mark.req("S4-8")
+async def test_usage_as_shares_and_the_number_of_virtual_machines_are_understood(world: World) -> None:
+    status = (await world.look(OTHER_SHAPE)).status
+    assert (status.machines, status.failures, status.unknown) == (1, 0, ())
+    node = await world.node("bm01")
+    assert node is not None
+    assert node.status.occupied == Occupied(cpu_milli=4800, memory_bytes=13435 * 1024**2, machines=5)
+    assert node.status.facts == {"vm.quota": "20", "storage": "1000", "model": "HPE ProLiant DL360 Gen10"}
+
+
+@pytest.mark.req("S4-8")
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"usage_cpu": 30}, "<= 1"),
+        ({"usage_mem": -0.1}, ">= 0"),
+        ({"current_vms": -1}, ">= 0"),
+        ({"used_cpu": 1}, "both `used_cpu` and `usage_cpu`"),
+        ({"used_memory": 1}, "both `used_memory` and `usage_mem`"),
+        ({"vms": ["a"]}, "both `vms` and `current_vms`"),
+    ],
+)
+def test_usage_that_is_impossible_or_given_twice_is_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        read_machines(json.dumps([{**OTHER_SHAPE, **wrong}]).encode())
+
+
+@pytest.mark.req("S4-8")
+async def test_keys_that_are_not_understood_are_reported(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    listed = [{**BM, "usedcpu": 4, "rack": 1}, {**BM, "name": "bm-2", "rack": 2}]
+    async with Background() as background:
+        background.start(world.recorder.run())
+        for _ in range(2):
+            status = (await world.look(*listed)).status
+            assert (status.machines, status.unknown) == (2, ("rack (2 machines)", "usedcpu (1 machine)"))
+        async with asyncio.timeout(60):
+            while not (events := (await world.store.list(Event.kind)).items):
+                await asyncio.sleep(0.01)
+    (event,) = [each for each in events if isinstance(each, Event)]
+    assert (event.spec.reason, event.spec.type, event.spec.count) == ("InventoryKeysUnknown", "warning", 1)
+    assert "rack (2 machines), usedcpu (1 machine)" in event.spec.message
+    (line,) = [each for each in caplog.records if "not understood" in each.message]
+    assert "used_cpu" in line.message, "it names the known keys"
+    world.source.answer = Unavailable("no answer")
+    assert (await world.look()).status.unknown == status.unknown
+    assert (await world.look(BM)).status.unknown == ()
 
 
 @pytest.mark.req("S4-8")
@@ -194,7 +261,7 @@ async def test_a_file_is_read_as_yaml_and_looked_at_again_when_it_changes(tmp_pa
     file.write_text("- {name: bm-1, cpu: 8, memory: 1024}\n")
     async with asyncio.timeout(30):
         await source.wait(SystemClock(), 3600)
-    assert [each.name for each in await source.fetch()] == ["bm-1"]
+    assert [each.name for each in (await source.fetch()).machines] == ["bm-1"]
 
 
 async def test_an_inventory_that_hangs_or_fails_is_reported() -> None:
@@ -213,7 +280,7 @@ async def test_an_inventory_that_hangs_or_fails_is_reported() -> None:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        assert [each.name for each in await NodeApi(f"{url}/nodes").fetch()] == ["bm-1"]
+        assert [each.name for each in (await NodeApi(f"{url}/nodes").fetch()).machines] == ["bm-1"]
         for path in ("broken", "hang"):
             with pytest.raises(Unavailable):
                 await NodeApi(f"{url}/{path}", timeout_seconds=0.5).fetch()

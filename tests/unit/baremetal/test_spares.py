@@ -55,6 +55,7 @@ class World:
         self.ready = Joined(self.pipeline)
         self.room = 100
         self.clusters = ["prod"]
+        self.targets: dict[str, Target] = {}
 
     async def prepare(self, **fields: object) -> Spare:
         spec = SpareSpec(**({"count": 2, "cpu": 4, "memory_mib": 1024, "cluster": "prod"} | fields))  # type: ignore[arg-type]
@@ -93,7 +94,7 @@ class World:
     async def leading(self, create_seconds: float = 60.0, **settings: Any) -> AsyncIterator[Recorder]:
         recorder = Recorder(self.store, "tasks", self.clock)
         target = Target(self.pipeline, self.ready, create_seconds, ready_seconds=60.0, attempts=3)
-        targets = dict.fromkeys(self.clusters, target)
+        targets = self.targets or dict.fromkeys(self.clusters, target)
         spares = Spares(self.store, self.clock, recorder, targets, VmRequestSettings(**settings))
         running = [asyncio.ensure_future(spares.run()), asyncio.ensure_future(self._place())]
         try:
@@ -121,6 +122,26 @@ async def test_machines_are_placed_created_awaited_and_confirmed() -> None:
     assert len(world.pipeline.calls) == 2
     reasons = [each.spec.reason for each in (await world.store.list("event")).items]
     assert reasons == ["SpareReady"], "which goes to whoever waits for it, by webhook"
+
+
+@pytest.mark.req("S4-40")
+async def test_each_of_many_clusters_has_its_own_pipeline_and_readiness_and_its_failures_concern_no_other() -> None:
+    world, count = World(), 20
+    pipelines = {f"c{number}": FakePipeline(broken=number == 3) for number in range(count)}
+    world.targets = {
+        name: Target(each, Joined(each, never=name == "c5"), ready_seconds=60.0, attempts=1)
+        for name, each in pipelines.items()
+    }
+    spares = {name: await world.prepare(cluster=name, count=1) for name in pipelines}
+    async with world.leading():
+        await world.clock.advance(90)
+    phases = {name: (await world.find(spare)).status.phase for name, spare in spares.items()}
+    assert phases == {name: "Failed" if name in {"c3", "c5"} else "Ready" for name in pipelines}
+    for name, pipeline in pipelines.items():
+        (vm,) = (await world.find(spares[name])).status.vms
+        assert all(call.split()[1] == vm.name for call in pipeline.calls)
+        assert pipeline.calls[0] == f"create {vm.name} on bm-1"
+        assert [each.cluster for each in pipeline.there.values()] == [name] * (phases[name] == "Ready")
 
 
 @pytest.mark.req("S4-35")

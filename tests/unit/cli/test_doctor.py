@@ -187,3 +187,12 @@ def test_an_agent_too_far_from_its_server_is_a_problem() -> None:
     assert [each.level for each in told.values()] == [Level.WARNING, Level.PROBLEM, Level.WARNING]
     assert "cannot join again" in told["0.1.0"].do
     assert told["0.4.0"].do == "upgrade the servers"
+
+
+@pytest.mark.req("S4-8")
+def test_keys_of_an_inventory_that_are_not_understood_are_a_warning() -> None:
+    listed = {"meta": {"name": "machines"}, "status": {"machines": 2, "unknown": ["rack (2 machines)"]}}
+    (found,) = checkup.of_inventories([listed])
+    assert (found.level, found.about) == (Level.WARNING, "inventory machines")
+    assert found.says == "keys of the list are not understood: rack (2 machines)"
+    assert list(checkup.of_inventories([{**listed, "status": {"machines": 2}}])) == []

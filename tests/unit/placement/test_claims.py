@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,19 +37,20 @@ def machine(
     used: tuple[int, int, int] = (0, 0, 0),
     quota: int | None = None,
     taints: tuple[Taint, ...] = (),
+    facts: dict[str, str] | None = None,
 ) -> Node:
     """`memory` in GiB; `used`: cores, GiB and virtual machines."""
     node = make_node(name, cpu=cpu, memory=memory * GIB)
     occupied = Occupied(cpu_milli=used[0] * 1000, memory_bytes=used[1] * GIB, machines=used[2])
-    facts = {} if quota is None else {"vm.quota": str(quota)}
+    facts = {**(facts or {}), **({} if quota is None else {"vm.quota": str(quota)})}
     return node.changed(
         spec=replace(node.spec, pool=pool, taints=taints),
         status=replace(node.status, inventory="file", occupied=occupied, facts=facts, engines={}),
     )
 
 
-def task(name: str, cpu: int = 4, memory_mib: int = 8192, **more: object) -> VmRequest:
-    spec = VmRequestSpec(cpu=cpu, memory_mib=memory_mib, **more)  # type: ignore[arg-type]
+def task(name: str, cpu: int = 4, memory_mib: int = 8192, **more: Any) -> VmRequest:
+    spec = VmRequestSpec(cpu=cpu, memory_mib=memory_mib, **more)
     return VmRequest(meta=Meta(name=name, namespace="default"), spec=spec)
 
 
@@ -69,6 +71,54 @@ def test_a_claim_stays_in_its_pool() -> None:
     board = ClusterModel([machine("a"), machine("b", pool="ai")])
     assert place(board, task("t1", pool="ai")) == "b"
     assert place(board, task("t2", pool="gpu")) == ""
+
+
+@pytest.mark.req("S4-13")
+def test_a_machine_with_memory_in_use_and_no_virtual_machine_counts_none() -> None:
+    board = ClusterModel([machine("a", used=(1, 2, 0), quota=1)])
+    assert place(board, task("t1", dedicated=True)) == "a"
+    assert place(board, task("t2")) == ""
+
+
+@pytest.mark.req("S4-1")
+@pytest.mark.req("S4-9")
+def test_dedicated_is_a_machine_of_its_own_or_one_of_the_class_of_dedicated_machines() -> None:
+    dedicated = machine("d", taints=(Taint(DEDICATED),), facts={DEDICATED: "true"})
+    nodes = [machine("a"), dedicated]
+    alone = ClusterModel(nodes)
+    assert place(alone, task("t1")) == "a", "a dedicated machine takes only requests with `dedicated`"
+    assert place(alone, task("t2", dedicated=True)) == "d"
+    assert place(alone, task("t3", dedicated=True)) == "", "another one is on it"
+    shared = ClusterModel(nodes)
+    asked = [task(f"t{index}", dedicated=True, dedication="class") for index in range(3)]
+    assert [place(shared, each) for each in asked] == ["d", "d", "d"]
+    assert place(shared, task("t4", cpu=8, dedicated=True, dedication="class")) == "", "the others take no overflow"
+    assert place(shared, task("t5")) == "a"
+
+
+@pytest.mark.req("S4-1")
+@pytest.mark.parametrize(
+    ("wanted", "best"),
+    [
+        ({"cpu": 40}, "many-cores"),
+        ({"memory_mib": 300 * 1024}, "much-memory"),
+        ({"pool": "ai"}, "other-pool"),
+        ({"dedicated": True, "dedication": "class"}, "dedicated"),
+        ({}, "small"),
+        ({"cpu": 40, "memory_mib": 300 * 1024}, ""),
+        ({"cpu": 40, "pool": "ai"}, ""),
+    ],
+)
+def test_cpu_memory_pool_and_dedicated_each_decide_on_the_machine(wanted: dict[str, Any], best: str) -> None:
+    nodes = [
+        machine("small", used=(8, 8, 1)),
+        machine("many-cores", cpu=64),
+        machine("much-memory", memory=512),
+        machine("other-pool", pool="ai"),
+        machine("dedicated", taints=(Taint(DEDICATED),), facts={DEDICATED: "true"}),
+    ]
+    for order in (nodes, nodes[::-1]):
+        assert place(ClusterModel(order), task("t1", **wanted)) == best
 
 
 @pytest.mark.req("S4-10")

@@ -31,7 +31,8 @@ class MachineRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     requested_memory: Annotated[int, Note(ge=1, le=MEMORY_MIB_MOST, description="MiB.")]
     requested_pool: str = "default"
     dedicated: bool = False
-    """Whether the virtual machine gets a machine of its own."""
+    """Whether the virtual machine gets a machine of its own, or, by the server's setting `vm_dedicated: class`, one
+    that is marked as dedicated."""
     where: tuple[str, ...] = ()
     """Rules that the machine has to match, such as `zone == a`."""
     vm: str = ""

@@ -154,6 +154,11 @@ def dev_command(
 @click.option("--oidc-scopes", metavar="SCOPE[,SCOPE]", multiple=True, help="Scopes requested by `mandor login`.")
 @click.option("--inventory", metavar="URL|FILE", help="List of hosts for virtual machines.  [default: the nodes]")
 @click.option("--inventory-every", metavar="DURATION", help="Interval between reads of the inventory.  [default: 30s]")
+@click.option(
+    "--vm-dedicated",
+    type=click.Choice(["host", "class"]),
+    help="Whether a dedicated virtual machine gets a host of its own, or one that is marked.  [default: host]",
+)
 @click.option("--pipelines", metavar="FILE", help="Pipelines that create spare machines, by cluster.")
 @click.option("--task-queue", metavar="URL", help="RabbitMQ for VM requests: amqp://…  [default: in memory]")
 @click.option("--task-attempts", type=int, metavar="COUNT", help="Attempts to place a virtual machine.  [default: 4]")
