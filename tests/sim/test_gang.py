@@ -23,7 +23,7 @@ from mandor.scheduler.attempt import Attempt
 from mandor.scheduler.decision_log import DecisionLog
 from mandor.scheduler.gang_cycle import GangCycle
 from mandor.store.base import Put, Write
-from tests.scenarios.make import make_workload
+from tests.scenarios.make import make_group, make_workload
 from tests.scenarios.world import World
 from tests.sim.gangs import bound, gang
 
@@ -435,3 +435,17 @@ async def test_a_gang_near_itself_is_placed_in_the_rack_that_has_room(world: Wor
     await world.add_nodes("l4", cpu=1, labels={"rack": "large"})
     await world.until(lambda: len(bound(world)) == 4, seconds=30)
     assert {each.node for each in world.instances("mpi")} == {"l1", "l2", "l3", "l4"}
+
+
+async def test_the_gangs_of_two_groups_get_a_rack_that_holds_both(world: World) -> None:
+    for rack, size in (("a", 2), ("b", 4), ("c", 5)):
+        await world.add_nodes(*(f"{rack}{index}" for index in range(size)), cpu=1, labels={"rack": rack})
+    near = {"near": [{"workload": "train", "over": "rack"}]}
+    groups = {
+        name: make_group(cpu="1", replicas=count, gang={}, placement=near)
+        for name, count in (("launcher", 1), ("worker", 4))
+    }
+    workload = make_workload("train")
+    await world.apply(workload.changed(spec=structs.replace(workload.spec, groups=groups)))
+    await world.until(lambda: len(bound(world, "train")) == 5, seconds=30)
+    assert {each.node[0] for each in world.instances("train")} == {"c"}

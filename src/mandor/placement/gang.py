@@ -18,11 +18,13 @@ from mandor.placement.framework.request import GangMembership, PlacementRequest
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.victim_selection import by_budget, within_budgets
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
-from mandor.placement.gang_domains import Domain
+from mandor.placement.gang_domains import Domain, tied_to
 from mandor.placement.gang_stage import Stage, StageKind, stages
 from mandor.placement.gang_stage_trial import NO_KEY, GangContext, Guard, StageTrial, T
 from mandor.placement.table import Table
 
+BESIDE_MOST = 256
+"""Members of other gangs that a domain should have room for."""
 _STARTS_MOST = 4
 """Starts of one decision, each after a change of the table; the last one runs in one turn."""
 _BUDGETED_MOST = 24
@@ -101,15 +103,20 @@ class GangTrial:
         watch: Watch | None = None,
         guard: Guard = unguarded,  # type: ignore[type-arg]
         moment: Moment = NOW,
+        beside: Sequence[PlacementRequest] = (),
     ) -> None:
-        """`least`: number of members that have to fit. `guard` runs code that calls plugins."""
+        """`least`: number of members that have to fit. `guard` runs code that calls plugins. `beside`: pending members
+        of other gangs of the workload."""
         self._profile = profile
         # Ordered by name, not by the queue: equal members give equal results.
         self._asks = tuple(
             sorted(requests, key=lambda request: (request.key.namespace, len(request.key.name), request.key.name))
         )
         self._table = table
-        self._context = GangContext(profile, table, least, consulted or {}, watch or Unwatched(), guard, moment, {})
+        self._context = GangContext(
+            *(profile, table, least, consulted or {}, watch or Unwatched(), guard, moment, {}),
+            tuple(tied_to(beside, self._asks)[:BESIDE_MOST]),
+        )
         self._version = table.version
         self._starts = 0
         self._begin()

@@ -64,6 +64,17 @@ def common_facts(requests: Sequence[PlacementRequest], nodes: Snapshot) -> tuple
     return tuple(sorted(facts))
 
 
+def tied_to(others: Iterable[PlacementRequest], members: Sequence[PlacementRequest]) -> list[PlacementRequest]:
+    """Return those of other requests whose rules demand the domain of these members, in the order of their names."""
+    identities = {each.identity for each in members}
+    found = [
+        each
+        for each in others
+        if any(term.selector.matches(identity) for term in each.rules.near for identity in identities)
+    ]
+    return sorted(found, key=lambda each: (each.key.namespace, len(each.key.name), each.key.name))
+
+
 def follows(request: PlacementRequest, facts: Sequence[str], placed: Iterable[Identity]) -> bool:
     """Return whether the rules of a member keep it in the domain of the placed members."""
     terms = request.rules.near
@@ -93,11 +104,13 @@ def domains(
     nodes: Snapshot,
     least: int,
     places: Sequence[ClassPlaces],
+    beside: Sequence[ClassPlaces] = (),
     now: Sequence[ClassPlaces] | None = None,
 ) -> list[Domain]:
     """Return the domains that may have room for `least` members, in the order in which they are tried.
 
     The tightest domain with room for all members comes first; domains with room for fewer follow, the largest first.
+    `beside`: members of other gangs that have to be in the same domain; domains with room for them come first.
     `now`: the places without preemption; domains that need fewer preemptions come first then. If no domain has room for
     `least` members, the largest one is returned, which shows how many fit.
     """
@@ -112,6 +125,7 @@ def domains(
     _, first, numbers = np.unique(codes, axis=1, return_index=True, return_inverse=True)
     numbers = numbers.reshape(-1)
     wanted = sum(each.members for each in places)
+    others = _fitting(beside, slots, numbers) if beside else np.zeros(len(first), dtype=np.int64)
     room, free = _fitting(places, slots, numbers), _fitting(now or places, slots, numbers)
     total = np.sum([np.bincount(numbers, weights=each.by_node[slots]) for each in places], axis=0)
     found: list[tuple[tuple[object, ...], Domain]] = []
@@ -119,7 +133,7 @@ def domains(
         values = tuple(column[slot][0] or "" for column in columns)
         fits, size = int(room[number]), int(total[number])
         tightness = size if fits >= wanted else 0
-        order = (-fits, 0 if now is None else -int(free[number]), tightness, values)
+        order = (-fits, -int(others[number]), 0 if now is None else -int(free[number]), tightness, values)
         members = np.zeros(len(nodes), dtype=np.bool_)
         members[slots[numbers == number]] = True
         found.append((order, Domain(tuple(facts), values, members, fits)))

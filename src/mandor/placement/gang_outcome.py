@@ -65,8 +65,17 @@ def decide_gang(
     consulted: dict[Key, Mapping[str, object]] = {}
     if profile.consults:
         consulted = {each.key: consult(profile, each, model.table.snapshot()) for each in requests}
+    others = (each for each in model.of(workload.key) if each.spec.group != group)
+    waiting = (model.request(each) for each in others if placement_state(each) is PlacementState.WAITING)
     trial = GangTrial(
-        profile, requests, model.table, least=needed - bound, consulted=consulted, watch=watch, moment=moment
+        profile,
+        requests,
+        model.table,
+        least=needed - bound,
+        consulted=consulted,
+        watch=watch,
+        moment=moment,
+        beside=[each for each in waiting if each is not None and each.member is not None],
     )
     decision = None
     while decision is None:

@@ -59,6 +59,9 @@ class GangContext:
     moment: Moment
     held: Mapping[Key, str]
     """Nodes where room is held for members, which may use it."""
+    beside: tuple[PlacementRequest, ...] = ()
+    """Pending members of other gangs that have to be in the domain of this gang. A domain with room for them, too, is
+    preferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class StageTrial:
         self._domains: deque[Domain] = deque()
         """Domains that are tried if the members do not fit in the current one."""
         self._best: DomainResult | None = None
-        """The domain with the most members so far, none of them enough."""
+        """The domain with the most members so far: not enough, or without room for the gangs beside this one."""
         self.placed: list[Decision] = list(start.placed) if start is not None else []
         self.refused: Decision | None = None
         """The first member that did not fit."""
@@ -142,8 +145,8 @@ class StageTrial:
                 most -= self._decide(self._todo.popleft())
             if self._decided:
                 self._spare_some(most * CHECKS)
-        if self._decided and not self.enough and self.domain is not None:
-            return self._end_domain(self.domain)
+            if self.domain is not None and self._decided and not self._sparable and not self._whole:
+                return self._end_domain(self.domain)
         return self._decided and not self._sparable
 
     @property
@@ -177,14 +180,14 @@ class StageTrial:
         if not facts:
             return
         preempts = self.stage.kind is StageKind.PREEMPT
-        classes: dict[Hashable, list[PlacementRequest]] = {}
-        for each in requests:
-            classes.setdefault(each.class_key, []).append(each)
+        classes, beside = _by_class(requests), _by_class(() if preempts else context.beside)
         with self._table.trial():
             self._drop_lower_held(max(each.priority for each in requests))
-            places = [self._places(each, preempts=preempts) for each in classes.values()]
+            places = [self._places(each, preempts=preempts) for each in (*classes.values(), *beside.values())]
             now = [self._places(each, preempts=False) for each in classes.values()] if preempts else None
-            self._domains.extend(domains(facts, nodes, context.least, places, now))
+            self._domains.extend(
+                domains(facts, nodes, context.least, places[: len(classes)], places[len(classes) :], now)
+            )
         self._at_start = self._scratch.steps
         self.domain = self._domains.popleft() if self._domains else None
 
@@ -203,6 +206,19 @@ class StageTrial:
             gone = [occupancy.going().taken, *(each.taken for each in occupancy.levels(request.priority))]
         possible: Mask = self._context.guard(lambda: self._dry_run(request, nodes).possible)
         return ClassPlaces(len(members), np.where(possible, places_by_node(request, nodes, gone, len(members)), 0))
+
+    @property
+    def _whole(self) -> bool:
+        """Return whether enough members fit in the domain, and all members of the gangs beside this one."""
+        if not self.enough or self.stage.kind is not StageKind.FIND:
+            return self.enough
+        with self._table.trial():
+            for request in self._context.beside:
+                node = self._anywhere(request, "")
+                if not node:
+                    return False
+                self._come(request, node)
+        return True
 
     def _end_domain(self, domain: Domain) -> bool:
         """Start the trial in the next domain; after the last one, keep the result of the best. Return whether that was
@@ -387,6 +403,13 @@ class StageTrial:
         node: str = context.guard(find)
         context.watch.end()
         return node
+
+
+def _by_class(requests: Iterable[PlacementRequest]) -> dict[Hashable, list[PlacementRequest]]:
+    classes: dict[Hashable, list[PlacementRequest]] = {}
+    for each in requests:
+        classes.setdefault(each.class_key, []).append(each)
+    return classes
 
 
 def _refusal(verdict: Verdict, request: PlacementRequest, nodes: Snapshot) -> Decision:

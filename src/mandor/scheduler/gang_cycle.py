@@ -105,6 +105,7 @@ class GangCycle:
             watch=self._watchdog,
             guard=self._watchdog.run,
             moment=self._nominations.moment(*members),
+            beside=[each.request for gang in self._gangs.beside(attempt.request) for each in self._queue.fellows(gang)],
         )
         # Each step counts the members before it again: a few large steps cost less than many small ones.
         most = max(most, len(members) // STEPS_MOST)

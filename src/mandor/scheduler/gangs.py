@@ -97,6 +97,13 @@ class Gangs:
         elif after.spec.node and not after.phase.over and after.spec.stop is None:
             counts.bound.add(key)
 
+    def beside(self, request: PlacementRequest) -> list[Gang]:
+        """Return the other gangs of the workload of a member."""
+        assert request.member is not None
+        workload = self._workload(request.member.gang)
+        namespace, name, group = request.member.gang
+        return [(namespace, name, each) for each in sorted(_gangs_in(workload) - {group})] if workload else []
+
     @property
     def behind(self) -> bool:
         """Return whether a new gang has not been counted yet."""

@@ -213,6 +213,33 @@ def test_members_join_those_that_are_bound_and_search_no_other_rack() -> None:
     assert racks_of(decide(GangTrial(default_profile(), members, room, least=2))) == {"b1"}
 
 
+def of_group(group: str, count: int) -> list[PlacementRequest]:
+    """Members that have to be in the rack of the whole workload."""
+    shape = Shape.of(make_template(cpu=1, placement={"near": [{"workload": "mpi", "over": "rack"}]}))
+    keys = [Key(Instance.kind, "default", f"mpi-{group}-{index}") for index in range(count)]
+    return [PlacementRequest(key, shape, identity=Identity("default", "mpi", group)) for key in keys]
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+def test_a_gang_chooses_a_rack_that_has_room_for_the_other_gangs_of_its_workload(most: int) -> None:
+    room, profile = racks(a1=2, b1=4, c1=6, d1=5), default_profile()
+    launcher, workers = of_group("launcher", 1), of_group("worker", 4)
+    assert racks_of(decide(GangTrial(profile, launcher, room, least=1), most)) == {"a1"}
+    first = decide(GangTrial(profile, launcher, room, least=1, beside=workers), most)
+    assert racks_of(first) == {"d1"}
+    assert [each.key for each in first.placed] == [launcher[0].key]
+    assert not room.allocations
+    room.set_allocation(launcher[0].key, first.placed[0].node, launcher[0].shape, launcher[0].identity)
+    assert racks_of(decide(GangTrial(profile, workers, room, least=4), most)) == {"d1"}
+
+
+def test_a_gang_that_no_rack_holds_together_with_the_others_is_placed_alone() -> None:
+    found = decide(
+        GangTrial(default_profile(), of_group("launcher", 1), racks(a1=2, b1=4), least=1, beside=of_group("worker", 9))
+    )
+    assert len(found.placed) == 1
+
+
 @pytest.mark.req("S1-35", "S3-27")
 def test_a_gang_near_itself_evicts_in_the_rack_where_fewest_have_to_go() -> None:
     room, low = racks(a1=3, b1=3, c1=2), Shape.of(make_template(cpu=1))
