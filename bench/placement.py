@@ -15,7 +15,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest, Shape
+from mandor.placement.gang import GangDecision, GangTrial
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from mandor.scheduler.queue import SchedulingQueue
@@ -42,11 +43,14 @@ GI = 1024**3
 ZONES = 10
 NODES = 5_000
 BATCH = 25
+STEP = 150
+"""Members of a gang decided in one step, as the scheduler does with 100 nodes."""
 INSTANCES_A_NODE = 20
 BYTES_WANTED = 1024
 
 
-def make_table(count: int) -> Table:
+def make_table(count: int, *, own_devices: bool = False) -> Table:
+    """`own_devices`: each node has a device of a kind of its own."""
     table = Table("bench")
     for index in range(count):
         table.set_node(
@@ -55,7 +59,7 @@ def make_table(count: int) -> Table:
                 spec=NodeSpec(),
                 status=NodeStatus(
                     phase=NodePhase.READY,
-                    capacity=Resources(32_000, 256 * GI, 1000 * GI),
+                    capacity=Resources(32_000, 256 * GI, 1000 * GI, {f"kind-{index}": 1} if own_devices else {}),
                     engines={"docker": Capabilities(images=True)},
                 ),
             )
@@ -82,6 +86,14 @@ def all_different() -> Iterator[tuple[str, Shape]]:
         yield f"web{index}", shape(cpu=f"{100 + index % 397}m", memory=f"{200 + index % 499}Mi")
 
 
+def own_devices() -> Iterator[tuple[str, Shape]]:
+    """Each instance takes the device of another kind."""
+    plain, index = shape(), 0
+    while True:
+        yield f"web{index}", replace(plain, wanted=(*plain.wanted, (f"kind-{index}", 1)))
+        index += 1
+
+
 def one_rule(**placement: Any) -> Iterator[tuple[str, Shape]]:
     made = shape(**placement)
     while True:
@@ -97,6 +109,8 @@ class Case:
     count: int = 3000
     warm: int = 100
     """Instances placed before the measurement, because the first of a class costs more."""
+    own_devices: bool = False
+    """Each node has a device of a kind of its own."""
 
 
 CASES = {
@@ -114,10 +128,13 @@ CASES = {
         partial(one_rule, near=[{"workload": "self", "over": "zone", "strength": "prefer", "weight": 10}]), 4_000
     ),
     "near must": Case(partial(one_rule, near=[{"workload": "self", "over": "zone"}]), 4_000),
+    "5,000 device kinds": Case(own_devices, 3_000, own_devices=True),
     "50 releases, 50,000 nodes": Case(lambda: releases(50), 15_000, nodes=50_000, count=5_000),
     "all different, 50,000 nodes": Case(all_different, 0, nodes=50_000, count=500, warm=20),
 }
 
+GANG = "a gang of 100 that evicts 1,000"
+GANG_WANTED = 100
 PREEMPTION = {"preemption": 1, "cascade": 3}
 """Number of priorities."""
 PREEMPTION_WANTED = 500
@@ -125,7 +142,7 @@ PREEMPTION_COUNT = 500
 
 
 def run(case: Case) -> dict[str, float]:
-    table, profile = make_table(case.nodes), default_profile()
+    table, profile = make_table(case.nodes, own_devices=case.own_devices), default_profile()
     queue = SchedulingQueue(profile.queue_sort)
     known: dict[str, Identity] = {}
     for index, (workload, made) in zip(range(case.count + case.warm), case.requests(), strict=False):
@@ -206,6 +223,37 @@ def _preempt(table: Table, profile: Profile, request: PlacementRequest) -> None:
     )
 
 
+def gangs() -> dict[str, float]:
+    """Full nodes: a gang evicts ten instances on each of 100 nodes, and is placed when they are gone."""
+    table, profile, members = make_table(100), default_profile(), 100
+    low, high = shape(cpu="3", memory="20Gi"), shape(cpu="30", memory="200Gi")
+    lowly, lofty = Identity("default", "low", "main"), Identity("default", "mpi", "main")
+    requests = [
+        PlacementRequest(Key(Instance.kind, "default", f"mpi-{index}"), high, 1000, identity=lofty)
+        for index in range(members)
+    ]
+
+    def work(_: int) -> None:
+        for index in range(10 * members):
+            key = Key(Instance.kind, "default", f"low-{index}")
+            table.set_allocation(key, f"node-{index % members}", low, lowly, AllocationTerms(Rank(0), float(index)))
+        for victim in (victim for each in _decide_gang(profile, requests, table).nominated for victim in each.victims):
+            table.drop_allocation(victim)
+        if table.allocations or len(_decide_gang(profile, requests, table).placed) < members:
+            raise SystemExit("the gang is not placed")
+
+    work(0)
+    made = measured(work, 4 * BATCH)
+    return {**{name: value * members // BATCH for name, value in made.items()}, "wanted": GANG_WANTED}
+
+
+def _decide_gang(profile: Profile, requests: list[PlacementRequest], table: Table) -> GangDecision:
+    trial, decision = GangTrial(profile, requests, table, least=len(requests)), None
+    while decision is None:
+        decision = trial.step(STEP)
+    return decision
+
+
 def memory() -> dict[str, float]:
     """Return the memory of the table per node, without the node object, and per instance."""
     tracemalloc.start()
@@ -233,14 +281,19 @@ def memory() -> dict[str, float]:
 
 
 def main() -> None:
+    measures: dict[str, Callable[[], dict[str, float]]] = {
+        **{name: partial(run, case) for name, case in CASES.items()},
+        **{name: partial(preempt, priorities) for name, priorities in PREEMPTION.items()},
+        GANG: gangs,
+    }
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join((*CASES, *PREEMPTION)))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(measures))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     result: dict[str, Any] = {"memory": memory()}
     print(result["memory"])
-    for name in options.cases or (*CASES, *PREEMPTION):
-        result[name] = said = preempt(PREEMPTION[name]) if name in PREEMPTION else run(CASES[name])
+    for name in options.cases or measures:
+        result[name] = said = measures[name]()
         print(
             f"{name:28} {said['a_cpu_second']:8,} decisions a CPU second, best tenth"
             f" {said['a_cpu_second_best_tenth']:8,}, wanted {said['wanted']:7,}; {said['a_second']:8,} a second",

@@ -3,7 +3,8 @@
 python bench/scheduler_perf.py FOLDER [--store memory] [--largest 20000] [--only NAME …] [--json FILE]
 
 FOLDER holds the `performance-config.yaml` files (kubernetes/test/integration/scheduler_perf). Workloads of a case that
-differ in feature gates alone are run once. What has no counterpart here is tried again without it, and marked so.
+differ in feature gates alone are run once. What has no counterpart here is tried again without it, and marked so. Each
+result has the date and the load of the machine when it was measured.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def main() -> None:
     asked = parser.parse_args()
     found: dict[str, Any] = {"machine": machine(), "results": {}}
     if asked.json and asked.json.exists():
-        found["results"] = json.loads(asked.json.read_text())["results"]
+        found = json.loads(asked.json.read_text())
     for store in asked.store or ["memory"]:
         kept = found["results"].setdefault(store, {})
         for file in sorted(asked.folder.rglob("performance-config.yaml")):
@@ -79,7 +80,9 @@ def main() -> None:
                     name = f"{case.name}/{workload.name}"
                     if asked.only and name not in asked.only and case.name not in asked.only:
                         continue
+                    now = machine()
                     kept[name] = measure(file, name, store, asked.timeout)
+                    kept[name] |= {"at": now["at"], "load_at_start": now["load_at_start"]}
                     speed = kept[name].get("throughput", {}).get("average")
                     bar = f" (Kubernetes' bar: {workload.threshold:g})" if workload.threshold else ""
                     bar += ", but not as it is written" if "as_it_is" in kept[name] else ""

@@ -116,16 +116,22 @@ class Cluster:
         return batch
 
     async def remove(self, keys: Iterable[Key], per_second: float) -> None:
-        """Delete pods: a bound instance is stopped, others are deleted."""
+        """Delete pods: each instance is stopped, and deleted when it has stopped."""
         for key in list(keys):
-            found = await self.store.get(key)
-            if isinstance(found, Instance) and found.spec.stop is None:
-                try:
-                    await self.store.commit(Put(found.stopping("deleted", at=self._clock.now())))
-                except Conflict:
-                    continue  # It was just bound or has ended; the caller retries.
+            while not await self._stopped(key):
+                pass  # The instance has changed meanwhile.
             if per_second:
                 await self._clock.sleep(1 / per_second)
+
+    async def _stopped(self, key: Key) -> bool:
+        """Order an instance to stop; return False if it has changed meanwhile."""
+        found = await self.store.get(key)
+        if isinstance(found, Instance) and found.spec.stop is None:
+            try:
+                await self.store.commit(Put(found.stopping("deleted", at=self._clock.now())))
+            except Conflict:
+                return False
+        return True
 
     # Waiting.
 

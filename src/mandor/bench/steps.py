@@ -31,12 +31,7 @@ from mandor.store.base import Delete, Put
 Note = Callable[[str], None]
 _OWN_NAME = re.compile(r"^  name: .*$", re.MULTILINE)
 """Line with the object's own name; other names are indented further."""
-
-_UNCHANGED = {
-    "Pod": "pods are not changed here: a changed workload gets new instances",
-    "resize": "what runs gets no other resources: a changed workload gets new instances",
-}
-"""Kinds that can be updated in Kubernetes, and the reason why they cannot be updated here."""
+_POD_NAME = re.compile(r"^(?:metadata: *\{ *|  )name: *['\"]?([a-z0-9.-]+)", re.MULTILINE)
 
 
 class Steps:
@@ -52,8 +47,12 @@ class Steps:
         self._pod_groups: dict[tuple[str, str], PodGroup] = {}
         self._made = 0
         self._nodes = 0
+        self._by_pod_name: dict[tuple[str, str], Key] = {}
+        """Instances by namespace and name of their pod, for updates."""
         self.notes: dict[str, None] = {}
         """Notes about skipped operations, in order."""
+        self._skipped: list[Unsupported] = []
+        """Parts without a counterpart, each time that one is skipped."""
         self.unsupported: dict[str, Unsupported] = {}
         """Errors of operations without a counterpart, by operation, so that each is reported once."""
 
@@ -77,7 +76,7 @@ class Steps:
             case "createAny":
                 await self._create_any(op)
             case "updateAny":
-                self._updated(op, 0, op.count(default=1))
+                self._look_at_update(op)
             case "churn":
                 for path, kind in self._churns(op):
                     if kind == "Node":
@@ -215,7 +214,8 @@ class Steps:
                 alike = _OWN_NAME.sub("", rendered)
                 if alike not in found:
                     found[alike] = self._copies(op, path, rendered, namespace)
-                found[alike].add([index])
+                copies = found[alike].add([index])
+                self._name_pod(namespace, rendered, copies)
         for copies in found.values():
             group = self._pod_groups.get((namespace, copies.pod_group))
             if group is not None and group.least is not None:
@@ -281,31 +281,64 @@ class Steps:
     async def _update_any(self, op: Op) -> None:
         pause, count = op.number_of("updatePerSecond", 0), op.count(default=1)
         for index in range(count):
-            wanted = self._updated(op, index, count)
-            if wanted is None:
+            source = self._update_source(op, index, count)
+            if source.get("kind") == "Node":
+                await self._update_node(op, self._read_node(op, op.path("templatePath"), source, {}))
+            elif source.get("kind") == "Pod":
+                await self._replace_pod(op, index, count)
+            else:
                 return
-            found = await self._cluster.store.get(wanted.key)
-            if found is None:
-                op.refuse("templatePath", f"there is no node {wanted.meta.name} to update")
-            meta = Meta(
-                name=wanted.meta.name, uid=found.meta.uid, version=found.meta.version,
-                created_at=found.meta.created_at, labels=wanted.meta.labels,
-            )  # fmt: skip
-            await self._cluster.store.commit(Put(wanted.changed(meta=meta)))
             if pause:
                 await asyncio.sleep(1 / pause)
 
-    def _updated(self, op: Op, index: int, count: int) -> Node | None:
-        """Return the updated object; None: it cannot be changed."""
+    def _update_source(self, op: Op, index: int, count: int) -> Map:
+        return self._sources.document(op, op.path("templatePath"), "", {"Index": index, "Count": count})
+
+    def _look_at_update(self, op: Op) -> None:
+        source, path = self._update_source(op, 0, op.count(default=1)), op.path("templatePath")
+        if source.get("kind") == "Node":
+            self._read_node(op, path, source, {})
+        elif source.get("kind") == "Pod":
+            self._copies(op, path, self._rendered_update(op, 0, op.count(default=1)), self._namespace(op))
+        else:
+            self._unmapped(op, "templatePath", f"{source.get('kind')}", "only nodes and pods are updated")
+
+    async def _update_node(self, op: Op, wanted: Node) -> None:
+        found = await self._cluster.store.get(wanted.key)
+        if found is None:
+            op.refuse("templatePath", f"there is no node {wanted.meta.name} to update")
+        meta = Meta(
+            name=wanted.meta.name, uid=found.meta.uid, version=found.meta.version,
+            created_at=found.meta.created_at, labels=wanted.meta.labels,
+        )  # fmt: skip
+        await self._cluster.store.commit(Put(wanted.changed(meta=meta)))
+
+    async def _replace_pod(self, op: Op, index: int, count: int) -> None:
+        """Replace the instance of a pod by one with the updated template, as a changed workload does.
+
+        An update without a counterpart only removes the instance, which could never be placed.
+        """
+        self.notes["updateAny: Pod: replaced by a new instance instead of changed in place"] = None
+        namespace, path, left_out = self._namespace(op), op.path("templatePath"), len(self._skipped)
+        rendered = self._rendered_update(op, index, count)
+        made = self._copies(op, path, rendered, namespace).add([index])
+        old = self._by_pod_name.get((namespace, _pod_name(rendered)))
+        if old is None:
+            op.refuse("templatePath", f"there is no pod {_pod_name(rendered)} in {namespace} to update")
+        await self._cluster.remove([old], 0)
+        if len(self._skipped) > left_out:
+            return
+        self._name_pod(namespace, rendered, made)
+        self._cluster.expect(made.instances, made.workload, kept=made.kept)
+        await self._cluster.store.commit(Put(made.workload), Put(made.release), *map(Put, made.instances))
+
+    def _rendered_update(self, op: Op, index: int, count: int) -> str:
         path = op.path("templatePath")
-        source = self._sources.document(op, path, "", {"Index": index, "Count": count})
-        kind = str(source.get("kind"))
-        if kind == "Node":
-            return self._read_node(op, path, source, {})
-        resized = kind == "Pod" and "resize" in (op.get("subresources") or ())
-        why = _UNCHANGED.get("resize" if resized else kind, "only nodes are updated in place")
-        self._unmapped(op, "templatePath", f"{kind} ({path.name if path else BUILT_IN})", why)
-        return None
+        return render(self._sources.text(op, path, ""), {"Index": index, "Count": count}, file=str(path))
+
+    def _name_pod(self, namespace: str, rendered: str, copies: Copies) -> None:
+        if _pod_name(rendered):
+            self._by_pod_name[namespace, _pod_name(rendered)] = copies.instances[-1].key
 
     async def _churn(self, op: Op) -> None:
         mode = op.get("mode", "create")
@@ -393,6 +426,7 @@ class Steps:
         if not self._lenient:
             raise error
         self.notes[error.message] = None
+        self._skipped.append(error)
         self.unsupported.setdefault(f"{error.facts['line']} {error.message}", error)
 
     def _relative_path(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -430,6 +464,12 @@ async def _churn_for_ever(makers: Sequence[Maker], pause: float, number: int, *,
             except MandorError:
                 continue  # A conflict; the next turn follows.
         turn += 1
+
+
+def _pod_name(rendered: str) -> str:
+    """Return the name of a rendered pod; empty: its template has none."""
+    found = _POD_NAME.search(rendered)
+    return found.group(1) if found else ""
 
 
 def _duration(op: Op) -> float:

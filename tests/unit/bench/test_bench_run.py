@@ -157,16 +157,13 @@ def test_all_that_has_no_counterpart_is_reported_before_anything_runs(
     (tmp_path / "service.yaml").write_text("kind: Service")
     ops = NODES + "  - {opcode: createPods, count: 3, podTemplatePath: pod.yaml, namespace: team}\n"
     ops += "  - {opcode: createAny, templatePath: service.yaml}\n"
-    ops += "  - {opcode: updateAny, count: 3, templatePath: pod.yaml, namespace: team}\n"
-    ops += "  - {opcode: updateAny, count: 3, templatePath: pod.yaml, namespace: team, subresources: [resize]}\n"
+    ops += "  - {opcode: updateAny, count: 3, templatePath: service.yaml, namespace: team}\n"
     path = scenario(tmp_path, ops)
     assert run(["bench", path, "--case", "A/a"]) == 1
     said = capsys.readouterr().err.splitlines()
     assert said == [
         f"error: {path}:5: createAny: Service: this kind has no counterpart",
-        f"error: {path}:6: updateAny: Pod (pod.yaml): pods are not changed here: a changed workload gets new instances",
-        f"error: {path}:7: updateAny: Pod (pod.yaml): what runs gets no other resources: a changed workload gets new"
-        " instances",
+        f"error: {path}:6: updateAny: Service: only nodes and pods are updated",
         "hint: --lenient skips it with a note",
         "code: unsupported",
     ]
@@ -177,11 +174,12 @@ def test_a_run_that_waits_for_what_was_left_out_reports_it(capsys: pytest.Captur
         "kind: Pod\nmetadata: {name: 'a-{{.Index}}'}\nspec: {schedulingGates: [{name: hold}], containers: [{name: a}]}"
     )
     ops = NODES + "  - {opcode: createPods, count: 1, podTemplatePath: gated.yaml, namespace: team, "
-    ops += "skipWaitToCompletion: true}\n  - {opcode: updateAny, templatePath: gated.yaml, namespace: team}\n"
+    (tmp_path / "service.yaml").write_text("kind: Service")
+    ops += "skipWaitToCompletion: true}\n  - {opcode: createAny, templatePath: service.yaml}\n"
     ops += "  - {opcode: barrier}\n"
     assert run(["bench", scenario(tmp_path, ops), "--case", "A/a", "--lenient", "--timeout", "1s"]) == 1
     said = capsys.readouterr().err
-    assert "hint: what was left out may be why: updateAny: Pod (gated.yaml): pods are not changed here" in said
+    assert "hint: what was left out may be why: createAny: Service: this kind has no counterpart" in said
 
 
 def test_a_run_that_does_not_end_lists_waiting_instances(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -221,6 +219,42 @@ def test_nodes_are_updated_and_pods_deleted_while_others_wait(
 """
     found = told(capsys, scenario(tmp_path, ops), "--case", "A/a", "--timeout", "60s")
     assert found["bound"] >= 20
+
+
+UPDATES = """\
+  - {opcode: createNodes, count: 1}
+  - {opcode: startCollectingMetrics, namespaces: [team]}
+  - {opcode: createPods, count: 3, podTemplatePath: gated.yaml, namespace: team, skipWaitToCompletion: true}
+  - {opcode: barrier, stageRequirement: Attempted}
+  - {opcode: updateAny, count: 3, templatePath: open.yaml, namespace: team}
+  - {opcode: barrier}
+  - {opcode: stopCollectingMetrics}
+"""
+
+
+def pod(folder: Path, file: str, spec: str) -> None:
+    text = f"kind: Pod\nmetadata: {{name: 'a-{{{{.Index}}}}'}}\nspec: {{{spec}containers: [{{name: a, image: b}}]}}"
+    (folder / file).write_text(text)
+
+
+def test_updated_pods_are_replaced_by_instances_with_the_new_template(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pod(tmp_path, "gated.yaml", "schedulingGates: [{name: hold}], ")
+    pod(tmp_path, "open.yaml", "")
+    found = told(capsys, scenario(tmp_path, UPDATES), "--case", "A/a", "--timeout", "60s")
+    assert found["bound"] == 3
+    assert found["notes"] == ["updateAny: Pod: replaced by a new instance instead of changed in place"]
+
+
+def test_pods_whose_update_has_no_counterpart_are_removed_and_the_run_goes_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pod(tmp_path, "gated.yaml", "schedulingGates: [{name: hold}], ")
+    pod(tmp_path, "open.yaml", "schedulingGates: [{name: hold}], volumes: [], ")
+    found = told(capsys, scenario(tmp_path, UPDATES), "--case", "A/a", "--lenient", "--timeout", "60s")
+    assert found["bound"] == 0
+    assert "updateAny: open.yaml: `spec.volumes`: has no counterpart" in found["notes"]
 
 
 @pytest.mark.parametrize(("room", "bound"), [("350m", 3), ("250m", 0)])
