@@ -32,7 +32,10 @@ class ServerCertificates:
     def __init__(self, authority: CertificateAuthority, clock: Clock, folder: Path, hosts: list[str]) -> None:
         self._authority, self._clock, self._folder, self._hosts = authority, clock, folder, hosts
         self._issued = ""
-        """Authorities and names of the current certificate."""
+        """Authorities of the current certificate."""
+        self._issuer = self.presented = ""
+        """`presented`: fingerprint of the authority of the certificate that the server presents. The HTTP server loads a
+        new certificate a moment after it was written, so `presented` follows one check later."""
         self._renew_at = 0.0
         self._ends_at = 0.0
 
@@ -57,6 +60,8 @@ class ServerCertificates:
         write_secret(self._folder / "server.pem", key + chain)
         made = x509.read(x509.split_bundle(chain)[0])
         self._issued, self._ends_at = bundle, made.ends_at
+        self._issuer = self._authority.fingerprint
+        self.presented = self.presented or self._issuer
         self._renew_at = now + RENEWAL_SHARE * (made.ends_at - now)
         log.info("issued a certificate of this server for %s", ", ".join(self._hosts))
 
@@ -64,6 +69,7 @@ class ServerCertificates:
         """Update the files when the authority in the store changes."""
         while True:
             await self._clock.sleep(CHECK_SECONDS)
+            self.presented = self._issuer
             try:
                 await self._authority.ensure(cluster)
                 await self._authority.forget_ended()

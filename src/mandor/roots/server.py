@@ -136,10 +136,12 @@ class ServerState:
     """Keeps this server's own certificate; None: plain HTTP."""
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the authority that issued the servers' certificates; empty: another authority
-        issued them."""
+        """Return the fingerprint of the authority that issued the certificate which this server presents; empty:
+        another authority issued it."""
         found = self.authority
-        return found.fingerprint if found is not None and found.serves else ""
+        if found is None or not found.serves:
+            return ""
+        return self.certificates.presented if self.certificates is not None else found.fingerprint
 
     def crowded(self) -> bool:
         """Return whether so many requests wait that background work is delayed."""
