@@ -223,6 +223,17 @@ COMPONENTS = {
             whole=True,
         ),
         Component(
+            name="nftables",
+            purpose="networks of confined processes",
+            binaries=("nft",),
+            version=("--version",),
+            at_least=(1, 0),
+            packages=("nftables",),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put nft 1.0 or newer on PATH",
+            whole=True,
+        ),
+        Component(
             name="podman",
             purpose="the podman engine",
             binaries=("podman",),

@@ -23,6 +23,7 @@ from tests.components.etcd import Etcd, Tls, start_etcd
 from tests.components.image import busybox_image
 from tests.components.incus import Incus, start_incus
 from tests.components.left_over import end_left_over, mark_run
+from tests.components.network_tools import put_on_path
 from tests.components.podman import Podman, start_podman
 from tests.reasons import reasons_checked
 
@@ -124,6 +125,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         if skip_fails_in_ci(reason):
             report.outcome, report.longrepr = "failed", f"skipped with CI=true: {reason}"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def network_tools(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("network_tools")
+    folder.chmod(0o755)
+    put_on_path(folder)
 
 
 # No process outlives the tests.

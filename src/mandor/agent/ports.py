@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from mandor.agent.order import Order
 from mandor.model.instance import PortStatus
 from mandor.model.node import Capabilities
@@ -28,6 +30,11 @@ def ports_of(order: Order, *, published: bool) -> tuple[PortStatus, ...]:
         if inside is not None:
             found.append(PortStatus(name=name, port=inside, host=host, protocol=port.protocol))
     return tuple(found)
+
+
+def on_node_too(ports: tuple[PortStatus, ...]) -> tuple[PortStatus, ...]:
+    """Return the ports of an instance that has its own network and listens on the numbers of the node's ports."""
+    return tuple(msgspec.structs.replace(each, host=each.port) for each in ports)
 
 
 def unchosen(order: Order) -> str:

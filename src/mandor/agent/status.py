@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from mandor.agent.order import Memory, Order, TaskMemory
-from mandor.agent.ports import ports_of
+from mandor.agent.ports import on_node_too, ports_of
 from mandor.agent.sync_inputs import SyncInputs
 from mandor.engines.base import Observed, Unit, UnitPhase
 from mandor.lib.quantity import Seconds, SecondsOrNever
@@ -106,7 +106,10 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, inputs: SyncIn
     started = [each.started_at for each in _latest(inputs, memory) if each.phase is UnitPhase.RUNNING]
     # The engine has the start time: an agent that is restarted reports the same as before.
     began = max(started) if status.phase is Phase.RUNNING and started else now
+    address = next((each.address for each in _latest(inputs, memory) if each.address), "")
     ports = ports_of(order, published=inputs.published) if memory.engine and not status.phase.over else ()
+    if address and inputs.own_network:
+        ports = on_node_too(ports)
     since = before.since if before.phase is status.phase and before.since else began
     return msgspec.structs.replace(
         status,
@@ -114,7 +117,7 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, inputs: SyncIn
         message=status.message[:MESSAGE_MOST],
         restarts=sum(max(0, task.attempt - 1) for task in memory.tasks.values()),
         engine=memory.engine,
-        address=next((each.address for each in _latest(inputs, memory) if each.address), ""),
+        address=address,
         host=inputs.host if ports else "",
         ports=ports,
         since=since,

@@ -53,6 +53,8 @@ class SyncInputs(Struct, frozen=True, kw_only=True):
     """The status reason of `refusal`."""
     published: bool = True
     """Whether the engine forwards node ports to the instance; see `publishes`."""
+    own_network: bool = False
+    """Whether an instance with an address listens on the numbers of the node's ports, which lead there."""
     host: str = ""
     """The address of this node."""
     otlp: str = ""

@@ -298,6 +298,7 @@ class Worker:
             refusal=refusal,
             refusal_reason=refusal_reason,
             published=publishes(self.order, self.memory.engine, self._engines.capabilities),
+            own_network="network" in self._extras,
             host=self._resources.ports.address,
             otlp=self._services.otlp,
             names=names,

@@ -34,8 +34,8 @@ class ServerCertificates:
         self._issued = ""
         """Authorities of the current certificate."""
         self._issuer = self.presented = ""
-        """`presented`: fingerprint of the authority of the certificate that the server presents. The HTTP server loads a
-        new certificate a moment after it was written, so `presented` follows one check later."""
+        """Fingerprints of the authorities of the written certificate and of the one that the server presents: it loads
+        a new certificate a moment after it was written, so `presented` follows one check later."""
         self._renew_at = 0.0
         self._ends_at = 0.0
 

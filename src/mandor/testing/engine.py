@@ -29,8 +29,9 @@ from mandor.testing.engine_trouble import EngineTrouble
 from mandor.testing.engine_watch import where_announced
 
 LIMITS = {"cpu", "memory", "processes"}
-EXTRAS = {"logs", "exec", "signal", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user"}
+EXTRAS = {"logs", "exec", "signal", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user", "network"}
 EXTRAS |= {"security", "mounts", "links", "tmpfs", "ports", "hosts", "clean", "confined", "mapped-users", "seed"}
+
 LOADS = {"archive", "incus"}
 
 

@@ -9,6 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.integration.engines.crash_agent import make_units
 
 ROUNDS = 40
 SEED = 2_200
+START_SECONDS_MOST = 5.0
 
 
 @pytest.mark.slow
@@ -50,6 +52,7 @@ async def test_agents_and_supervisors_killed_at_any_moment_start_nothing_twice_a
     assert await bench.engine.list() == []
     await until(lambda: not find_traces([prefix]), lambda: f"left: {find_traces([prefix])}")
     await bench.engine.close()
+    assert not (bench.directory / "network.json").exists(), "no address is leased any more"
     assert list((bench.directory / "units").iterdir()) == []
     assert list((bench.directory / "trash").iterdir()) == []
 
@@ -73,14 +76,22 @@ def kill_agents(directory: Path, ledger: Path, journal: Path, prefix: str) -> No
             nursery.stdin.write(f"{SEED + number}\n")
             nursery.stdin.flush()
             agent = int(nursery.stdout.readline())
-            try:
-                nursery.wait(chance.uniform(0.01, 0.5))
-            except subprocess.TimeoutExpired:
-                os.kill(agent, signal.SIGKILL)
+            wait_for_starts(ledger, chance.randrange(5))
+            time.sleep(chance.uniform(0.0, 0.1))
+            os.kill(agent, signal.SIGKILL)
             assert nursery.stdout.readline() == "dead\n"
             kill_supervisors(directory, chance)
         nursery.stdin.close()
         assert nursery.wait(60) == 0
+
+
+def wait_for_starts(ledger: Path, count: int) -> None:
+    """Wait until that many more units have started, or for a while: a busy machine is not killed before it did
+    anything."""
+    before, deadline = ledger.stat().st_size, time.monotonic() + START_SECONDS_MOST
+    line = len(ledger.read_text().partition("\n")[0]) + 1 if before else 32
+    while ledger.stat().st_size < before + count * line and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def kill_supervisors(directory: Path, chance: random.Random) -> None:

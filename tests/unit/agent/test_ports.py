@@ -12,9 +12,10 @@ import pytest
 
 from mandor.agent.foreign_ports import port_in_use
 from mandor.agent.launch import make_launch
-from mandor.agent.order import Order
+from mandor.agent.order import Memory, Order, TaskMemory
 from mandor.agent.ports import ports_of, publishes
-from mandor.engines.base import Launch, Unit
+from mandor.agent.status import describe
+from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.errors import PortTaken
 from mandor.model.codec import from_plain
 from mandor.model.instance import PORT_TAKEN
@@ -53,6 +54,21 @@ def test_a_task_listens_on_its_own_port_unless_it_uses_the_nodes_network(
     found = ports_of(order(PORTS, CHOSEN), published=published)
     assert {each.name: each.port for each in found} == inside
     assert {each.name: each.host for each in found} == {"plain": None, "fixed": 80, "chosen": 20_001, "same": 20_002}
+
+
+@pytest.mark.parametrize(
+    ("own_network", "address", "host"), [(True, "10.94.0.2", 1000), (True, "", None), (False, "10.1.0.2", None)]
+)
+def test_ports_of_a_process_with_its_own_network_lead_there_from_the_node(
+    own_network: bool, address: str, host: int | None
+) -> None:
+    made = order({"plain": {"port": 1000}})
+    unit = Unit(made.uid, "main", 1)
+    running = Observed(unit=unit, phase=UnitPhase.RUNNING, started_at=1.0, address=address)
+    memory = Memory(engine="process", tasks={"main": TaskMemory(attempt=1)})
+    inputs = msgspec.structs.replace(NOTHING_SEEN, units=(running,), published=False, own_network=own_network)
+    status = describe(made, memory, inputs, 1.0)
+    assert [(each.port, each.host) for each in status.ports] == [(1000, host)]
 
 
 def test_the_environment_has_both_port_numbers() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mandor.engines.base import Launch
 from mandor.engines.process.folder import UnitFolder
+from mandor.engines.process.network import resolver_steps
 from mandor.engines.process.seccomp import make_filter
 from mandor.engines.shim.kernel import landlock_version
 from mandor.errors import Invalid
@@ -54,10 +55,17 @@ class Confinement:
     shown: tuple[str, ...] = ()
     """Folders that every view shows, read-only."""
 
-    def plan(self, launch: Launch, folder: UnitFolder, groups: Sequence[str]) -> dict[str, Any]:
-        """Return the confinement for a launch record; `Invalid`: the node does not support what its level requires."""
+    resolver: tuple[Step, ...] = ()
+    """Steps of the views of tasks with their own network, so that they reach a resolver."""
+
+    def plan(
+        self, launch: Launch, folder: UnitFolder, groups: Sequence[str], network: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the confinement for a launch record; `Invalid`: the node does not support what its level requires.
+
+        `network`: the network of the instance; None: the node's."""
         if launch.level == "privileged":
-            return {"confined": None, "view": None}
+            return {"confined": None, "view": None, "network": None}
         if launch.level == "restricted" and not self.view:
             raise Invalid(
                 "this node cannot confine a process as the level restricted requires: the agent cannot create"
@@ -65,12 +73,15 @@ class Confinement:
             )
         landlock = self._landlock_in_view() if self.view else self._landlock(folder, launch)
         confined = {"level": launch.level, "filter": self.filter.hex(), "landlock": landlock}
-        return {"confined": confined, "view": self._view(folder, groups) if self.view else None}
+        steps = self.resolver if network is not None else ()
+        view = self._view(folder, groups, steps) if self.view else None
+        return {"confined": confined, "view": view, "network": network}
 
-    def _view(self, folder: UnitFolder, groups: Sequence[str]) -> dict[str, Any]:
+    def _view(self, folder: UnitFolder, groups: Sequence[str], network_steps: Sequence[Step]) -> dict[str, Any]:
         work = str(folder.work)
         steps = [
             *self.steps,
+            *network_steps,
             *(("show", os.path.realpath(path), path) for path in groups),
             ("own", os.path.realpath(folder.tmp), "/tmp"),  # noqa: S108 (the task's own)
             ("own", os.path.realpath(work), work),
@@ -78,7 +89,7 @@ class Confinement:
         return {"root": os.path.realpath(folder.root), "tmp": str(folder.tmp), "steps": steps}
 
     def _landlock_in_view(self) -> dict[str, Any] | None:
-        """Return Landlock rules for a view: only abstract sockets, because the network is that of the node."""
+        """Return Landlock rules for a view: only abstract sockets, for views that share the network of the node."""
         return {"attributes": [0, 0, SCOPE_ABSTRACT_SOCKETS], "rules": []} if self.landlock >= 6 else None
 
     def _landlock(self, folder: UnitFolder, launch: Launch) -> dict[str, Any] | None:
@@ -128,6 +139,7 @@ def find_confinement(*, view: bool, visible: Sequence[str] = ()) -> Confinement:
         filter=make_filter(),
         steps=tuple(_system_steps(shown)) if view else (),
         shown=tuple(shown),
+        resolver=tuple(resolver_steps()) if view else (),
     )
 
 

@@ -8,9 +8,10 @@ import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from mandor import __version__
 from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, Usage
@@ -22,6 +23,7 @@ from mandor.engines.process.hierarchy import Hierarchies
 from mandor.engines.process.launch import SUPERVISORS, NodeFeatures, make_record, stop_signal, with_level
 from mandor.engines.process.logs import read_logs
 from mandor.engines.process.memory import find_memory
+from mandor.engines.process.network import TaskNetwork, can_have_networks, read_range
 from mandor.engines.process.options import ProcessOptions
 from mandor.engines.process.orphans import kill_orphans
 from mandor.engines.process.spawn import mounts_possible, spawn_supervisor, view_possible
@@ -45,15 +47,21 @@ class ProcessEngine(Engine):
     name: ClassVar[str] = "process"
     options = ProcessOptions
 
-    def __init__(self, directory: Path, *, limits: bool = True, mounts: bool = True, visible: str = "") -> None:
+    def __init__(
+        self, directory: Path, *, limits: bool = True, mounts: bool = True, visible: str = "", network: str = "auto"
+    ) -> None:
         """`limits=False`: do not use cgroups; `mounts=False`: make links instead of mounts; `visible`: further folders
-        of the node that confined tasks see, read-only, separated by colons."""
+        of the node that confined tasks see, read-only, separated by colons; `network`: `auto`: confined tasks have
+        their own network if the node supports it; `node`: they use the network of the node; or the range of their
+        addresses."""
         self._directory = Path(directory).absolute()
         self._units_folder = self._directory / "units"
         self._trash_folder = self._directory / "trash"
         self._limits = limits
         self._mounts = mounts
         self._visible = tuple(filter(None, visible.split(":")))
+        self._range = read_range(network)
+        self._network: TaskNetwork | None = None
         self._confinement = Confinement()
         self._trees = Hierarchies([], self._directory)
         self._units: dict[Unit, Tracked] = {}
@@ -62,6 +70,8 @@ class ProcessEngine(Engine):
         self._ready = False
         self._notifier = ChangeNotifier()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._sandboxes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks of instances whose tasks share a network, by uid."""
         self._cleaning: asyncio.Future[None] | None = None
 
     # Required verbs.
@@ -71,14 +81,17 @@ class ProcessEngine(Engine):
         extras = {"logs", "exec", "signal", "stats", "events", "links"} | ({"user"} if os.geteuid() == 0 else set())
         extras |= {"mounts", "tmpfs"} if self._mounts or self._confinement.view else set()
         extras |= {"confined"} if self._confinement.view else set()
+        extras |= {"network", "sandbox"} if self._network is not None else set()
         return Capabilities(version=__version__, limits=self._trees.limits, extras=frozenset(extras))
 
     async def list(self) -> Sequence[Observed]:
         self._open()
         try:
-            return self._list()
+            found = self._list()
         except OSError as error:
             raise EngineDown(f"the process engine cannot read {self._directory}: {error}") from error
+        await self._free_networks()
+        return found
 
     def _list(self) -> Sequence[Observed]:
         seen = set()
@@ -104,9 +117,10 @@ class ProcessEngine(Engine):
             if self._look(unit) is not None:
                 return
             try:
-                if self._write_launch(tracked, launch):
-                    async with self._starts:
-                        await self._begin(tracked)
+                async with self._sharing(unit, launch):
+                    if await self._write_launch(tracked, launch):
+                        async with self._starts:
+                            await self._begin(tracked)
             except asyncio.CancelledError:
                 tracked.folder.call_off()
                 raise
@@ -145,6 +159,7 @@ class ProcessEngine(Engine):
             self._forget(unit)
             paths = self._trees.paths(str(unit))
             await asyncio.to_thread(discard, trash, paths)
+        await self._free_networks()
         if self._idle():
             await asyncio.to_thread(self._leave_groups, 1.0)
 
@@ -218,7 +233,7 @@ class ProcessEngine(Engine):
         self._ready = False
 
     def _idle(self) -> bool:
-        return not any(tracked.observed or tracked.busy.locked() for tracked in self._units.values())
+        return not any(tracked.in_use for tracked in self._units.values())
 
     def _leave_groups(self, seconds: float) -> None:
         """Remove the cgroups of an engine without units; a unit that starts meanwhile creates them again."""
@@ -235,6 +250,8 @@ class ProcessEngine(Engine):
         try:
             self._confinement = find_confinement(view=self._mounts and view_possible(), visible=self._visible)
             self._mounts = self._mounts and mounts_possible()
+            if self._confinement.view and self._range is not None and can_have_networks():
+                self._network = TaskNetwork(self._directory, self._range)
             self._tidy()
         except OSError as error:
             raise self._unusable(error) from error
@@ -338,14 +355,40 @@ class ProcessEngine(Engine):
 
     # Supervisors.
 
-    def _write_launch(self, tracked: Tracked, launch: Launch) -> bool:
+    def _sharing(self, unit: Unit, launch: Launch) -> AbstractAsyncContextManager[object]:
+        """Return a lock for starts of tasks that share a network: the first makes it, the others join it."""
+        if self._network is None or not launch.sandbox:
+            return nullcontext()
+        return self._sandboxes.setdefault(unit.uid, asyncio.Lock())
+
+    async def _join_network(self, unit: Unit, launch: Launch) -> dict[str, Any] | None:
+        """Return the network of a confined task, which it shares with the other tasks of its instance."""
+        if self._network is None or launch.level == "privileged":
+            return None
+        watches = {other: tracked.watch for other, tracked in self._units.items() if tracked.watch is not None}
+        found = await self._network.attach(unit.uid, launch, {each.uid for each in watches})
+        for other, watch in watches.items():
+            running = self._units[other].folder.read_running() if other.uid == unit.uid else None
+            if running is not None and running.init and running.address:
+                return found | {"join": running.init, "supervisor": watch.pid}
+        return found
+
+    async def _free_networks(self) -> None:
+        """Free addresses and ports of instances that have no unit any more."""
+        if self._network is not None:
+            await self._network.keep_only(
+                frozenset(unit.uid for unit, tracked in self._units.items() if tracked.in_use)
+            )
+
+    async def _write_launch(self, tracked: Tracked, launch: Launch) -> bool:
         """Write the launch and return whether the unit can start; if not, the exit record has the reason."""
         folder, features = tracked.folder, NodeFeatures(self._trees, self._confinement, self._boot, self._mounts)
         folder.make(open_to_pass=False)
         try:
             launch = with_level(launch)
             folder.make(open_to_pass=launch.level == "privileged" or not self._confinement.view)
-            folder.write_launch(make_record(tracked.unit, launch, folder, features))
+            network = await self._join_network(tracked.unit, launch)
+            folder.write_launch(make_record(tracked.unit, launch, folder, features, network))
         except (Invalid, UnicodeError) as error:
             tracked.folder.write_exit(
                 Exit(code=None, reason="StartFailed", message=str(error), finished_at=time.time())

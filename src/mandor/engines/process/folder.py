@@ -29,6 +29,10 @@ class Running(Struct, frozen=True):
     pid: int
     started_at: float
     boot: str
+    init: int = 0
+    """Process id of the first process of the task's namespaces; 0: there are none."""
+    address: str = ""
+    """Address of the instance in the network of tasks; empty: it uses the network of the node."""
 
 
 class Exit(Struct, frozen=True, kw_only=True):

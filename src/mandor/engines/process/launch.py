@@ -45,8 +45,10 @@ def with_level(launch: Launch) -> Launch:
     return replace(launch, level="restricted") if confine else launch
 
 
-def make_record(unit: Unit, launch: Launch, folder: UnitFolder, features: NodeFeatures) -> dict[str, Any]:
-    """Return the record; `Invalid`: it can never start."""
+def make_record(
+    unit: Unit, launch: Launch, folder: UnitFolder, features: NodeFeatures, network: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the record; `Invalid`: it can never start. `network`: the network of the instance; None: the node's."""
     if launch.image:
         raise Invalid(f"the process engine runs programs of the node, not images ({launch.image})")
     argv = [*launch.command, *launch.args]
@@ -55,7 +57,7 @@ def make_record(unit: Unit, launch: Launch, folder: UnitFolder, features: NodeFe
     options = read_options("process", launch.options, ProcessOptions)
     cwd, below = _folders(launch)
     groups = features.trees.groups(str(unit), launch)
-    confined = features.confinement.plan(launch, folder, [group["path"] for group in groups])
+    confined = features.confinement.plan(launch, folder, [group["path"] for group in groups], network)
     mounts = features.mounts or confined["view"] is not None
     for mount in launch.mounts:
         if mount.path.startswith("/") and mounts:

@@ -80,8 +80,14 @@ def view_possible() -> bool:
     return _try("view")
 
 
-def _try(what: str) -> bool:
-    pid = _spawn([what], [(os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0)])
+@cache
+def network_possible(ip: str, nft: str, rules: str) -> bool:
+    """Return whether tasks can have their own network, by an attempt with these programs and rules."""
+    return os.geteuid() == 0 and _try("network", ip, nft, rules)
+
+
+def _try(*arguments: str) -> bool:
+    pid = _spawn(arguments, [(os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0)])
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 

@@ -25,6 +25,11 @@ class Tracked:
         self._holder = 0
 
     @property
+    def in_use(self) -> bool:
+        """Whether the unit was started, or is being started or removed; its folder alone does not count."""
+        return self.observed is not None or self.busy.locked()
+
+    @property
     def watch(self) -> ProcessWatch | None:
         """Watch on the supervisor while it runs."""
         return self._watches.get(self._holder)
@@ -54,6 +59,7 @@ class Tracked:
                     unit=self.unit,
                     phase=UnitPhase.RUNNING if running else UnitPhase.STARTING,
                     started_at=running.started_at if running else 0.0,
+                    address=running.address if running else "",
                 )
                 return False
             begun = self.folder.read_running() is not None

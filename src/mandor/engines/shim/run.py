@@ -1,6 +1,7 @@
 """Program of the supervisor: `python -I -S run.py FOLDER`; with `SUPERVISOR COMMAND …`, a command beside the task.
 
-`run.py mounts` and `run.py view` exit with 0 if tasks can have mounts, or namespaces.
+`run.py mounts` and `run.py view` exit with 0 if tasks can have mounts, or namespaces; `run.py network IP NFT RULES`
+exits with 0 if they can have their own network.
 """
 
 import os
@@ -13,6 +14,10 @@ def main() -> None:
     for _ in range(4):
         root = os.path.dirname(root)
     sys.path.append(root)
+    if sys.argv[1] == "network":
+        from mandor.engines.shim import network
+
+        sys.exit(0 if network.can_make(*sys.argv[2:]) else 1)
     if len(sys.argv) > 2:
         from mandor.engines.shim.entry import run_inside
 

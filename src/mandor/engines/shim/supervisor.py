@@ -54,6 +54,8 @@ class Supervisor:
         self._task = 0
         self._init = 0
         """Process id of the first process of the task's namespaces; 0: there are none."""
+        self._held: list[Any] = []
+        """Sockets that hold the task's ports on the node."""
         self._over = False
         self._deadline: float | None = None
         self._killed = False
@@ -80,6 +82,10 @@ class Supervisor:
                 groups.make(group)
             self._check_user(task_user)
             self._prepare_folder(task_user)
+            if self._launch.get("network"):
+                from mandor.engines.shim import network  # other tasks save its memory
+
+                self._held = network.enter(self._launch["network"])
             if self._launch.get("view"):
                 self._init = view.start(self._launch, task_user)
             streams = self._begin(task_user, log)
@@ -172,6 +178,7 @@ class Supervisor:
         self._started_at = time.time()
         running: dict[str, str | float | None] = {"pid": self._task, "init": self._init}
         running |= {"started_at": self._started_at, "boot": self._launch["boot"]}
+        running["address"] = (self._launch.get("network") or {}).get("address", "")
         replace("running.json", encode(running))
         os.write(gate_end, b".")
         os.close(gate_end)

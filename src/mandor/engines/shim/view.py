@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _CLOSED = kernel.NO_SUID | kernel.NO_DEVICES
-_JOINED = (("user", kernel.NEW_USERS), ("ipc", kernel.NEW_IPC), ("uts", kernel.NEW_UTS), ("mnt", kernel.NEW_MOUNTS))
+_JOINED = (
+    ("user", kernel.NEW_USERS),
+    ("net", kernel.NEW_NET),
+    ("ipc", kernel.NEW_IPC),
+    ("uts", kernel.NEW_UTS),
+    ("mnt", kernel.NEW_MOUNTS),
+)
 ROOT_DATA = "mode=0755,size=1m"
 
 
@@ -131,15 +137,14 @@ class Namespaces:
 
     def __init__(self, pid: int, names: "Sequence[str]" = ()) -> None:
         """`pid`: a process in the namespaces; `names`: open only these."""
-        own = os.stat("/proc/self/ns/user").st_ino
         self._files = []
         self._pids = -1
         for name, flag in _JOINED:
             if names and name not in names:
                 continue
             file = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            if name == "user" and os.fstat(file).st_ino == own:
-                os.close(file)
+            if os.fstat(file).st_ino == os.stat(f"/proc/self/ns/{name}").st_ino:
+                os.close(file)  # the same one: not entered again
             else:
                 self._files.append((file, flag))
         if not names:
