@@ -140,3 +140,39 @@ def test_a_file_is_written_in_place(tmp_path: Path) -> None:
         write_in_place(path, text)
         assert path.read_text() == text
         assert path.stat().st_ino == inode
+
+
+@pytest.mark.req("S2-6")
+async def test_a_new_address_of_the_node_reaches_running_instances_without_a_restart(world: World) -> None:
+    await world.apply(ports=WEB)
+    web = await world.order(ports={"http": 20_001})
+    await world.until_phase(Phase.RUNNING)
+    assert (await world.status("web-0")).host == "10.0.0.1"
+    started = (await world.status("web-0")).started_at
+
+    world.address = "10.0.0.77"
+
+    async def published() -> bool:
+        return (await world.status("web-0")).host == "10.0.0.77"
+
+    await world.until(published, seconds=120)
+    assert (await world.status("web-0")).started_at == started, "the instance was not restarted"
+    near = await world.order(index=1, ports={"http": 20_002})
+    await world.until_phase(Phase.RUNNING, "web-1")
+    assert launched(world, "web-1").env["MANDOR_NODE_ADDRESS"] == "10.0.0.77"
+
+    world.address = ""  # no network for a while
+    await world.pass_time(130, 5)
+    assert (await world.status("web-0")).host == "10.0.0.77"
+    assert hosts(world, web.meta.uid).exists()
+    assert hosts(world, near.meta.uid).exists()
+
+
+async def test_hosts_files_name_an_instance_in_the_network_of_the_node_by_its_new_address(world: World) -> None:
+    await world.apply(ports=WEB)
+    web = await world.order(ports={"http": 20_001})
+    await world.until_phase(Phase.RUNNING)
+    await until_text(world, web.meta.uid, has="10.0.0.1 web-0")
+    world.address = "10.0.0.77"
+    await world.pass_time(120, 5)
+    await until_text(world, web.meta.uid, has="10.0.0.77 web-0", lacks="10.0.0.1 ")

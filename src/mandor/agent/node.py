@@ -85,7 +85,7 @@ class NodeKeeper:
         self.images = await images(self._engines[name] for name in up)
         self.capacity = self._settings.has(self._machine.capacity())
         self._foreign_ports.recheck()
-        self.address = self._locate()
+        self._find_new_address()
         self._changed()
 
     async def refresh(self) -> None:
@@ -141,7 +141,8 @@ class NodeKeeper:
             if node is None:
                 await self._join()  # The node was deleted, or the store replaced: join again.
                 continue
-            self.address = self._locate()
+            if self._find_new_address():
+                self._changed()
             status = node_status(
                 node.status,
                 address=self.address,
@@ -179,6 +180,11 @@ class NodeKeeper:
             before, self._node = self.spec, node
             if before != node.spec:
                 self._changed()
+
+    def _find_new_address(self) -> bool:
+        """Read the machine's address and return whether it has changed; without a network the last one is kept."""
+        before, self.address = self.address, self._locate() or self.address
+        return self.address != before
 
     def _find_address(self) -> str:
         return self._settings.address or local_address(next(iter(self._settings.servers), "127.0.0.1"))

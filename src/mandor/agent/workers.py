@@ -109,6 +109,8 @@ class Workers:
         self._reporter = self._make_reporter(store, link)
         self._admission = ResourceAdmission(Resources())
         self._forget_before_epoch = 0
+        self._address = ""
+        """Address of the node that the instances were last published with."""
         self._source: Source | None = None
         self._ended: dict[str, None] = {}
         """Uids of instances that were removed, latest last: units of theirs that an engine shows later are removed."""
@@ -290,6 +292,12 @@ class Workers:
                 if worker.memory.held and self._source is not None:
                     self._judge(worker, self._source)
             self._judge_unknown()
+        if self._host.address != self._address:
+            self._address = self._host.address
+            self._wake(self.by_uid)
+            if self.resources.hosts_files is not None:
+                self.resources.hosts_files.wake()
+            return
         begun = {uid: worker for uid, worker in self.by_uid.items() if worker.memory.tasks}
         self._wake(uid for uid in self.by_uid if uid not in begun or begun[uid].memory.engine in turned)
 
