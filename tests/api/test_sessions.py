@@ -11,14 +11,16 @@ import pytest
 
 from mandor.client.aio import Client, Line
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unavailable
+from mandor.model.claim import Claim
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key
+from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.phase import Phase
 from mandor.model.record import Session
-from mandor.store.base import Filter, Put, Store
+from mandor.store.base import Filter, Put, Store, Write
 from mandor.store.memory import MemoryStore
 from mandor.store.remote import RemoteStore
-from mandor.testing.store import make_instance
+from mandor.testing.store import make_instance, make_node
 from tests.api.conftest import Api, StartApi
 
 OUT, ERR, END = b"\x01", b"\x02", b"\x03"
@@ -27,6 +29,8 @@ Serve = Callable[[Session, Line], Awaitable[None]]
 
 async def running_instance(store: Store, name: str = "web-0", node: str = "n1") -> Instance:
     instance = make_instance(name, node=node).changed(status=InstanceStatus(phase=Phase.RUNNING))
+    if await store.get(Key("node", "", node)) is None:
+        await store.commit(Put(make_node(node)))
     await store.commit(Put(instance))
     found = await store.get(instance.key)
     assert isinstance(found, Instance)
@@ -337,3 +341,73 @@ async def test_sessions_end_when_the_server_stops(start_api: StartApi) -> None:
             assert await answer.content.read() == b""
             while await line.receive() is not None:
                 pass
+
+
+async def test_a_session_with_a_node_that_is_down_ends_at_once_with_the_reason(start_api: StartApi) -> None:
+    api = await start_api(tokens_required=False, dial_seconds=3600.0)
+    instance = await running_instance(api.store)
+    node = await api.store.get(Key("node", "", "n1"))
+    assert isinstance(node, Node)
+    down = NodeStatus(phase=NodePhase.DOWN, reason="no heartbeats for 45 s")
+    await api.store.commit(Put(node.changed(status=down)))
+    client = await api.client()
+    async with asyncio.timeout(60):
+        with pytest.raises(Unavailable, match="the node n1 of web-0 is Down: no heartbeats for 45 s") as raised:
+            await client.request("GET", f"/v1/instances/{instance.meta.name}/logs")
+        assert "mandor describe node n1" in (raised.value.hint or "")
+        with pytest.raises(Unavailable):
+            await client.dial(f"/v1/instances/{instance.meta.name}/exec", query=[("command", "sh")])
+    assert not (await api.store.list("session")).items
+
+
+async def test_a_session_with_a_node_that_was_deleted_ends_at_once(start_api: StartApi) -> None:
+    api = await start_api(tokens_required=False, dial_seconds=3600.0)
+    await api.store.commit(Put(make_instance("web-0", node="gone")))
+    client = await api.client()
+    async with asyncio.timeout(60):
+        with pytest.raises(NotFound, match="the node gone of web-0 does not exist any more"):
+            await client.request("GET", "/v1/instances/web-0/logs")
+
+
+async def test_a_reservation_for_a_virtual_machine_has_no_logs(start_api: StartApi) -> None:
+    api = await start_api(tokens_required=False, dial_seconds=3600.0)
+    instance = make_instance("vm-1", node="host1")
+    claim = Claim(task="vm-1", cpu_milli=1000, memory_bytes=1 << 30, pool="default")
+    await api.store.commit(Put(instance.changed(spec=msgspec.structs.replace(instance.spec, claim=claim))))
+    client = await api.client()
+    async with asyncio.timeout(60):
+        with pytest.raises(Conflict, match="reserves resources for a virtual machine"):
+            await client.request("GET", "/v1/instances/vm-1/logs")
+
+
+class AwayStore(MemoryStore):
+    """Answers reads from memory while nothing can be written, as a store in etcd without a majority does."""
+
+    away = False
+
+    async def check_available(self) -> None:
+        if self.away:
+            raise Unavailable("etcd has no majority", hint="start the missing etcd members")
+
+    async def commit(self, *writes: Write) -> int:
+        if self.away:
+            await asyncio.Event().wait()
+        return await super().commit(*writes)
+
+
+async def test_without_a_writable_store_sessions_end_at_once_and_the_server_is_not_ready(start_api: StartApi) -> None:
+    store = AwayStore()
+    api = await start_api(tokens_required=False, store=store)
+    await running_instance(store)
+    client = await api.client()
+    await client.request("GET", "/readyz")
+    store.away = True
+    async with asyncio.timeout(60):
+        with pytest.raises(Unavailable, match="etcd has no majority"):
+            await client.request("GET", "/v1/instances/web-0/logs")
+        with pytest.raises(Unavailable, match="etcd has no majority") as raised:
+            await client.request("GET", "/readyz")
+    assert raised.value.hint == "start the missing etcd members"
+    await client.request("GET", "/healthz")
+    store.away = False
+    await client.request("GET", "/readyz")

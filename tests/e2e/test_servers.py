@@ -54,6 +54,38 @@ def test_two_servers_share_one_etcd_and_either_one_may_die(tmp_path: Path, etcd:
 
 
 @pytest.mark.real("etcd")
+@pytest.mark.req("S0-7")
+def test_without_a_majority_of_etcd_the_server_logs_and_doctor_name_etcd(tmp_path: Path, etcd_cluster: Etcd) -> None:
+    store = f"etcd://{','.join(etcd_cluster.endpoints)}{etcd_cluster.prefix()}"
+    with Cluster(tmp_path, store=store, settings={"MANDOR_LOST_AFTER": "1h", "MANDOR_SUSPECT_AFTER": "1h"}) as cluster:
+        cluster.start_server()
+        cluster.start_agent("n1")
+        cluster.wait_nodes("n1")
+        cluster.apply(TALKER)
+        cluster.wait_running("talker", 1)
+        for member in (0, 1):
+            etcd_cluster.kill(member)
+        eventually("the server is not ready", lambda: cluster.call("GET", "/readyz")[0] == 503)
+
+        says = "etcd has no majority of members that answer"
+        for words in (["logs", "talker-0"], ["exec", "talker-0", "--", "true"]):
+            done = cluster.mandor(*words)
+            assert done.returncode == 1
+            assert says in done.stderr, done.stderr
+        found = cluster.mandor("doctor")
+        assert found.returncode == 1
+        assert says in found.stdout, found.stdout
+        assert "start the missing etcd members" in found.stdout
+        assert "--roles" not in found.stdout
+        assert cluster.call("GET", "/v1/nodes")[0] == 200, "reads are answered from memory"
+
+        for member in (0, 1):
+            etcd_cluster.start(member, wait=False)
+        cluster.wait_ready()
+        eventually("logs again", lambda: cluster.mandor("logs", "talker-0").stdout == "one\n")
+
+
+@pytest.mark.real("etcd")
 @pytest.mark.req("S0-7", "S0-30")
 def test_a_server_that_is_stopped_in_its_tracks_holds_up_neither_people_nor_nodes(tmp_path: Path, etcd: Etcd) -> None:
     store = f"etcd://{','.join(etcd.endpoints)}{etcd.prefix()}"

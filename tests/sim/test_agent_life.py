@@ -14,6 +14,7 @@ import pytest
 
 from mandor.agent.feed import Source
 from mandor.agent.worker import Worker
+from mandor.errors import EngineDown
 from mandor.lib.clock import settle
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Meta
@@ -335,6 +336,23 @@ async def test_instances_survive_an_engine_that_is_down(world: World) -> None:
     assert await world.status() == before, "as if nothing had been"
     told = [each.spec.reason for each in (await world.store.list(Event.kind)).items if isinstance(each, Event)]
     assert sorted(reason for reason in told if reason.startswith("Engine")) == ["EngineDown", "EngineUp"]
+
+
+async def test_a_session_with_an_engine_that_is_down_reports_the_engine(world: World) -> None:
+    await world.apply()
+    order = await world.order()
+    await world.until_phase(Phase.RUNNING)
+    assert world.agent is not None
+    find = world.agent._find_unit
+    assert find(order.meta.uid, "")[1].task == "main"
+    world.engine.down("no socket")
+    await world.pass_time(120, step=5)
+    with pytest.raises(EngineDown, match="the engine fake of the node n1 does not answer: no socket") as raised:
+        find(order.meta.uid, "")
+    assert "start fake on the node" in (raised.value.hint or "")
+    world.engine.up()
+    await world.pass_time(120, step=5)
+    assert find(order.meta.uid, "")[1].task == "main"
 
 
 async def test_a_start_the_engine_refuses_for_a_while_is_tried_again(world: World) -> None:

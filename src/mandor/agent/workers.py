@@ -32,7 +32,7 @@ from mandor.agent.vault import Vault
 from mandor.agent.volumes import VolumeKeeper
 from mandor.agent.worker import Worker, new_entry
 from mandor.engines.base import Engine, Unit, UnitPhase
-from mandor.errors import MandorError, NotFound
+from mandor.errors import EngineDown, MandorError, NotFound
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
@@ -311,8 +311,16 @@ class Workers:
         return frozenset(uid for uid, worker in self.by_uid.items() if worker.status.ready)
 
     def latest(self, worker: Worker, task: str) -> Unit:
-        """Return the latest unit of a task that its engine shows."""
-        _, units = self.engines.find(worker.uid, worker.memory.engine)
+        """Return the latest unit of a task that its engine shows; raise `EngineDown` if the engine does not answer."""
+        name, units = self.engines.find(worker.uid, worker.memory.engine)
+        if units is None:
+            known = self.engines.capabilities.get(name)
+            why = f": {known.message}" if known is not None and known.message else ""
+            raise EngineDown(
+                f"the engine {name} of the node {self._node} does not answer{why}",
+                hint=f"start {name} on the node; `mandor describe node {self._node}` shows its engines",
+                engine=name,
+            )
         found = [each.unit for each in units or () if each.unit.task == task]
         if not found:
             raise NotFound(f"task {task} has not run yet")

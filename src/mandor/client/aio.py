@@ -234,7 +234,7 @@ class Client:
                     error = problem(answer.status, await answer.content.read(PROBLEM_BYTES_MOST))
                     answer.close()
             except (aiohttp.ClientError, TimeoutError, OSError) as broken:
-                last = broken
+                last = last if isinstance(last, MandorError) else broken
                 continue
             if not isinstance(error, Unavailable):
                 self._servers.prefer(server)

@@ -97,6 +97,11 @@ Asking = Callable[[str, str], AbstractContextManager[Mapping[str, str]]]
 class _Passed(Exception):
     """Raised when a server had no effect, so that the next one is tried."""
 
+    def __init__(self, why: str, answer: MandorError | None = None) -> None:
+        """`answer`: the error that the server responded with."""
+        super().__init__(why)
+        self.answer = answer
+
 
 class Client:
     """Client for several servers; unreachable ones are skipped."""
@@ -187,7 +192,7 @@ class Client:
             body = _json(_read(answer), answer)
             return Examined(body, seconds, answer.headers.get("Date", ""), ends, begins)
         except _Passed as why:
-            raise Unavailable(str(why)) from None
+            raise why.answer or Unavailable(str(why)) from None
         finally:
             connection.close()
 
@@ -313,6 +318,7 @@ class Client:
     ) -> tuple[HTTPConnection, HTTPResponse]:
         """Return the first response of a server, with its connection."""
         failures: list[str] = []
+        answer: MandorError | None = None
         several = self._servers.several
         for server in self.servers:
             connection = self._connection(server, self._connect_seconds)
@@ -325,10 +331,13 @@ class Client:
             except _Passed as why:
                 connection.close()
                 failures.append(f"{server}: {why}")
+                answer = answer or why.answer
                 self._servers.leave(server)
             except BaseException:
                 connection.close()
                 raise
+        if answer is not None:
+            raise answer  # A server's response is more useful than a failed connection to another one.
         raise Unavailable(
             f"no server responds: {'; '.join(failures)}",
             hint="start a local cluster with `mandor dev`, or set --server or MANDOR_SERVER",
@@ -385,7 +394,8 @@ class Client:
                 raise _Passed(_reason(error)) from error
             raise Unavailable(f"{server} did not respond: {_reason(error)}", hint=MAYBE_DONE) from error
         if answer.status == 503 and repeatable(method) and self._servers.several:
-            raise _Passed(_problem(answer).message)
+            problem = _problem(answer)
+            raise _Passed(problem.message, problem)
         return answer
 
     def _connection(self, server: Server, seconds: float) -> HTTPConnection:

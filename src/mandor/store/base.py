@@ -164,6 +164,10 @@ class Store(ABC):
         """Return the problems of a store that still answers, each with its remedy."""
         return ()
 
+    async def check_available(self) -> None:
+        """Raise `Unavailable` if nothing can be written now. Stores that answer reads from memory need this check."""
+        return
+
     def lease_channel(self) -> "LeaseChannel | None":
         """Return a connection for renewing leases from a thread; None if only this process can access the store."""
         return None

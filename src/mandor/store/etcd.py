@@ -45,6 +45,10 @@ RESTART_SECONDS = 2.0  # without a committed revision before the watch is restar
 COMPACT_SECONDS = 300.0  # between compactions
 STATUS_SECONDS = 3.0
 """Seconds after which a member counts as unavailable."""
+AVAILABLE_SECONDS = 3.0
+"""Seconds within which a member must answer a read that needs a majority."""
+AVAILABLE_FOR_SECONDS = 1.0
+"""Seconds for which the result of that check is used again."""
 BACKOFF = Backoff(first_seconds=0.05, most_seconds=1.0, jitter=0.5)
 
 
@@ -73,6 +77,8 @@ class EtcdStore(Store):
         self._slots = asyncio.Semaphore(FLIGHT_MOST)
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: EtcdLeaseChannel | None = None
+        self._available: tuple[float, asyncio.Task[None]] | None = None
+        """Time and result of the last check of availability."""
         self._closed = False
 
     # Opening and closing.
@@ -120,9 +126,10 @@ class EtcdStore(Store):
         if self._closed:
             return
         self._closed = True
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._available[1]] if self._available is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.index.fail_watchers(Unavailable("the store is closed"))
         await self._client.close()
         if self._channel is not None:
@@ -265,6 +272,25 @@ class EtcdStore(Store):
 
     async def problems(self) -> Sequence[str]:
         return tuple(member_problems(await self._client.call_each(STATUS, STATUS.request(), STATUS_SECONDS)))
+
+    async def check_available(self) -> None:
+        """Read a key through a majority of the members; callers at the same time share one read."""
+        now = asyncio.get_running_loop().time()
+        if self._available is None or (self._available[1].done() and now - self._available[0] >= AVAILABLE_FOR_SECONDS):
+            self._available = now, asyncio.create_task(self._read_from_majority(), name="etcd availability")
+        await asyncio.shield(self._available[1])
+
+    async def _read_from_majority(self) -> None:
+        request = RANGE.request(key=self._state.offset_path, count_only=True)
+        try:
+            async with asyncio.timeout(2 * AVAILABLE_SECONDS):  # an authentication can come first
+                await self._client.call_any(RANGE, request, AVAILABLE_SECONDS)
+        except (Unavailable, TimeoutError) as error:
+            raise Unavailable(
+                f"etcd has no majority of members that answer: {str(error) or 'no answer in time'}",
+                hint="start the missing etcd members, or restore the network to them; running instances continue, and "
+                "the servers continue without a restart",
+            ) from error
 
     async def skip_to(self, revision: int) -> None:
         """Make later revisions greater than this one; only for an empty store."""

@@ -119,6 +119,26 @@ class EtcdClient:
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return dict(zip(self._endpoints, answers, strict=True))
 
+    async def call_any(self, method: Method, request: Any, seconds: float) -> Any:
+        """Call every endpoint and return the first answer; raise `Lost` with the errors of all if none answers."""
+        token = await self._authenticated()
+        asked = {
+            asyncio.ensure_future(self._send(index, method, request, token, seconds)): endpoint
+            for index, endpoint in enumerate(self._endpoints)
+        }
+        try:
+            left = set(asked)
+            while left:
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if task.exception() is None:
+                        return task.result()
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        raise Lost("; ".join(f"{endpoint}: {_shown(task.exception())}" for task, endpoint in asked.items()))
+
     def leave(self) -> None:
         """Use another endpoint for the next call."""
         self._leave(self._current)
@@ -212,6 +232,14 @@ def failure(endpoint: str, code: grpc.StatusCode, details: str) -> Exception:
     }:
         return Denied(message, hint="check the user, the password and the role that etcd has for mandor")
     return Lost(message)
+
+
+def _shown(error: BaseException | None) -> str:
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return str(error)
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "no answer in time"
+    return (error.details() or error.code().name.lower())[:200]
 
 
 def wants_auth(details: str) -> bool:

@@ -29,3 +29,6 @@ class StoreWrapper(Store):
 
     async def problems(self) -> Sequence[str]:
         return await self._store.problems()
+
+    async def check_available(self) -> None:
+        await self._store.check_available()

@@ -14,6 +14,7 @@ from typing import ClassVar
 import pytest
 import trustme
 
+from mandor.client.aio import Client as AsyncClient
 from mandor.client.sync import Client, parse_server
 from mandor.errors import Invalid, Unavailable
 from mandor.model.meta import Meta
@@ -46,6 +47,29 @@ def test_a_server_that_is_down_is_passed_over(api: LiveApi, mandor: Mandor) -> N
     assert mandor("--server", f"{dead}, {api.url}", "scale", "nobody", "1").err.startswith(
         "error: there is no workload"
     )
+
+
+class NotReady(Answering):
+    status, kind = 503, "application/problem+json"
+    body = b'{"code": "unavailable", "detail": "the node n1 is Down", "hint": "check its agent"}'
+
+
+def test_the_answer_of_a_server_is_reported_and_not_the_failed_connection_to_another(mandor: Mandor) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    with serving(NotReady) as url:
+        for servers in (f"{dead},{url}", f"{url},{dead}"):
+            shown = mandor("--server", servers, "get", "clusters").err
+            assert shown.splitlines() == ["error: the node n1 is Down", "hint: check its agent", "code: unavailable"]
+
+
+async def test_a_stream_reports_the_answer_of_a_server_and_not_the_failed_connection_to_another() -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    with serving(NotReady) as url:
+        for servers in ([dead, url], [url, dead]):
+            async with AsyncClient(servers) as client:
+                with pytest.raises(Unavailable, match="the node n1 is Down"):
+                    async with client.stream("/v1/watch"):
+                        pass
 
 
 def test_a_server_is_asked_last_after_it_failed(api: LiveApi) -> None:

@@ -50,6 +50,7 @@ async def readyz(call: Call[None, None]) -> Health:
     """Return whether the store answers and the server is not stopping."""
     if call.parts.streams.closing:
         raise Unavailable("the server is stopping")
+    await call.parts.store.check_available()
     await read_cluster(call.parts.store)
     return Health("ready", (*call.parts.notes, *call.parts.troubles()))
 

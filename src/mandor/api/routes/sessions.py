@@ -23,11 +23,12 @@ from mandor.api.revocation import ENDS
 from mandor.api.rights import about, allowed_on
 from mandor.api.routes.queries import Namespace
 from mandor.api.sessions import END, STDERR, STDOUT, close, end_with, hand_over, receive_frame, splice
-from mandor.errors import BY_CODE, Conflict, Forbidden, Invalid, MandorError, Unauthenticated
+from mandor.errors import BY_CODE, Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated, Unavailable
 from mandor.lib.words import did_you_mean
 from mandor.model.instance import Instance
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key
+from mandor.model.node import Node, NodePhase
 from mandor.model.record import SessionSpec
 from mandor.model.workload import FLAT, Release
 
@@ -77,7 +78,27 @@ async def find(
             hint=found.status.message or "`mandor describe instance` shows the reason",
             phase=found.phase,
         )
-    return found, await _task_of(parts, found, task)
+    chosen = await _task_of(parts, found, task)
+    await _check_node(parts, found)
+    await parts.store.check_available()
+    return found, chosen
+
+
+async def _check_node(parts: ApiParts, instance: Instance) -> None:
+    """Raise an error if no agent can answer for the instance."""
+    name, node = instance.meta.name, instance.node
+    if instance.spec.claim is not None:
+        raise Conflict(f"{name} reserves resources for a virtual machine and has no tasks")
+    found = await parts.store.get(Key(Node.kind, "", node))
+    if not isinstance(found, Node):
+        raise NotFound(f"the node {node} of {name} does not exist any more", node=node)
+    if found.status.phase is NodePhase.DOWN:
+        why = f": {found.status.reason}" if found.status.reason else ""
+        raise Unavailable(
+            f"the node {node} of {name} is Down{why}",
+            hint=f"check its agent; `mandor describe node {node}` shows more",
+            node=node,
+        )
 
 
 def _refused(caller: Caller, verb: str, what: str) -> Forbidden:

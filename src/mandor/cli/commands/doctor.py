@@ -89,7 +89,7 @@ def _of_server(client: "Client", server: "Server") -> Iterator[Finding]:
         health = client.examine(server, "/readyz")
         about = client.examine(server, "/v1").body
     except Unavailable as error:
-        do = "check that it and its store are running; see its log"
+        do = error.hint or "check that it and its store are running; see its log"
         yield Finding(Level.PROBLEM, f"server {server}", f"cannot serve: {error.message}", do)
     except MandorError as error:
         yield Finding(Level.PROBLEM, f"server {server}", error.message, error.hint or "")
