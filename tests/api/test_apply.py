@@ -20,7 +20,7 @@ from mandor.model.near_cycle import find_deadlocks
 from mandor.model.record import Namespace
 from mandor.model.workload import Workload
 from mandor.store.base import Check, Put, Write
-from mandor.testing.store import make_instance
+from mandor.testing.store import make_instance, make_node
 from tests.api.conftest import Api
 
 YAML = "application/yaml"
@@ -364,3 +364,20 @@ async def test_deleting_without_rights_answers_the_same_for_existing_and_missing
             await send(await api.client(token), f"name: {name}\nnamespace: team\ncommand: [sleep]\n", "/v1/delete")
         errors.append(caught.value.message.replace(name, "NAME"))
     assert errors[0] == errors[1]
+
+
+async def test_a_fact_that_no_node_has_is_a_warning(dev: Api) -> None:
+    text = "name: web\nimage: a\nplacement: {where: ['zoen == a', 'disk exists', 'gpu not exists']}\n"
+    client = await dev.client()
+    assert not (await send(client, text))["results"][0].get("warnings"), "there are no nodes yet"
+    await dev.store.commit(Put(make_node("n1", zone="a", disk="ssd")), Put(make_node("n2", zone="b")))
+    found = (await send(client, text + "env: {A: b}\n"))["results"][0]["warnings"]
+    assert found == ["no node has the fact `zoen` of the rule `zoen == a`; did you mean `zone`?"]
+    pool = """\
+kind: node-pool
+name: burst
+autoscale: {provisioner: fake, max: 1, kinds: {small: {cpu: 1, memory: 1Gi, labels: {zoen: a}}}}
+---
+"""
+    both = (await send(client, pool + text))["results"]
+    assert not any(each.get("warnings") for each in both), "machines of the pool will have it"

@@ -10,10 +10,14 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from mandor.cli.explaining import Lines, write_explanation
+from mandor.lib.quantity import Cpu, Size
 from mandor.model.decision import DecisionRecord, DecisionSpec
 from mandor.model.instance import Instance
+from mandor.model.machine import Machine, MachineKind, NodeAutoscale, PoolScaling
 from mandor.model.meta import Meta, Object
 from mandor.model.phase import Phase
+from mandor.model.pool import NodePool, NodePoolSpec, NodePoolStatus
 from mandor.model.workload import Workload, make_release
 from mandor.roots.inquiry import HttpInquiry
 from mandor.scheduler.reload import ConfigSource
@@ -318,3 +322,26 @@ async def test_an_explanation_names_the_chosen_form_and_why_earlier_forms_did_no
     assert "request 1 cpu instead of 3 (2 less) in alternative 1 (process)" in texts
     assert "stop web-0 on n1" in texts
     assert len((await ask(dev, "workloads/web"))["instances"]) == 2
+
+
+async def test_a_pending_instance_is_explained_with_ordered_machines_and_failing_orders(api: Api) -> None:
+    await fill(api)
+    kinds = {"small": MachineKind(cpu=Cpu(1000), memory=Size(GI))}
+    scaling = PoolScaling(
+        machines=tuple(Machine(id=f"burst-{each}", kind="small", at=api.parts.clock.now() - 40) for each in range(4)),
+        message="large failed: the certificate is not trusted",
+    )
+    spec = NodePoolSpec(autoscale=NodeAutoscale(provisioner="fake", kinds=kinds, max=5))
+    await put(api, NodePool(meta=Meta(name="burst"), spec=spec, status=NodePoolStatus(scaling=scaling)))
+    token = await api.token("operator", "user:ani")
+    found = (await ask(api, "instances/web-1", token=token))["machines"]
+    assert found[0].startswith("the pool burst ordered burst-0 (small) ")
+    assert found[0].endswith(" and 1 more")
+    assert found[1] == "the pool burst: large failed: the certificate is not trusted"
+    assert "machines" not in await ask(api, "instances/web-0", token=token), "it has a node"
+    (waiting, placed) = (await ask(api, "workloads/web", token=token))["instances"]
+    assert waiting["machines"] == found
+    assert "machines" not in placed
+    lines = Lines()
+    write_explanation(await ask(api, "instances/web-1", token=token), lines)
+    assert "  the pool burst: large failed: the certificate is not trusted" in lines.lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mandor.errors import Conflict, Invalid
+from mandor.errors import Conflict, Invalid, NotFound
 from mandor.lib.secret_files import SecretFiles
 from mandor.model.machine import Machine, PoolScaling
 from mandor.model.meta import Key
@@ -25,10 +25,11 @@ autoscale:
 """
 
 
-async def order(api: Api, name: str = "burst-1") -> None:
+async def order(api: Api, *names: str, unmade: bool = False) -> None:
     found = await api.store.get(Key("node-pool", "", "burst"))
     assert isinstance(found, NodePool)
-    scaling = PoolScaling(machines=(Machine(id=name, kind="small", at=1.0),))
+    made = [Machine(id=name, kind="small", at=1.0, unmade=unmade) for name in names or ("burst-1",)]
+    scaling = PoolScaling(machines=tuple(made))
     await api.store.commit(Put(found.changed(status=NodePoolStatus(scaling=scaling))))
 
 
@@ -61,6 +62,46 @@ async def test_machines_are_not_forgotten(dev: Api) -> None:
         await send(client, POOL.replace("fake", other))
     assert "max: 0" in (raised.value.hint or "")
     await send(client, POOL.replace("max: 3", "max: 0"))
+
+
+async def test_a_pool_whose_machines_were_never_made_can_be_corrected_and_deleted(dev: Api) -> None:
+    client = await dev.client()
+    object.__setattr__(dev.parts, "files", SecretFiles("/etc/mandor"))
+    other = "pipeline\n  settings: {url: 'https://x.example/', secret_file: s}"
+    for _ in range(2):
+        await send(client, POOL)
+        await order(dev, unmade=True)
+        await send(client, POOL.replace("fake", other))
+        await client.call("DELETE", "/v1/node-pools/burst", dict)
+
+
+async def test_credentials_of_a_provisioner_can_be_replaced_while_it_has_machines(dev: Api) -> None:
+    client = await dev.client()
+    object.__setattr__(dev.parts, "files", SecretFiles("/etc/mandor"))
+    pool = POOL.replace("fake", "pipeline\n  settings: {url: 'https://x.example/', secret_file: s}")
+    await send(client, pool)
+    await order(dev)
+    await send(client, pool.replace("secret_file: s", "secret_file: t"))
+    with pytest.raises(Conflict, match="has 1 machines"):
+        await send(client, pool.replace("x.example", "y.example"))
+
+
+async def test_records_of_machines_that_do_not_exist_are_removed_on_request(dev: Api) -> None:
+    client = await dev.client()
+    await send(client, POOL)
+    await order(dev, "burst-1", "burst-2")
+    await client.call("POST", "/v1/nodes/burst-2/join", dict, body={"pool": "burst"})
+    path = "/v1/node-pools/burst/forget"
+    with pytest.raises(NotFound, match="has no machine burst-9"):
+        await client.call("POST", path, dict, body={"machines": ["burst-1", "burst-9"]})
+    with pytest.raises(Conflict, match="the machine burst-2 exists"):
+        await client.call("POST", path, dict, body={"machines": ["burst-1", "burst-2"]})
+    with pytest.raises(Invalid):
+        await client.call("POST", path, dict, body={"machines": []})
+    left = await client.call("POST", path, dict, body={"machines": ["burst-1"]})
+    assert [each["id"] for each in left["status"]["scaling"]["machines"]] == ["burst-2"]
+    audits = [each.spec.verb for each in (await dev.store.list("audit")).items]
+    assert "forget" in audits
 
 
 @pytest.mark.parametrize(

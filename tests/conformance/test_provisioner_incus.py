@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from mandor.model.codec import from_plain
 from mandor.model.machine import MachineKind
-from mandor.provision.base import Provisioner
+from mandor.provision.base import NotMade, Provisioner
 from mandor.provision.incus import IncusProvisioner
 from mandor.testing.provisioner import ProvisionerSuite
 from tests.components.incus import IMAGE, Incus
+from tests.components.ports import free_port
 
 
 @pytest.mark.req("S0-6")
@@ -45,3 +47,20 @@ class TestIncusProvisioner(ProvisionerSuite):
             assert incus.cli("list", "suite-1", "--format", "csv", "--columns", "s") == "RUNNING"
         finally:
             incus.cli("delete", "--force", "suite-1")
+
+    async def test_an_order_that_incus_refuses_leaves_nothing(self, provisioner: Provisioner) -> None:
+        options = {"image": "no-such-image"}
+        kind = from_plain({"cpu": 1, "memory": "128Mi", "options": options}, MachineKind)
+        with pytest.raises(NotMade, match="could not make suite-1"):
+            await provisioner.create(msgspec.structs.replace(self.order(), what=kind))
+        assert not await self.ids(provisioner)
+
+
+async def test_an_unreachable_incus_makes_nothing() -> None:
+    made = IncusProvisioner(url=f"https://127.0.0.1:{free_port()}")
+    suite = TestIncusProvisioner()
+    try:
+        with pytest.raises(NotMade, match="does not answer"):
+            await made.create(suite.order())
+    finally:
+        await made.close()

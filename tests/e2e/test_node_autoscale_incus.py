@@ -86,3 +86,27 @@ def test_a_real_incus_instance_joins_by_itself_runs_what_waited_and_is_given_bac
     eventually("its node is forgotten", lambda: not cluster.items("nodes"))
     steps = {"MachineOrdered", "MachineJoined", "MachineIdle", "MachineGone"}
     eventually("it is told", lambda: steps <= {each["spec"]["reason"] for each in cluster.items("events")})
+
+
+@pytest.mark.req("S2-48")
+def test_wrong_settings_of_a_provisioner_are_reported_and_can_be_corrected_and_deleted(
+    cluster: Cluster, incus: Incus
+) -> None:
+    text = EXAMPLE.replace("{image: mandor-node}", json.dumps(_options()))
+    wrong = text.replace("provisioner: incus", 'provisioner: incus\n  settings: {url: "https://127.0.0.1:1"}')
+    cluster.apply(wrong)
+
+    def failed() -> bool:
+        scaling = cluster.items("node-pools")[0]["status"].get("scaling") or {}
+        return "does not answer" in scaling.get("message", "")
+
+    eventually("the error is in the status of the pool", failed, patience=120)
+    found = cluster.mandor("doctor")
+    assert "node-pool burst" in found.stdout, found.stdout
+    assert cluster.call("DELETE", "/v1/node-pools/burst")[0] == 200
+    cluster.apply(wrong)
+    eventually("it fails again", failed, patience=120)
+    cluster.apply(
+        text.replace("provisioner: incus", f"provisioner: incus\n  settings: {{url: {json.dumps(incus.url)}}}")
+    )
+    cluster.wait_running("reports", 1, patience=240)

@@ -107,6 +107,9 @@ class SimProvisioner:
             load=lambda node: int(node.meta.name in self.busy),
             failed=self.failed,
             gone=self.gone,
+            unmade=frozenset(),
+            undeleted={},
+            records_unmade=False,
             credentials=lambda name: None,
             work_is_pending=waits,
         )

@@ -281,3 +281,51 @@ async def test_a_gang_gets_all_the_machines_it_needs_or_none(world: World) -> No
     await scale_pool(world, max=3)
     await world.until(lambda: world.serving_count("train") == 6)
     assert len(machines(world)) == 3
+
+
+async def test_a_machine_that_was_never_made_leaves_no_record(world: World) -> None:
+    yard = provisioner_of(world)
+    yard.provisioner.unreachable = "the certificate is not trusted"
+    await scale_pool(world, min=2)
+    await world.until(lambda: bool(world.events("MachineFailed")))
+    await world.run(30)
+    assert not machines(world)
+    assert "the certificate is not trusted" in scaling(world).message
+    assert not yard.provisioner.calls
+    yard.provisioner.unreachable = ""
+    await world.until(lambda: len(machines(world, "Joined")) == 2, seconds=300)
+
+
+async def test_a_machine_may_exist_from_the_moment_in_which_it_is_requested(world: World) -> None:
+    yard = provisioner_of(world)
+    seen: list[bool] = []
+    yard.provisioner.made = lambda order: seen.extend(each.unmade for each in machines(world) if each.id == order.id)
+    await scale_pool(world, min=1)
+    await world.until(lambda: bool(seen))
+    assert seen == [False]
+
+
+async def test_a_machine_that_cannot_be_deleted_is_named_with_the_error_and_kept(world: World) -> None:
+    yard = provisioner_of(world)
+    await scale_pool(world, min=1)
+    await world.until(lambda: len(machines(world, "Joined")) == 1)
+    yard.provisioner.unreachable = "connection refused"
+    (machine,) = machines(world)
+    await scale_pool(world, max=0, min=0)
+    says = f"{machine.id} cannot be deleted: connection refused"
+    await world.until(lambda: says in scaling(world).message, seconds=300)
+    assert machines(world, "Leaving"), "it exists, so its record is kept"
+    yard.provisioner.unreachable = ""
+    await world.until(lambda: not machines(world))
+    assert not scaling(world).message
+
+
+async def test_a_create_whose_outcome_is_unknown_is_followed_by_a_delete(world: World) -> None:
+    yard = provisioner_of(world)
+    yard.provisioner.trouble = "no answer"
+    await scale_pool(world, min=1)
+    await world.until(lambda: ("delete", machines_created(yard)) in yard.provisioner.calls)
+
+
+def machines_created(yard: SimProvisioner) -> str:
+    return next((name for verb, name in yard.provisioner.calls if verb == "create"), "")

@@ -18,7 +18,7 @@ from mandor.model.instance import PortStatus
 from mandor.model.level import Level
 from mandor.model.level_rules import BY_NAME
 from mandor.model.live_file import LiveFile, live_files, live_folders
-from mandor.model.node import Capabilities
+from mandor.model.node import COMMAND, NO_COMMANDS, Capabilities
 from mandor.model.secret import whole, with_secrets
 from mandor.model.task import File, Identity, Security, Task, TaskMount
 from mandor.model.workload import GroupTemplate
@@ -299,6 +299,9 @@ def pick_engine(template: GroupTemplate, engines: Mapping[str, Capabilities]) ->
     if not able:
         kind = "images" if any(task.image for task in template.tasks.values()) else "plain commands"
         needs = frozenset[str]().union(*(template.needs(name) for name in wanted))
+        if COMMAND in needs and any(NO_COMMANDS in engines[name].extras for name in wanted):
+            kind += " with a command"
+        needs -= {COMMAND}
         kind += f" and has {', '.join(sorted(needs))}" if needs else ""
         return "", f"no engine of this node runs {kind}: {', '.join(wanted) or 'there is none'}"
     return next((name for name in able if engines[name].up), able[0]), ""

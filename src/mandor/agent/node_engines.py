@@ -53,6 +53,11 @@ class NodeEngines:
             raise EngineDown(f"this node no longer has the engine {name}", engine=name)
         return observer.engine
 
+    def published_at(self, name: str) -> str:
+        """Return the address at which published ports of the engine are reached; empty: the node's."""
+        observer = self._observers.get(name)
+        return observer.engine.published_at if observer is not None else ""
+
     def find(self, uid: str, engine: str) -> tuple[str, tuple[Observed, ...] | None]:
         """Return the engine of an instance and its units there.
 

@@ -299,7 +299,7 @@ class Worker:
             refusal_reason=refusal_reason,
             published=publishes(self.order, self.memory.engine, self._engines.capabilities),
             own_network="network" in self._extras,
-            host=self._resources.ports.address,
+            host=self._engines.published_at(self.memory.engine) or self._resources.ports.address,
             otlp=self._services.otlp,
             names=names,
             mounts_hosts="hosts" in self._extras,

@@ -2,19 +2,32 @@
 
 from collections.abc import Sequence, Set
 
+from mandor.lib.words import did_you_mean
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.workload import Workload
 from mandor.placement.daemon_nodes import DaemonNodes, has_eligible_node
+from mandor.placement.framework.snapshot import node_fact, node_facts
+
+NODES_NAMED = 100
+"""Nodes whose facts are candidates for a correction."""
 
 
-def advice(value: Object, nodes: Sequence[Node], secrets: Set[tuple[str, str]] = frozenset()) -> tuple[str, ...]:
-    """Return warnings about an object. `secrets`: stored and pending secrets, by namespace and name."""
+def advice(
+    value: Object,
+    nodes: Sequence[Node],
+    secrets: Set[tuple[str, str]] = frozenset(),
+    labels: Set[str] = frozenset(),
+) -> tuple[str, ...]:
+    """Return warnings about an object. `secrets`: stored and pending secrets, by namespace and name. `labels`: keys of
+    labels that ordered machines get.
+    """
     if not isinstance(value, Workload):
         return ()
     return (
         *_undrainable(value),
         *_without_nodes(value, nodes),
+        *_unknown_facts(value, nodes, labels),
         *_fixed_autoscale(value),
         *_unknown_secrets(value, secrets),
     )
@@ -38,6 +51,37 @@ def _without_nodes(workload: Workload, nodes: Sequence[Node]) -> list[str]:
     where = "{}: " if len(spec.groups) > 1 else ""
     unplaced = {name: group for name, group in spec.groups.items() if not has_eligible_node(group, nodes)}
     return [where.format(name) + DaemonNodes.of(group, nodes).refusal for name, group in unplaced.items()]
+
+
+def rules_of(workload: Workload) -> dict[str, str]:
+    """Return the facts that the `where` rules of a workload need, each with the text of a rule."""
+    found: dict[str, str] = {}
+    for group in workload.spec.groups.values():
+        for form in group.forms:
+            for where in form.placement.where:
+                for text, rule in zip(where.texts, where.rules, strict=True):
+                    if rule.op != "not exists" and rule.fact != "engine":
+                        found.setdefault(rule.fact, text)
+    return found
+
+
+def _unknown_facts(workload: Workload, nodes: Sequence[Node], labels: Set[str]) -> list[str]:
+    """Return a warning for each fact of a rule that no node has; daemons have a warning of their own."""
+    if workload.spec.type == "daemon":
+        return []
+    rules = {fact: text for fact, text in rules_of(workload).items() if fact not in labels}
+    missing = set(rules)
+    for node in nodes:
+        if not missing:
+            return []
+        missing = {fact for fact in missing if node_fact(node, fact) is None}
+    if not nodes:
+        return []
+    known = sorted({fact for node in nodes[:NODES_NAMED] for fact in node_facts(node)} | labels)
+    return [
+        f"no node has the fact `{fact}` of the rule `{rules[fact]}`; {did_you_mean(fact, known)}"
+        for fact in sorted(missing)
+    ]
 
 
 def _fixed_autoscale(workload: Workload) -> list[str]:

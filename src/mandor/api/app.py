@@ -29,6 +29,7 @@ from mandor.api.routes import (
     nodes,
     objects,
     plan,
+    pools,
     rebalance,
     receivers,
     rollout,
@@ -49,6 +50,7 @@ from mandor.model.codec import KINDS
 OPERATIONS: list[Operation] = [
     *nodes.OPERATIONS,
     *credentials.OPERATIONS,
+    *pools.OPERATIONS,
     *authority.OPERATIONS,
     *watch.OPERATIONS,
     *backup.OPERATIONS,

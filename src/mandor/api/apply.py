@@ -10,11 +10,12 @@ import msgspec
 from msgspec import Struct
 
 from mandor.api.access import read_scope
-from mandor.api.advice import advice, secrets_of
+from mandor.api.advice import advice, rules_of, secrets_of
 from mandor.api.changes import FieldChange, differences
 from mandor.api.counts import keep_counts
 from mandor.api.parts import ApiParts
 from mandor.api.pending_objects import PendingObjects
+from mandor.api.pools import machine_labels
 from mandor.api.selector import Selector
 from mandor.api.writers import check_reach
 from mandor.api.writing import Author, CheckedWrite, WriteChecker, commit_checked
@@ -22,6 +23,7 @@ from mandor.errors import Conflict, MandorError
 from mandor.model.manifest import Document
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node
+from mandor.model.pool import NodePool
 from mandor.model.rollout import NO_ORDERS, RolloutOrders
 from mandor.model.secret import Secret
 from mandor.model.workload import Workload
@@ -53,7 +55,9 @@ class ApplyPlan:
     results: dict[Key, Result] = field(default_factory=dict)
     revision: int = 0
     nodes: Sequence[Node] = ()
-    """The nodes of the cluster; read only if the manifest contains daemons."""
+    """The nodes of the cluster; read only if the manifest contains daemons or rules on nodes."""
+    labels: frozenset[str] = frozenset()
+    """Keys of labels that ordered machines get; read with the nodes."""
     secrets: frozenset[tuple[str, str]] = frozenset()
     """Stored and pending secrets, by namespace and name; read only if the manifest refers to secrets."""
 
@@ -72,7 +76,10 @@ class ApplyPlan:
             name=key.name,
             action=action,
             changes=tuple(changes),
-            warnings=(*(advice(write.value, self.nodes, self.secrets) if isinstance(write, Put) else ()), *warnings),
+            warnings=(
+                *(advice(write.value, self.nodes, self.secrets, self.labels) if isinstance(write, Put) else ()),
+                *warnings,
+            ),
         )
         if checked is not None:
             self.checked.append(checked)
@@ -129,8 +136,9 @@ async def plan_apply(
             stored.append(before)
             wanted.append(merged(before, document.object))
     pending = PendingObjects(parts.store, wanted)
-    if any(isinstance(each, Workload) and each.spec.type == "daemon" for each in wanted):
+    if any(isinstance(each, Workload) and (each.spec.type == "daemon" or rules_of(each)) for each in wanted):
         plan.nodes = [each for each in (await parts.store.list(Node.kind)).items if isinstance(each, Node)]
+        plan.labels = machine_labels([*(await parts.store.list(NodePool.kind)).items, *wanted])
     if any(isinstance(each, Workload) and secrets_of(each) for each in wanted):
         known = [*(await parts.store.list(Secret.kind)).items, *wanted]
         plan.secrets = frozenset((each.meta.namespace, each.meta.name) for each in known if isinstance(each, Secret))

@@ -125,12 +125,20 @@ def of_node(item: Object) -> Advice:
     return NOTHING
 
 
+AGAIN = "orders are retried automatically"
+
+
 def of_pool(item: Object) -> Advice:
     scaling, status = item["spec"].get("autoscale"), (item.get("status") or {}).get("scaling") or {}
     if not scaling:
         return NOTHING
     if status.get("trouble"):
-        return Advice(status.get("message", ""), "fix the provisioner's error; orders are retried automatically")
+        fix = f"correct the pool's `settings` or the provisioner, and apply it again; {AGAIN}"
+        return Advice(status.get("message", ""), fix)
+    stuck = [each["id"] for each in status.get("machines", ()) if each.get("phase") == "Leaving"]
+    if stuck and "cannot be deleted" in status.get("message", ""):
+        gone = f"`mandor pool forget {item['meta']['name']}` removes the records of machines that do not exist"
+        return Advice(status["message"], f"check the provisioner; {gone}")
     if "maximum" in status.get("message", ""):
         return Advice(f"instances are waiting: {status['message']}", "raise `autoscale.max` to allow more machines")
     return Advice(status.get("message", ""))

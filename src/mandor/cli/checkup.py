@@ -19,6 +19,9 @@ CLOCK_SECONDS = 5.0
 SLOW_SECONDS = 1.0
 WAITING_SECONDS = 300.0
 NAMES_MOST = 5
+LEAVING_SECONDS = 600.0
+"""Seconds after which a machine that is being deleted is reported."""
+SECRET_REASONS = ("SecretUnavailable", "SecretMissing")
 AUTHORITY_DAYS = 90
 """Days before its end from which on the certificate of the authority is reported."""
 
@@ -61,7 +64,8 @@ def _level(one: str, other: str) -> Level:
 
 
 def of_servers(servers: Sequence[Object]) -> Iterator[Finding]:
-    """Compare the versions and features that the servers report."""
+    """Compare the versions, features and keys that the servers report."""
+    yield from _of_master_keys(servers)
     by_version: dict[str, list[str]] = {}
     for each in servers:
         by_version.setdefault(each["spec"]["version"], []).append(each["spec"].get("address") or each["meta"]["name"])
@@ -79,6 +83,15 @@ def of_servers(servers: Sequence[Object]) -> Iterator[Finding]:
     else:
         do = "upgrade the other servers one after another; see the upgrade guide"
         yield Finding(Level.WARNING, "servers", f"mixed versions: {versions}{waits}", do)
+
+
+def _of_master_keys(servers: Sequence[Object]) -> Iterator[Finding]:
+    """Report servers with different keys for secrets: after a fail-over one may be unable to open a secret."""
+    keys = {each["spec"].get("address") or each["meta"]["name"]: each["spec"].get("keys", ()) for each in servers}
+    if len({frozenset(each) for each in keys.values()}) > 1:
+        shown = "; ".join(f"{name} has {', '.join(each) or 'none'}" for name, each in sorted(keys.items()))
+        do = "give all servers the same lines in `secrets.key`, and restart them one after another"
+        yield Finding(Level.WARNING, "servers", f"their keys for secrets differ: {shown}", do)
 
 
 def _of_clock(about: str, date: str, now: float) -> Iterator[Finding]:
@@ -171,6 +184,11 @@ def _of_node(node: Object, version: str) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING, about, says, f"lines are buffered on disk; see `mandor describe log-sink {sink}`"
             )
+    if held := status.get("facts", {}).get("held"):
+        number, _, names = held.partition(": ")
+        says = f"runs {number} instances that the cluster does not list, and leaves them as they are: {names}"
+        do = f"restore the state that contains them, or stop them with `mandor stop-held {name}`"
+        yield Finding(Level.WARNING, about, says, do)
     if ahead := status.get("facts", {}).get(CLOCK_AHEAD):
         seconds = int(ahead)
         way = "ahead of" if seconds > 0 else "behind"
@@ -219,6 +237,8 @@ def of_instances(instances: Sequence[Object], now: float) -> Iterator[Finding]:
     ]
     phases = Counter(each["status"].get("phase", "Pending") for each in instances)
     yield Finding(Level.OK, "instances", ", ".join(f"{n:,} {phase}" for phase, n in phases.most_common()) or "none")
+    for reason in SECRET_REASONS:
+        yield from _without_secret([each for each in instances if each["status"].get("reason") == reason])
     if waiting:
         names = ", ".join(each["meta"]["name"] for each in waiting[:NAMES_MOST])
         more = f" and {len(waiting) - NAMES_MOST:,} more" if len(waiting) > NAMES_MOST else ""
@@ -226,6 +246,35 @@ def of_instances(instances: Sequence[Object], now: float) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING, "instances", says, f"`mandor explain {waiting[0]['meta']['name']}` shows the reason"
         )
+
+
+def _without_secret(blocked: Sequence[Object]) -> Iterator[Finding]:
+    """Report instances that cannot start because a secret cannot be read."""
+    if blocked:
+        first, status = blocked[0]["meta"]["name"], blocked[0]["status"]
+        says = f"{len(blocked):,} cannot start without a secret, such as {first}: {status.get('message', '')}"
+        do = "create the secret" if status["reason"] == "SecretMissing" else "check `secrets.key` of the servers"
+        yield Finding(Level.WARNING, "instances", says, do)
+
+
+def of_pools(pools: Iterable[Object], now: float) -> Iterator[Finding]:
+    """Check the machines that pools order."""
+    for each in pools:
+        name, scaling = each["meta"]["name"], (each.get("status") or {}).get("scaling") or {}
+        about = f"node-pool {name}"
+        for kind, trouble in scaling.get("trouble", {}).items():
+            says = f"{trouble['failures']} consecutive orders of {kind} failed: {trouble['message']}"
+            do = "correct the pool's `settings` or the provisioner; orders are retried automatically"
+            yield Finding(Level.WARNING, about, says, do)
+        stuck = [
+            machine["id"]
+            for machine in scaling.get("machines", ())
+            if machine.get("phase") == "Leaving" and now - machine["at"] > LEAVING_SECONDS
+        ]
+        if stuck:
+            says = f"{len(stuck)} machines cannot be deleted: {scaling.get('message') or ', '.join(stuck[:NAMES_MOST])}"
+            do = f"check the provisioner; `mandor pool forget {name}` removes the records of machines that do not exist"
+            yield Finding(Level.WARNING, about, says, do)
 
 
 def of_receivers(kind: str, receivers: Iterable[Object]) -> Iterator[Finding]:

@@ -62,6 +62,8 @@ def _instance(answer: Answer, out: TextOutput) -> None:
     else:
         _refusals(answer, out)
         _remedies(answer, out)
+        for sentence in answer.get("machines", ()):
+            out.line(f"  {sentence}")
     for sentence in answer.get("since", ()):
         out.line(f"  since then: {sentence}" if answer.get("decision") else f"  {sentence}")
     if answer.get("nodes"):

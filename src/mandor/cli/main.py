@@ -43,9 +43,11 @@ COMMANDS: dict[str, Entry] = {
     "cordon": Entry("Nodes", "node", "Close nodes for new instances."),
     "uncordon": Entry("Nodes", "node", "Reopen nodes for new instances."),
     "drain": Entry("Nodes", "drain", "Move all instances off nodes."),
+    "stop-held": Entry("Nodes", "held", "Stop instances that nodes hold after a restore."),
     "taint": Entry("Nodes", "node", "Add or remove taints of nodes."),
     "label": Entry("Nodes", "node", "Add or remove labels of nodes."),
     "rebalance": Entry("Nodes", "rebalance", "Move the instances that gain most on other nodes."),
+    "pool": Entry("Nodes", "pool", "Remove the records of ordered machines that do not exist."),
     "image": Entry("Nodes", "image", "Load images into nodes, and list their images."),
     "login": Entry("Administer", "login", "Log in with the OpenID provider of the servers."),
     "logout": Entry("Administer", "login", "Delete the login for these servers."),
@@ -77,7 +79,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module = import_module(f"mandor.cli.commands.{entry.module}")
-        found: click.Command = getattr(module, f"{cmd_name}_command")
+        found: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return found
 
     def resolve_command(

@@ -34,6 +34,12 @@ class MachineInputs:
     """Reasons of machines that could not be created or are broken, by id."""
     gone: Set[str]
     """Machines that the provisioner has deleted."""
+    unmade: Set[str]
+    """Machines that the provisioner was asked for and certainly did not create."""
+    undeleted: Mapping[str, str]
+    """Errors of machines that could not be deleted, by id."""
+    records_unmade: bool
+    """Whether all servers know `Machine.unmade`."""
     credentials: Callable[[str], Token | None]
     """Returns the credential of a node that has joined."""
     work_is_pending: bool
@@ -85,7 +91,7 @@ class _Pool:
         kinds = self.scaling.kinds if self.scaling is not None else {}
         self.trouble = {kind: each for kind, each in before.trouble.items() if kind in kinds}
         for machine in before.machines:
-            after = self._next(machine)
+            after = self._next(machine) if self.scaling is not None or not machine.unmade else None
             if after is not None:
                 self.machines.append(after)
 
@@ -108,7 +114,7 @@ class _Pool:
     def _join_within(self) -> float:
         return float(self.scaling.join_within) if self.scaling is not None else 600.0
 
-    def _ordered(self, machine: Machine, node: Node | None) -> Machine:
+    def _ordered(self, machine: Machine, node: Node | None) -> Machine | None:
         if node is not None and node.status.phase is NodePhase.READY:
             self.trouble.pop(machine.kind, None)
             took = Seconds(round(self.now - machine.at))
@@ -120,12 +126,15 @@ class _Pool:
             return self._failed(machine, f"the node did not join within {Seconds(self._join_within)}")
         return machine
 
-    def _failed(self, machine: Machine, why: str) -> Machine:
+    def _failed(self, machine: Machine, why: str) -> Machine | None:
+        """Return the machine as one to delete; None if it was never made."""
         failures = self.trouble[machine.kind].failures + 1 if machine.kind in self.trouble else 1
         pause = AFTER_FAILURE.after(failures)
         self.trouble[machine.kind] = OrderFailures(failures=failures, until=self.now + pause, message=why[:500])
         again = f"no {machine.kind} is ordered for {Seconds(pause)}"
         self.draft.note(self.pool, "MachineFailed", f"{machine.id} ({machine.kind}): {why}; {again}", warning=True)
+        if machine.unmade or machine.id in self.seen.unmade:
+            return None
         return self._turn(machine, "Leaving", why[:500])
 
     def _leaving(self, machine: Machine, node: Node | None) -> Machine | None:
@@ -213,16 +222,22 @@ class _Pool:
         return kind in self.trouble and self.now < self.trouble[kind].until
 
     def _order(self, kind: str, why: str, new_id: Callable[[], str]) -> None:
-        machine = Machine(id=f"{self.pool.meta.name}-{new_id()}", kind=kind, at=self.now, why=why)
+        name = f"{self.pool.meta.name}-{new_id()}"
+        machine = Machine(id=name, kind=kind, at=self.now, why=why, unmade=self.seen.records_unmade)
         self.machines.append(machine)
         self.draft.note(self.pool, "MachineOrdered", f"ordered {machine.id} ({kind}): {why}")
 
     def _status_message(self) -> str:
         assert self.scaling is not None
         resting = [f"{kind} failed: {each.message}" for kind, each in self.trouble.items() if self.resting(kind)]
+        left = [
+            f"{each.id} cannot be deleted: {self.seen.undeleted[each.id]}"
+            for each in self.machines
+            if each.phase == "Leaving" and each.id in self.seen.undeleted
+        ]
         full = self.seen.work_is_pending and len(self.machines) >= self.scaling.max
         return "; ".join(
-            filter(None, [f"the pool has its maximum of {self.scaling.max} machines" if full else "", *resting])
+            filter(None, [f"the pool has its maximum of {self.scaling.max} machines" if full else "", *resting, *left])
         )[:500]
 
 

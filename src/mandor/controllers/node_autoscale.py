@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from mandor.controllers.base import Controller
 from mandor.controllers.cluster_model_cache import ClusterModelCache
@@ -14,7 +16,7 @@ from mandor.controllers.machine_plan import MachineInputs, credential_key, plan_
 from mandor.controllers.need_plan import cannot_leave, fits_elsewhere, movable_instances
 from mandor.controllers.restore import Profiles
 from mandor.controllers.writer import Writer
-from mandor.errors import MandorError
+from mandor.errors import Invalid, MandorError
 from mandor.lib.clock import Clock
 from mandor.lib.ids import new_uid
 from mandor.lib.turns import in_turns
@@ -34,8 +36,8 @@ from mandor.placement.cluster_model import STEP, ClusterModel
 from mandor.placement.conversion import PlacementState, placement_state
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
-from mandor.provision.base import JoinInfo, MachineOrder, Provisioner
-from mandor.store.base import Change, Store
+from mandor.provision.base import JoinInfo, MachineOrder, NotMade, Provisioner
+from mandor.store.base import Change, Put, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
@@ -73,6 +75,8 @@ class MachineSource:
     """Makes a join token from the machine id, the pool and the validity in seconds."""
     new_id: Callable[[], str] = lambda: new_uid()[-8:]
     """Makes the random part of a machine's name."""
+    records_unmade: Callable[[], bool] = lambda: True
+    """Returns whether all servers know `Machine.unmade`."""
 
 
 class NodeAutoscaleController(Controller[str]):
@@ -101,6 +105,10 @@ class NodeAutoscaleController(Controller[str]):
         self._created: set[str] = set()
         self._failed: dict[str, str] = {}
         self._gone: set[str] = set()
+        self._unmade: set[str] = set()
+        """Machines that the provisioner was asked for by this process and certainly did not create."""
+        self._undeleted: dict[str, str] = {}
+        """Errors of the last attempts to delete machines, by id."""
         self._listed_at: dict[str, float] = {}
         self._models = ClusterModelCache(_BOARD)
         self._fits: dict[str, tuple[float, bool]] = {}
@@ -168,6 +176,9 @@ class NodeAutoscaleController(Controller[str]):
             load=lambda node: len(work.get(node.meta.name, ())),
             failed=self._failed,
             gone=self._gone,
+            unmade=self._unmade,
+            undeleted=self._undeleted,
+            records_unmade=self._source.records_unmade(),
             credentials=credentials.get,
             work_is_pending=bool(self._waiting),
         )
@@ -299,32 +310,66 @@ class NodeAutoscaleController(Controller[str]):
     async def _carry_out(self, pool: NodePool, scaling: NodeAutoscale) -> None:
         """Carry out what the pool's status orders; calls are repeated with the same ids after a restart."""
         known = {each.id for each in pool.machines}
-        for remembered in (self._created, self._gone):
+        for remembered in (self._created, self._gone, self._unmade):
             remembered &= known | {each for each in remembered if not each.startswith(f"{pool.meta.name}-")}
+        for reasons in (self._failed, self._undeleted):
+            for each in [each for each in reasons if each.startswith(f"{pool.meta.name}-") and each not in known]:
+                del reasons[each]
         begin = [each for each in pool.machines if each.phase == "Ordered" and each.id not in self._created]
         end = [each for each in pool.machines if each.phase == "Leaving" and each.id not in self._gone]
         if not begin and not end:
             return
         cluster = await self._cluster()
+        fresh = {each.id for each in begin if each.unmade}
+        if fresh and not await self._announce(pool, scaling, fresh, cluster):
+            begin = [each for each in begin if each.id not in fresh]
         await asyncio.gather(
-            *(self._create(pool, scaling, each, cluster) for each in begin),
+            *(self._create(pool, scaling, each, cluster, fresh=each.id in fresh) for each in begin),
             *(self._delete(scaling, each, cluster) for each in end),
         )
 
-    async def _create(self, pool: NodePool, scaling: NodeAutoscale, machine: Machine, cluster: str) -> None:
+    async def _announce(self, pool: NodePool, scaling: NodeAutoscale, ids: Set[str], cluster: str) -> bool:
+        """Record that the machines may exist from now on; return False if the provisioner cannot be used, so that
+        none of them was made.
+        """
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                await self._source.provisioner(scaling).list(cluster)
+        except (MandorError, TimeoutError) as error:
+            why = str(error) or f"no answer from the provisioner within {CALL_SECONDS:g} s"
+            log.warning("cannot use the provisioner of pool %s: %s", pool.meta.name, why)
+            self._failed.update(dict.fromkeys(ids, why))
+            return False
+        assert pool.status.scaling is not None
+        machines = tuple(replace(each, unmade=each.unmade and each.id not in ids) for each in pool.machines)
+        after = replace(pool.status, scaling=replace(pool.status.scaling, machines=machines))
+        await self._writer.commit([Put(pool.changed(status=after))])
+        return True
+
+    async def _create(
+        self, pool: NodePool, scaling: NodeAutoscale, machine: Machine, cluster: str, *, fresh: bool
+    ) -> None:
+        """`fresh`: the provisioner was never asked for the machine before."""
         kind = scaling.kinds.get(machine.kind)
         if kind is None:
             self._failed[machine.id] = f"the pool no longer has the machine kind {machine.kind}"
+            if fresh:
+                self._unmade.add(machine.id)
             return
+        asked = False
         try:
             async with asyncio.timeout(CALL_SECONDS):
+                provisioner = self._source.provisioner(scaling)
                 join = await self._source.join(machine.id, pool.meta.name, scaling.join_within)
                 order = MachineOrder(
                     id=machine.id, cluster=cluster, pool=pool.meta.name, kind=machine.kind, what=kind, join=join
                 )
-                await self._source.provisioner(scaling).create(order)
+                asked = True
+                await provisioner.create(order)
             self._created.add(machine.id)
         except (MandorError, TimeoutError) as error:
+            if fresh and (not asked or isinstance(error, Invalid | NotMade)):
+                self._unmade.add(machine.id)
             self._failed[machine.id] = str(error) or f"no answer from the provisioner within {CALL_SECONDS:g} s"
             log.warning("cannot create the machine %s: %s", machine.id, self._failed[machine.id])
 
@@ -334,8 +379,12 @@ class NodeAutoscaleController(Controller[str]):
                 await self._source.provisioner(scaling).delete(cluster, machine.id)
             self._gone.add(machine.id)
             self._failed.pop(machine.id, None)
+            self._undeleted.pop(machine.id, None)
         except (MandorError, TimeoutError) as error:
-            log.warning("cannot delete the machine %s yet: %s", machine.id, str(error) or "no answer")
+            why = str(error) or f"no answer from the provisioner within {CALL_SECONDS:g} s"
+            if self._undeleted.get(machine.id) != why:
+                log.warning("cannot delete the machine %s yet: %s", machine.id, why)
+            self._undeleted[machine.id] = why
 
     async def _list(self, pool: NodePool) -> None:
         """Mark ordered machines as failed if the provisioner reports them as broken, or no longer lists them."""

@@ -172,6 +172,8 @@ class Engine(ABC):
     name: ClassVar[str]
     options: ClassVar[type | None] = None
     """Struct of the options under `options.NAME`; None: only the engine itself can check them."""
+    published_at: str = ""
+    """Address at which the ports that the engine publishes are reached, known after `probe`; empty: the node's."""
 
     @abstractmethod
     async def probe(self) -> Capabilities:

@@ -46,6 +46,7 @@ FEATURES = (
     "tasks",
     "tokens",
     "unknown-fields",
+    "unmade-machines",
     "usage",
     "watch",
     "workload-identity",

@@ -6,11 +6,14 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Cpu, Percent, Seconds, Size
+from mandor.model.features import needs
 from mandor.model.meta import InvalidField, check_labels, check_name
 from mandor.model.node import Taint
 from mandor.model.resources import Resources
 
 KINDS_MOST = 16
+UNMADE = "unmade-machines"
+"""Feature of servers that know `Machine.unmade`."""
 MACHINES_MOST = 1000
 """Maximum number of machines of one pool; all are stored in one object."""
 NAME_MOST = 40
@@ -122,6 +125,8 @@ class Machine(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, f
     """Reason for which the machine was ordered or is returned."""
     idle_since: float = 0.0
     """Unix time since which the machine is not needed; 0 while it is needed."""
+    unmade: Annotated[bool, needs(UNMADE)] = False
+    """Whether the provisioner was not asked for the machine yet, so that it cannot exist."""
 
 
 class OrderFailures(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):

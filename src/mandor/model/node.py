@@ -139,6 +139,12 @@ MAPPED_USERS = "mapped-users"
 """Extra of an engine whose containers map 65,536 user ids, so that a namespace's user has another id inside them."""
 
 
+COMMAND = "command"
+"""Need of a group in which a task with an image has a command; an engine without `NO_COMMANDS` satisfies it."""
+NO_COMMANDS = "no-commands"
+"""Extra of an engine whose instances run only the programs of their image."""
+
+
 class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Capabilities of an engine on a node."""
 
@@ -159,7 +165,10 @@ class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
         offers all extras in `needs`.
         """
         both = not self.images or "commands" in self.extras
-        return needs <= self.extras and all(self.images if image else both for image in images)
+        missing = needs - self.extras
+        if NO_COMMANDS not in self.extras:
+            missing -= {COMMAND}
+        return not missing and all(self.images if image else both for image in images)
 
 
 ENGINE_FACT = "engine."

@@ -18,6 +18,7 @@ from mandor.model.image import Digest
 from mandor.model.lifecycle import Disconnect, Disruption, Gang, Reschedule, Restart
 from mandor.model.live_file import live_needs
 from mandor.model.meta import NAME_MOST, InvalidField, Meta, Object, check_name
+from mandor.model.node import COMMAND
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
 from mandor.model.resources import Resources
@@ -189,9 +190,13 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 
     @property
     def needs_anywhere(self) -> frozenset[str]:
-        """Capabilities that every engine must have, for the group's mounts, live files and security settings."""
+        """Capabilities that every engine must have, for the group's commands, mounts, live files and security
+        settings.
+        """
         confined = any(task.security.confined for task in self.tasks.values())
         found = live_needs(self.tasks.values()) | ({"security"} if confined else set())
+        if any(task.image is not None and (task.command or task.args) for task in self.tasks.values()):
+            found.add(COMMAND)
         for mount in (mount for task in self.tasks.values() for mount in task.mounts):
             if mount.tmpfs is not None or self.volumes[mount.volume or ""].type == "tmpfs":
                 found.add("tmpfs")

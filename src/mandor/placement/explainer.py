@@ -71,6 +71,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The stored decision, if there is one."""
     since: tuple[str, ...] = ()
     """Changes since the decision."""
+    machines: tuple[str, ...] = ()
+    """Sentences about machines that were ordered, and about orders that fail; only for a pending instance."""
 
 
 class WorkloadExplanation(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,8 +10,13 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from mandor.errors import Unavailable
 from mandor.lib.egress import STRICT, Egress
 from mandor.model.machine import MachineKind
+
+
+class NotMade(Unavailable):
+    """The machine cannot be created now, and no part of it exists."""
 
 
 class JoinInfo(Struct, frozen=True, kw_only=True):
@@ -62,7 +67,8 @@ class Provisioner(ABC):
     async def create(self, order: MachineOrder) -> None:
         """Start to create a machine, without waiting for it.
 
-        Raise `Invalid` if it can never be created, `Unavailable` if it cannot be created now.
+        Raise `Invalid` if it can never be created, `NotMade` if it cannot be created now and does not exist, and
+        `Unavailable` if it may exist.
         """
 
     @abstractmethod

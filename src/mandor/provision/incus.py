@@ -20,7 +20,7 @@ from mandor.engines.incus.options import IncusOptions, source_of
 from mandor.engines.options import read_options
 from mandor.errors import Invalid, Unavailable
 from mandor.lib.egress import Egress
-from mandor.provision.base import MachineOrder, Made, Provisioner
+from mandor.provision.base import MachineOrder, Made, NotMade, Provisioner
 
 MACHINE, CLUSTER, BEGUN = "user.mandor.machine", "user.mandor.cluster", "user.mandor.begun"
 SETTINGS = "/etc/mandor/mandor.toml"
@@ -80,9 +80,11 @@ class IncusProvisioner(Provisioner):
         name = _name(order.id)
         try:
             found = await self._find(name)
+        except (Refused, Unavailable) as error:
+            raise NotMade(f"incus could not make {name}: {error}") from error
+        try:
             if found is None:
-                await self._api.run("POST", "/1.0/instances", body_of(order, options))
-                found = await self._find(name)
+                found = await self._make(name, body_of(order, options))
             if found is None or not _own(found, order.cluster, order.id):
                 raise Invalid(f"incus has an instance {name} that is not this machine")
             if found["status"] != "Running":
@@ -92,6 +94,16 @@ class IncusProvisioner(Provisioner):
                 await self._api.call("PATCH", path_of(name), {"config": {BEGUN: "true"}})
         except Refused as error:
             raise Unavailable(f"incus could not make {name}: {error.message}") from error
+
+    async def _make(self, name: str, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Create the instance and return it; raise `NotMade` if Incus refused and kept nothing."""
+        try:
+            await self._api.run("POST", "/1.0/instances", body)
+        except Refused as error:
+            if await self._find(name) is None:
+                raise NotMade(f"incus could not make {name}: {error.message}") from error
+            raise
+        return await self._find(name)
 
     async def list(self, cluster: str) -> Sequence[Made]:
         try:

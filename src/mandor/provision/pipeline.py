@@ -12,7 +12,7 @@ from msgspec import Struct
 from mandor.errors import Invalid, Unavailable
 from mandor.lib.signing import sign
 from mandor.model.codec import to_plain
-from mandor.provision.base import MachineOrder, Provisioner
+from mandor.provision.base import MachineOrder, NotMade, Provisioner
 
 SECONDS = 30.0
 ANSWER_MOST = 64 * 1024
@@ -79,6 +79,8 @@ class PipelineProvisioner(Provisioner):
         try:
             async with self._session.post(self._url, data=content, headers=headers, allow_redirects=False) as answer:
                 answer_text = (await answer.content.read(ANSWER_MOST)).decode(errors="replace").strip()
+        except aiohttp.ClientConnectorError as error:
+            raise NotMade(f"cannot connect to the pipeline at {self._shown}: {error}") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unavailable(f"the pipeline at {self._shown} does not answer: {str(error) or 'too late'}") from error
         gone = body["action"] == "delete" and answer.status == 404
@@ -96,7 +98,7 @@ class PipelineProvisioner(Provisioner):
         try:
             found = self._secret_file.read_bytes().strip()
         except OSError as error:
-            raise Unavailable(f"the secret of the pipeline cannot be read: {error.strerror}") from error
+            raise NotMade(f"the secret of the pipeline cannot be read: {error.strerror}") from error
         if len(found) < 16:
-            raise Unavailable("the secret of the pipeline is shorter than 16 bytes")
+            raise NotMade("the secret of the pipeline is shorter than 16 bytes")
         return found

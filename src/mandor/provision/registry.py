@@ -68,6 +68,19 @@ def check_outward(scaling: NodeAutoscale, path: str, egress: Egress, files: Secr
         raise
 
 
+def same_place(before: NodeAutoscale, after: NodeAutoscale) -> bool:
+    """Return whether machines of one configuration are found with the other: credentials may differ."""
+    return before.provisioner == after.provisioner and _place(before) == _place(after)
+
+
+def _place(scaling: NodeAutoscale) -> dict[str, str]:
+    try:
+        credentials = _load(scaling.provisioner).file_settings
+    except Invalid:
+        credentials = ()
+    return {name: value for name, value in scaling.settings.items() if name not in credentials}
+
+
 def check_scaling(scaling: NodeAutoscale, path: str) -> None:
     """Raise `Invalid`, with the path, for options that the provisioner would refuse."""
     try:

@@ -7,12 +7,13 @@ from typing import Self
 
 from mandor.api.audit import SERVER, Auditor
 from mandor.api.auth import make_token
+from mandor.controllers.node_autoscale import MachineSource
 from mandor.errors import Invalid
 from mandor.lib.clock import Clock
 from mandor.lib.egress import STRICT, Egress
 from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.model.features import FEATURES
-from mandor.model.machine import NodeAutoscale
+from mandor.model.machine import UNMADE, NodeAutoscale
 from mandor.model.meta import Key
 from mandor.model.record import JoinTerms, Token
 from mandor.provision.base import JoinInfo, Provisioner
@@ -56,6 +57,11 @@ class Machines:
         if key not in self._made:
             self._made[key] = make_provisioner(scaling.provisioner, settings, self._egress, self._files)
         return self._made[key]
+
+    @property
+    def source(self) -> MachineSource:
+        """The source of machines for the node autoscaler."""
+        return MachineSource(self.provisioner, self.join, records_unmade=lambda: UNMADE in self._everywhere())
 
     async def join(self, machine: str, pool: str, seconds: float) -> JoinInfo:
         """Create a join token for one use by this machine, in its pool; an earlier token of the machine is deleted."""

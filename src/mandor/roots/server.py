@@ -38,7 +38,6 @@ from mandor.controllers.audit_export import AuditExporter
 from mandor.controllers.audit_plan import KeepAudits
 from mandor.controllers.catalog import make_controllers
 from mandor.controllers.measures import Measures as ControllerMeasures
-from mandor.controllers.node_autoscale import MachineSource
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.runner import run_all
 from mandor.errors import Invalid, MandorError
@@ -502,7 +501,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         restore_seconds=settings.restore_after if settings.restore_after != NEVER else None,
         guard=pulse.watchdog,
         ask=prometheus.ask,
-        machines=MachineSource(machines.provisioner, machines.join),
+        machines=machines.source,
     )
     measures = ControllerMeasures()
     forget = inside.metrics.add(measures.families)

@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 import trustme
+from msgspec.structs import replace
 
 from mandor.client.image_file import open_image
-from mandor.engines.base import Launch, LogLine, Observed, Unit, UnitPhase
+from mandor.engines.base import Launch, LogLine, Mount, Observed, Unit, UnitPhase
 from mandor.engines.incus import IncusEngine
 from mandor.engines.incus.folder import UnitFolder
 from mandor.engines.incus.marks import instance_name
 from mandor.errors import EngineDown
 from mandor.model.image_reference import pinned
+from mandor.model.node import NO_COMMANDS
 from mandor.model.task import File
 from tests.components.enclosure import Enclosure
 from tests.components.incus import BRIDGE, IMAGE, Incus
@@ -352,7 +354,7 @@ async def relayed(enclosure: Enclosure, port: int) -> AsyncIterator[int]:
         inside, outside = await asyncio.open_connection(sock=made)
         await asyncio.gather(copy(reader, outside), copy(inside, writer))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "0.0.0.0", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -383,4 +385,17 @@ async def test_it_is_reached_over_https_with_a_certificate_it_trusts(incus: Incu
             await until(engine, box, running)
             await engine.remove(box)
             assert await engine.list() == []
+        # An address that is not known as this machine's own stands for an Incus on another machine.
+        away = settings | {"url": f"https://127.0.0.2:{port}"}
+        async with IncusEngine(tmp_path / "away", **away) as engine:
+            found = await engine.probe()
+            assert NO_COMMANDS in found.extras
+            assert not found.extras & {"mounts", "hosts"}
+            assert engine.published_at == "127.0.0.2"
+            box = unit()
+            mount = Mount(path="/data", source=str(tmp_path))
+            await engine.start(box, replace(machine(), mounts=(mount,)))
+            (refused,) = await engine.list()
+            assert "a folder of the agent's machine" in refused.message
+            await engine.remove(box)
     incus.cli("config", "unset", "core.https_address")

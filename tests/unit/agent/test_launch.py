@@ -8,7 +8,7 @@ import pytest
 from mandor.agent.launch import make_launch, pick_engine
 from mandor.model.codec import from_plain
 from mandor.model.meta import TraceMark
-from mandor.model.node import Capabilities
+from mandor.model.node import NO_COMMANDS, Capabilities
 from mandor.model.task import Task
 from mandor.model.workload import GroupTemplate
 from tests.unit.agent.make import NOTHING_SEEN, make_order
@@ -108,6 +108,13 @@ def test_the_first_wanted_engine_that_can_run_it_is_taken(
     found, why = pick_engine(template(wanted, image=image), engines)
     assert found == chosen
     assert bool(why) == (not chosen)
+
+
+def test_an_engine_that_runs_only_the_programs_of_images_takes_no_command() -> None:
+    engines = {"incus": Capabilities(images=True, extras=frozenset({NO_COMMANDS}))}
+    assert pick_engine(template(image=True), engines) == ("incus", "")
+    commanded = from_plain({"tasks": {"main": {"image": "x", "command": ["run"]}}}, GroupTemplate)
+    assert pick_engine(commanded, engines) == ("", "no engine of this node runs images with a command: incus")
 
 
 def test_mandor_variables_are_replaced_everywhere_and_no_others() -> None:

@@ -121,6 +121,14 @@ async def test_the_status_of_an_instance_has_its_ports(world: World) -> None:
     assert (await world.node()).status.ports == PortRange(30_000, 30_010)
 
 
+async def test_ports_that_an_engine_publishes_on_another_machine_have_the_address_of_that_machine(world: World) -> None:
+    world.engine.published_at = "192.0.2.9"
+    await world.apply(ports={"http": {"port": 8080, "host": "auto"}})
+    await world.order(ports={"http": 30_004})
+    assert (await world.until_phase(Phase.RUNNING)).host == "192.0.2.9"
+    assert (await world.node()).status.address == world.address
+
+
 async def test_a_port_of_another_program_is_refused_and_reported_until_it_is_free(world: World) -> None:
     world.taken_ports.add((30_004, "tcp"))
     await world.apply(ports={"http": {"port": 8080, "host": "auto"}})

@@ -196,3 +196,56 @@ def test_keys_of_an_inventory_that_are_not_understood_are_a_warning() -> None:
     assert (found.level, found.about) == (Level.WARNING, "inventory machines")
     assert found.says == "keys of the list are not understood: rack (2 machines)"
     assert list(checkup.of_inventories([{**listed, "status": {"machines": 2}}])) == []
+
+
+def test_servers_with_different_keys_for_secrets_are_reported() -> None:
+    def server(address: str, *keys: str) -> dict[str, Any]:
+        found = entry("0.1.0", address)
+        found["spec"]["keys"] = list(keys)
+        return found
+
+    same = checkup.of_servers([server("http://a", "k1", "k2"), server("http://b", "k2", "k1")])
+    assert told(list(same), Level.WARNING) == []
+    found = list(checkup.of_servers([server("http://a", "k1"), server("http://b", "k2")]))
+    assert told(found, Level.WARNING) == [
+        "servers: their keys for secrets differ: http://a has k1; http://b has k2",
+    ]
+    assert "secrets.key" in found[0].do
+
+
+def test_held_instances_are_reported_with_the_command_that_stops_them() -> None:
+    (_, found) = checkup.of_nodes([thing("n1", phase="Ready", facts={"held": "2: web-5, db-0"})], "0.1")
+    assert found.level is Level.WARNING
+    assert found.says == "runs 2 instances that the cluster does not list, and leaves them as they are: web-5, db-0"
+    assert "`mandor stop-held n1`" in found.do
+
+
+def test_instances_without_a_secret_are_reported_with_the_refusal() -> None:
+    blocked = [
+        thing("web-0", phase="Reserved", reason="SecretUnavailable", message="was sealed with the key k9"),
+        thing("web-1", phase="Reserved", reason="SecretUnavailable", message="was sealed with the key k9"),
+        thing("db-0", phase="Reserved", reason="SecretMissing", message="secret db does not exist"),
+        thing("ok-0", phase="Running"),
+    ]
+    found = list(checkup.of_instances(blocked, NOW))
+    assert told(found, Level.WARNING) == [
+        "instances: 2 cannot start without a secret, such as web-0: was sealed with the key k9",
+        "instances: 1 cannot start without a secret, such as db-0: secret db does not exist",
+    ]
+
+
+def test_pools_whose_orders_fail_or_whose_machines_stay_are_reported() -> None:
+    trouble = {"small": {"failures": 3, "until": NOW, "message": "the certificate is not trusted"}}
+    machines = [{"id": "burst-1", "phase": "Leaving", "at": NOW - 3600}, {"id": "b-2", "phase": "Leaving", "at": NOW}]
+    scaling = {"trouble": trouble, "machines": machines, "message": "burst-1 cannot be deleted: refused"}
+    found = list(checkup.of_pools([thing("burst", scaling=scaling), thing("idle", scaling={}), thing("plain")], NOW))
+    assert told(found, Level.WARNING) == [
+        "node-pool burst: 3 consecutive orders of small failed: the certificate is not trusted",
+        "node-pool burst: 1 machines cannot be deleted: burst-1 cannot be deleted: refused",
+    ]
+    assert "mandor pool forget burst" in found[1].do
+
+
+def test_join_tokens_are_not_reported() -> None:
+    spec = {"identity": "join:n1", "role": "join", "expires_at": NOW + 600}
+    assert list(checkup.of_tokens([thing("join", spec), thing("old", {**spec, "expires_at": NOW - 5})], NOW)) == []

@@ -9,9 +9,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from mandor.cli.commands import drain
-from mandor.lib.quantity import Seconds
+from mandor.cli.commands import drain, held
+from mandor.lib.quantity import Cpu, Seconds, Size
+from mandor.model.machine import Machine, MachineKind, NodeAutoscale, PoolScaling
+from mandor.model.meta import Meta
 from mandor.model.node import Drain, DrainPhase, DrainStatus, Maintenance, Node, NodePhase
+from mandor.model.pool import NodePool, NodePoolSpec, NodePoolStatus
 from tests.scenarios.make import make_node
 from tests.unit.cli.conftest import PATIENCE, LiveApi, Mandor
 
@@ -114,6 +117,89 @@ def test_a_drain_that_is_late_is_an_error_with_its_reasons(api_with_nodes: LiveA
     assert told.code == 1
     assert "its data is on this node" in told.err
     assert "`--force` ignores disruption budgets" in told.err
+
+
+def test_drain_names_force_when_data_keeps_a_node(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    api = api_with_nodes
+
+    def work() -> None:
+        tell(api, "Waiting", total=1, left=1, waiting=("1 of default/db: its data (data) is on this node",))
+        time.sleep(2 * drain.PAUSE_SECONDS)
+        tell(api, "Drained", total=1)
+
+    thread = once_ordered(api, work)
+    told = mandor("drain", "n1")
+    thread.join(PATIENCE)
+    assert told.code == 0
+    hints = [line for line in told.err.splitlines() if line.startswith("hint:")]
+    assert hints == [
+        "hint: volumes are not moved; `mandor drain n1 --force` stops these instances until the node is uncordoned"
+    ]
+
+
+def hold(api: LiveApi, text: str, name: str = "n1") -> None:
+    node = stored(api, name)
+    facts = {**node.status.facts, "held": text} if text else {}
+    api.put(node.changed(status=msgspec.structs.replace(node.status, facts=facts)))
+
+
+def test_held_instances_are_named_and_stopped_only_on_request(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    api = api_with_nodes
+    hold(api, "2: web-5, db-0")
+    asked = mandor("stop-held", "n1", "n2")
+    assert asked.code == 1
+    assert "node n1 holds 2: web-5, db-0" in asked.err
+    assert "node n2 holds no instances" in asked.err
+    assert "use --yes" in asked.err
+    assert stored(api).spec.forget_before_epoch == 0
+
+    def agent() -> None:
+        end = time.monotonic() + PATIENCE
+        while not stored(api).spec.forget_before_epoch and time.monotonic() < end:
+            time.sleep(0.05)
+        seen.append(stored(api).spec.forget_before_epoch)
+        hold(api, "")
+
+    for words, epochs in ((["--yes"], (1, 1)), (["--yes", "--current-epoch"], (2, 1))):
+        hold(api, "1: web-5")
+        node = stored(api)
+        api.put(node.changed(spec=msgspec.structs.replace(node.spec, forget_before_epoch=0)))
+        seen: list[int] = []
+        thread = threading.Thread(target=agent, daemon=True)
+        thread.start()
+        done = mandor("stop-held", "n1", *words)
+        thread.join(PATIENCE)
+        assert (done.code, done.out) == (0, "node n1 stopped 1: web-5\n"), done.err
+        assert (seen[0], stored(api).spec.forget_before_epoch) == epochs
+    assert stored(api, "n2").spec.forget_before_epoch == 0
+
+
+def test_what_a_node_still_holds_is_an_error(
+    api_with_nodes: LiveApi, mandor: Mandor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "WAIT_SECONDS", 0.0)
+    hold(api_with_nodes, "1: web-5")
+    done = mandor("stop-held", "n1", "--yes")
+    assert done.code == 1
+    assert "node n1 still holds 1: web-5" in done.out
+    assert "--current-epoch" in done.err
+
+
+def test_records_of_machines_are_listed_and_removed_after_a_question(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    api = api_with_nodes
+    machines = (Machine(id="n2", kind="small", at=1.0), Machine(id="burst-1", kind="small", phase="Leaving", at=1.0))
+    kinds = {"small": MachineKind(cpu=Cpu(1000), memory=Size(1 << 30))}
+    spec = NodePoolSpec(autoscale=NodeAutoscale(provisioner="fake", kinds=kinds, max=2))
+    api.put(NodePool(meta=Meta(name="burst"), spec=spec, status=NodePoolStatus(scaling=PoolScaling(machines=machines))))
+    asked = mandor("pool", "forget", "burst")
+    assert asked.code == 1
+    assert asked.err.splitlines()[0].split() == ["burst-1", "Leaving"]
+    done = mandor("pool", "forget", "burst", "--yes")
+    assert done.code == 0, done.err
+    pool = api.get("node-pool", "burst", "")
+    assert isinstance(pool, NodePool)
+    assert [each.id for each in pool.machines] == ["n2"]
+    assert mandor("pool", "forget", "burst", "n2", "--yes").code == 1, "its node is ready"
 
 
 def test_cancel_and_uncordon_end_a_drain(api_with_nodes: LiveApi, mandor: Mandor) -> None:

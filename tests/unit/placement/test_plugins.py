@@ -10,7 +10,7 @@ import pytest
 from mandor.model.codec import from_plain
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.model.node import Capabilities, Node, NodePhase, Taint
+from mandor.model.node import NO_COMMANDS, Capabilities, Node, NodePhase, Taint
 from mandor.model.resources import Resources
 from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide
@@ -187,6 +187,19 @@ def test_an_engine_that_is_down_is_named_with_its_reason() -> None:
     table.set_node(make_node("n2", engines=down))
     assert "; docker is down on 2 of them)" in place(table, make_template(image="x")).message
     assert place(table, make_template()).node, "the other engines of the node go on"
+
+
+@pytest.mark.req("S0-2")
+def test_a_command_goes_where_an_engine_runs_commands_in_its_images() -> None:
+    fixed = Capabilities(images=True, extras=frozenset({NO_COMMANDS}))
+    table = make_table(make_node("n1", engines={"incus": fixed}))
+    plain = from_plain({"tasks": {"main": {"image": "x"}}, "engine": ["incus"]}, GroupTemplate)
+    assert place(table, plain).node == "n1"
+    for task in ({"image": "x", "command": ["run"]}, {"image": "x", "args": ["-v"]}):
+        made = from_plain({"tasks": {"main": task}, "engine": ["incus"]}, GroupTemplate)
+        assert "no incus that is up and runs images with a command" in place(table, made).message
+    table.set_node(make_node("n2", engines={"incus": Capabilities(images=True)}))
+    assert place(table, made).node == "n2"
 
 
 @pytest.mark.req("S0-2")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta as Note
 from msgspec import Struct
 
@@ -11,6 +12,7 @@ from mandor.api.caller import lacks
 from mandor.api.gate import Gate
 from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import Call, Operation, Text
+from mandor.api.pools import machines_underway
 from mandor.api.rights import allowed_on
 from mandor.api.routes.queries import Namespace
 from mandor.api.scheduling import ForecastWorkspace
@@ -20,6 +22,7 @@ from mandor.model.decision import DecisionRecord, DecisionSpec
 from mandor.model.instance import Instance
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
+from mandor.model.pool import NodePool
 from mandor.model.workload import Workload
 from mandor.placement.explainer import Explainer, Explanation, WorkloadExplanation
 from mandor.store.base import Filter
@@ -38,8 +41,9 @@ async def explain_instance(call: Call[ExplainQuery, None]) -> Text:
     def answer(workspace: ForecastWorkspace) -> bytes:
         explainer = _explainer(workspace, call)
         assert isinstance(found, Instance)
-        return encode(explainer.instance(found, decision, nodes=call.query.nodes))
+        return encode(_with_machines(explainer.instance(found, decision, nodes=call.query.nodes), machines))
 
+    machines = await _machines(call)
     return await _answered(call, answer)
 
 
@@ -55,9 +59,24 @@ async def explain_workload(call: Call[ExplainQuery, None]) -> Text:
     def answer(workspace: ForecastWorkspace) -> bytes:
         explainer = _explainer(workspace, call)
         assert isinstance(found, Workload)
-        return encode(explainer.workload(found, kept, nodes=call.query.nodes))
+        made = explainer.workload(found, kept, nodes=call.query.nodes)
+        each = tuple(_with_machines(instance, machines) for instance in made.instances)
+        return encode(msgspec.structs.replace(made, instances=each))
 
+    machines = await _machines(call)
     return await _answered(call, answer)
+
+
+async def _machines(call: Call[ExplainQuery, None]) -> tuple[str, ...]:
+    """Return sentences about the machines of the pools that the caller may read."""
+    pools = (await call.parts.store.list(NodePool.kind)).items
+    return machines_underway(
+        [each for each in pools if allowed_on(call.caller.held, "get", each)], call.parts.clock.now()
+    )
+
+
+def _with_machines(explanation: Explanation, machines: tuple[str, ...]) -> Explanation:
+    return explanation if explanation.node else msgspec.structs.replace(explanation, machines=machines)
 
 
 async def _readable(call: Call[ExplainQuery, None], kind: type[Object]) -> Object:

@@ -27,9 +27,9 @@ MARKS = {Level.OK: ("ok     ", "green"), Level.WARNING: ("warning", "yellow"), L
 def doctor_command(client: "Client", output: str) -> int:
     """Check the cluster for problems, each with the next step.
 
-    Checks servers and their store, leaders, clocks, certificates, versions, nodes, engines, tokens and pending
-    instances. It changes nothing. The exit status is 1 if there is a problem, 0 with warnings only. Objects that you
-    may not read are not checked.
+    Checks servers and their store, leaders, clocks, certificates, keys, versions, nodes, engines, node pools, tokens,
+    pending instances, and instances that are held after a restore. It changes nothing. The exit status is 1 if there is
+    a problem, 0 with warnings only. Objects that you may not read are not checked.
     """
     found = list(_examine(client))
     if output != "text":
@@ -65,6 +65,7 @@ def _examine(client: "Client") -> Iterator[Finding]:
         ("leases", lambda items: checkup.of_leases(items, _renewed(client, items), [str(each) for each, _ in servers])),
         ("nodes", lambda items: checkup.of_nodes(items, version)),
         ("instances", lambda items: checkup.of_instances(items, time.time())),
+        ("node-pools", lambda items: checkup.of_pools(items, time.time())),
         ("tokens", lambda items: checkup.of_tokens(items, time.time())),
         ("webhooks", lambda items: checkup.of_receivers("webhook", items)),
         ("event-buses", lambda items: checkup.of_receivers("event-bus", items)),

@@ -82,6 +82,7 @@ def _wait(client: "Client", names: Sequence[str], patience: float | None) -> Non
     """Wait until all nodes are empty, and print the progress."""
     end = None if patience is None else time.monotonic() + patience
     said: dict[str, str] = {}
+    hinted: set[str] = set()
     with Progress("waiting") as progress:
         for name in names:
             while True:
@@ -95,6 +96,9 @@ def _wait(client: "Client", names: Sequence[str], patience: float | None) -> Non
                     said[name] = progress.text = text
                 if status and status["phase"] == "Drained":
                     break
+                if status and status["phase"] == "Waiting" and name not in hinted:
+                    hinted.add(name)
+                    click.echo(f"hint: {_stays(name, status)}", err=True)
                 if status and status["phase"] == "Late" and not _is_moving(node):
                     raise MandorError(
                         f"{text}, and its deadline has passed",
@@ -103,6 +107,15 @@ def _wait(client: "Client", names: Sequence[str], patience: float | None) -> Non
                 if end is not None and time.monotonic() > end:
                     raise Unavailable(f"timed out: {text}", hint="the drain continues; `--cancel` stops it")
                 time.sleep(PAUSE_SECONDS)
+
+
+def _stays(name: str, status: dict[str, Any]) -> str:
+    """Return what lets the remaining instances leave the node."""
+    if any("its data (" in each for each in status.get("waiting", ())):
+        return (
+            f"volumes are not moved; `mandor drain {name} --force` stops these instances until the node is uncordoned"
+        )
+    return f"`mandor drain {name} --force` ignores disruption budgets; `mandor drain {name} --cancel` stops the drain"
 
 
 def _status(node: dict[str, Any]) -> dict[str, Any] | None:

@@ -12,7 +12,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from socket import SOCK_STREAM
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.change_notifier import ChangeNotifier
@@ -36,7 +38,7 @@ from mandor.engines.options import read_options
 from mandor.engines.stamped import read_logs
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound, Unavailable
 from mandor.model.image import ImageFile
-from mandor.model.node import MAPPED_USERS, Capabilities
+from mandor.model.node import MAPPED_USERS, NO_COMMANDS, Capabilities
 
 SOCKETS = (Path("/var/lib/incus/unix.socket"), Path("/run/incus/unix.socket"))
 NEVER = "1970-01-01"
@@ -47,6 +49,8 @@ AT_ONCE = 8
 EXTRAS = frozenset(
     {"logs", "exec", "signal", "stats", "events", "pull", "user", "mounts", "ports", "clean", MAPPED_USERS}
 )
+LOCAL_ONLY = frozenset({"mounts"})
+"""Extras that need the folders of this machine."""
 LIMITS = frozenset({"cpu", "memory", "processes"})
 ON = frozenset({"Running", "Frozen"})
 
@@ -90,9 +94,22 @@ class IncusEngine(ContainerEngine):
                 hint="add its certificate: `incus config trust add-certificate`",
             )
         extras = EXTRAS | ({"machines"} if "qemu" in str(found["environment"].get("driver", "")) else frozenset())
-        extras |= {"hosts"} if self._api.server.local else frozenset()
+        if self._api.server.local:
+            extras |= {"hosts"}
+        else:
+            extras = (extras - LOCAL_ONLY) | {NO_COMMANDS}
+            self.published_at = await self._address_of_server()
         version = str(found["environment"].get("server_version", ""))
         return Capabilities(version=version, images=True, limits=LIMITS, extras=extras, loads=frozenset({"incus"}))
+
+    async def _address_of_server(self) -> str:
+        """Return the address of the machine on which Incus publishes ports."""
+        url = urlsplit(self._api.server.url)
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(url.hostname, url.port or 443, type=SOCK_STREAM)
+        except OSError as error:
+            raise EngineDown(f"cannot resolve {url.hostname}, where incus runs: {error.strerror}") from error
+        return str(found[0][4][0])
 
     async def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
@@ -241,6 +258,11 @@ class IncusEngine(ContainerEngine):
                 "incus runs commands only in containers of this machine; a virtual machine, or an instance of another"
                 " machine, runs the programs of its image",
                 hint="remove `command`; cloud-init runs commands of `options.incus.user_data`",
+            )
+        if launch.mounts and not self._api.server.local:
+            raise Invalid(
+                f"the mount {launch.mounts[0].path} is a folder of the agent's machine, and incus runs on another one",
+                hint="use a volume of incus with `options.incus.devices`, or run the agent on the machine of incus",
             )
         check_working_dir(launch)
         name, folder = marks.instance_name(unit), self._folder(unit)

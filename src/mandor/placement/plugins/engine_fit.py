@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from functools import partial
 
-from mandor.model.node import Capabilities
+from mandor.model.node import COMMAND, NO_COMMANDS, Capabilities
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
@@ -33,8 +33,10 @@ class EngineFit(IncrementalFilter, PreScorePlugin, IncrementalScore):
         shape = request.shape
         wanted = " or ".join(shape.engines)
         kind = {frozenset({True}): "images", frozenset({False}): "commands"}.get(shape.images, "images and commands")
-        if shape.needs:
-            kind += f" and has {', '.join(sorted(shape.needs))}"
+        if needs := shape.needs - {COMMAND}:
+            kind += f" and has {', '.join(sorted(needs))}"
+        if COMMAND in shape.needs and _refuses_commands(shape, nodes):
+            kind += " with a command"
         if shape.engines and shape.machine_on.issuperset(shape.engines):
             kind += " as virtual machines"
         said = f"no {wanted} that is up and runs {kind}" if wanted else f"no engine is up that runs {kind}"
@@ -64,6 +66,15 @@ def usable(shape: Shape, engines: Engines) -> list[str]:
 def _runs(shape: Shape, name: str, engine: Capabilities) -> bool:
     machine = name not in shape.machine_on or "machines" in engine.extras
     return machine and engine.runs(shape.images, shape.needs)
+
+
+def _refuses_commands(shape: Shape, nodes: Snapshot) -> bool:
+    """Return whether an engine that the shape accepts runs only the programs of its images."""
+    return any(
+        NO_COMMANDS in engine.extras and (not shape.engines or name in shape.engines)
+        for engines, _ in nodes.engines.tally()
+        for name, engine in engines.items
+    )
 
 
 def _down(shape: Shape, nodes: Snapshot, refused: Mask) -> str:
