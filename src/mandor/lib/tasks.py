@@ -1,7 +1,8 @@
 """Background tasks bound to a block."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -11,6 +12,18 @@ T = TypeVar("T")
 async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Return the results like `asyncio.gather`; a single coroutine needs no task."""
     return [await works[0]] if len(works) == 1 else await asyncio.gather(*works)
+
+
+@contextmanager
+def single_error() -> Iterator[None]:
+    """Raise the error of a task instead of the group that contains nothing else."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        found: BaseException = group
+        while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
+            found = found.exceptions[0]
+        raise found from None
 
 
 class Background:

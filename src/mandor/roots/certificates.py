@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 from mandor.api.certificates import CertificateAuthority
 from mandor.api.http.server import ServerTls
-from mandor.errors import Invalid, MandorError
+from mandor.errors import Invalid, MandorError, Unavailable
 from mandor.lib import x509
 from mandor.lib.clock import Clock
 from mandor.lib.metrics import Family, gauge
 from mandor.lib.x509 import Pair
 from mandor.model.record import RENEWAL_SHARE
-from mandor.roots.master_key import write_secret
+from mandor.roots.secret_file import write_secret
 from mandor.roots.settings import ServerSettings, split_address
 
 log = logging.getLogger("mandor.server")
@@ -64,6 +64,15 @@ class ServerCertificates:
         self.presented = self.presented or self._issuer
         self._renew_at = now + RENEWAL_SHARE * (made.ends_at - now)
         log.info("issued a certificate of this server for %s", ", ".join(self._hosts))
+
+    def begin(self) -> None:
+        """Write the files; with a certificate of an earlier start a failure is logged and `run` retries."""
+        try:
+            self.keep()
+        except Unavailable as error:
+            if not (self._folder / "server.pem").exists():
+                raise
+            log.error("the certificate of the last start stays in use: %s", error)
 
     async def run(self, cluster: str) -> None:
         """Update the files when the authority in the store changes."""

@@ -13,7 +13,7 @@ from mandor.errors import Conflict, MandorError
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key
 from mandor.model.record import RENEWAL_SHARE, Role, Token
-from mandor.roots.master_key import write_secret
+from mandor.roots.secret_file import replacing, write_secret
 from mandor.store.base import Delete, Put, Store, Write
 
 log = logging.getLogger("mandor.server")
@@ -34,6 +34,8 @@ class KeyFiles:
         is appended to the tokens."""
         self._fingerprint = fingerprint
         self._store, self._clock, self._folder, self._admin = store, clock, folder, admin
+        self._failure = ""
+        """Reason of the last failure; empty: the files are up to date."""
 
     async def keep(self) -> None:
         """Write each file whose token is missing, revoked or about to expire."""
@@ -42,12 +44,20 @@ class KeyFiles:
         await self._keep("join.token", "join", JOIN)
 
     async def run(self) -> None:
+        """Write the files and keep them up to date; failures are retried."""
         while True:
+            await self.try_keep()
             await self._clock.sleep(CHECK_SECONDS)
-            try:
-                await self.keep()
-            except (MandorError, OSError) as error:
-                log.warning("cannot update the token files in %s: %s", self._folder, error)
+
+    async def try_keep(self) -> None:
+        """Write the files; a failure is logged when it is new."""
+        try:
+            await self.keep()
+            self._failure = ""
+        except (MandorError, OSError) as error:
+            if str(error) != self._failure:
+                self._failure = str(error)
+                log.error("cannot update the token files in %s, retrying: %s", self._folder, error)
 
     async def _keep(self, file: str, role: Role, identity: str) -> None:
         path, now = self._folder / file, self._clock.now()
@@ -58,17 +68,20 @@ class KeyFiles:
         token, text = make_token(role, identity, expires_at=now + JOIN_SECONDS if role == "join" else 0.0)
         made = Put(token)
         record = Auditor(self._clock).of_commit(SERVER, "create", "", [(made, None)])
-        await self._store.commit(made, *_ending(found, now), *record)
-        self._write(path, text)
+        with replacing(path, self._with_fingerprint(text)):  # A token that cannot be written is not stored.
+            await self._store.commit(made, *_ending(found, now), *record)
         if role == "join":
             await self._delete_expired(now)
 
     def _write(self, path: Path, text: str) -> None:
         """Write the token with the current fingerprint, if the file differs."""
-        fingerprint = self._fingerprint()
-        wanted = f"{text}.{fingerprint}" if fingerprint else text
+        wanted = self._with_fingerprint(text)
         if not path.exists() or path.read_text().strip() != wanted:
             write_secret(path, wanted)
+
+    def _with_fingerprint(self, text: str) -> str:
+        fingerprint = self._fingerprint()
+        return f"{text}.{fingerprint}" if fingerprint else text
 
     async def _delete_expired(self, now: float) -> None:
         """Delete expired tokens of earlier versions of `join.token`."""

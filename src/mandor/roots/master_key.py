@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mandor.errors import Invalid, Unavailable
 from mandor.lib.sealing import KEY_BYTES, KeyRing, Sealer, parse_keys
+from mandor.roots.secret_file import write_secret
 
 COMMAND_SECONDS = 30.0
 OUTPUT_BYTES = 64 << 10
@@ -32,17 +33,6 @@ def make_master(path: Path) -> KeyRing:
     text = os.urandom(KEY_BYTES).hex()
     write_secret(path, text)
     return _ring(text, str(path))
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Replace the file, durably, by one that only this user can read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".new")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def _ring(text: str, source: str) -> KeyRing:

@@ -5,8 +5,10 @@ import logging
 
 from mandor.api.cluster import KEY
 from mandor.api.secret_keys import Keys
+from mandor.errors import Unavailable
 from mandor.model.record import Cluster, ClusterSpec
 from mandor.roots.bootstrap import ensure_cluster, ensure_master
+from mandor.roots.secret_file import HINT
 from mandor.roots.settings import ServerSettings
 from mandor.store.base import Store
 from mandor.store.marked import MarkedStore, check_not_older
@@ -38,7 +40,12 @@ async def prepare(
     if settings.durable:
         revision = (await store.list(Cluster.kind)).revision
         known = MarkerContent(cluster=cluster.id, epoch=cluster.epoch, revision=revision)
-        marked.use(await asyncio.to_thread(Marker, settings.marker_file, known))
+        try:
+            marked.use(await asyncio.to_thread(Marker, settings.marker_file, known))
+        except OSError as error:
+            raise Unavailable(
+                f"cannot write {settings.marker_file}: {(error.strerror or str(error)).lower()}", hint=HINT
+            ) from error
     log.info("cluster %s, epoch %d, in %s", cluster.id, cluster.epoch, shown(settings.store_url))
     return cluster, keys
 

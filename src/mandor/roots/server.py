@@ -51,7 +51,7 @@ from mandor.lib.metrics import Metrics
 from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import NEVER
 from mandor.lib.secret_files import NO_FILES, SecretFiles
-from mandor.lib.tasks import Background
+from mandor.lib.tasks import Background, single_error
 from mandor.model.features import FEATURES, features_of
 from mandor.model.record import ServerSpec
 from mandor.model.table_report import TableReport
@@ -177,7 +177,7 @@ def run(settings: ServerSettings, *, dev: bool = False) -> None:
         if settings.plugins or entry_points(group=GROUP):
             pulse = supervised(float(settings.plugin_hang))
         Configured(_config_source(settings, pulse)).profiles(DETACHED)  # errors are reported before anything starts
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt), single_error():
         uvloop.run(serve(settings, dev=dev, pulse=pulse))
 
 
@@ -227,7 +227,7 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                 background.start(inside.keys.run(), "keys of secrets")
                 if dev:
                     files = KeyFiles(store, clock, settings.directory, admin=False)
-                    await files.keep()
+                    await files.try_keep()
                     background.start(files.run(), "token files")
                 else:
                     await _certify(background, store, clock, settings, inside, cluster.id)
@@ -289,7 +289,7 @@ async def _certify(
     await authority.ensure(cluster)
     inside.authority = authority
     files = KeyFiles(store, clock, settings.directory, admin=True, fingerprint=inside.fingerprint)
-    await files.keep()
+    await files.try_keep()
     background.start(files.run(), "token files")
     if not settings.secure:
         return
@@ -301,7 +301,7 @@ async def _certify(
         )
     inside.certificates = ServerCertificates(authority, clock, settings.directory / "tls", host_names(settings))
     if authority.ready:
-        inside.certificates.keep()
+        inside.certificates.begin()
     inside.metrics.add(inside.certificates.families)
     background.start(inside.certificates.run(cluster), "certificates")
 
