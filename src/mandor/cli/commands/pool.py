@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group("pool")
 def pool_command() -> None:
-    """Administer the machines that node pools ordered."""
+    """Remove the records of ordered machines that do not exist."""
 
 
 @pool_command.command("forget")
