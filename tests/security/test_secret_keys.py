@@ -32,7 +32,7 @@ from mandor.store.base import Put, Store
 from mandor.store.memory import MemoryStore
 from tests.components.etcd import Etcd
 from tests.e2e.cluster import Cluster as Running
-from tests.e2e.cluster import eventually
+from tests.e2e.cluster import Program, eventually
 
 SECRET = "kind: secret\nname: db\nvalue: {}\n"
 READER = """
@@ -299,6 +299,41 @@ def test_a_second_server_with_a_key_of_its_own_is_refused_and_works_with_the_sha
         assert before[0]["id"] != after[0]["id"]
         cluster.servers[0].kill()  # the other one must open what was sealed by this one
         cluster.urls.reverse()
+        cluster.apply(READER)
+        eventually("it ran", lambda: cluster.instances("reader", phase="Succeeded"))
+
+
+def test_a_restore_into_a_new_folder_names_the_key_that_has_to_be_copied(tmp_path: Path) -> None:
+    with Running(tmp_path) as cluster:
+        cluster.start_server()
+        cluster.apply(SECRET.format("hunter2"))
+        assert cluster.mandor("backup", str(tmp_path / "saved")).returncode == 0
+        cluster.servers[0].end()
+        home = tmp_path / "server1"
+        done = cluster.mandor("restore", str(tmp_path / "saved"), "--data", str(home))
+        assert done.returncode == 0, done.stderr
+        key = tmp_path / "server0" / "secrets.key"
+        assert f"which is not in {home}/secrets.key: copy `secrets.key` of the server" in done.stderr
+        assert Sealer(bytes.fromhex(key.read_text())).key_id in done.stderr
+
+        again = tmp_path / "server2"
+        again.mkdir(mode=0o700)
+        (again / "secrets.key").write_text(key.read_text())
+        done = cluster.mandor("restore", str(tmp_path / "saved"), "--data", str(again))
+        assert "secrets.key" not in done.stderr
+
+        home.chmod(0o700)
+        server = Program("restored", [*cluster.servers[0].command], home / "log", cluster.servers[0].env)
+        server.command[server.command.index("--data") + 1] = str(home)
+        cluster.servers[0] = server
+        server.start()
+        assert "is missing, but the store holds 1 secrets" in refusal(cluster, 0)
+        (home / "secrets.key").write_text(key.read_text())
+        (home / "secrets.key").chmod(0o600)
+        server.start()
+        cluster.wait_ready()
+        cluster.start_agent("n1")
+        cluster.wait_nodes("n1")
         cluster.apply(READER)
         eventually("it ran", lambda: cluster.instances("reader", phase="Succeeded"))
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mandor.model.meta import Meta
+from mandor.errors import Unavailable
+from mandor.model.meta import Key, Meta, Object
 from mandor.model.phase import Phase
 from mandor.model.secret import Secret, SecretSpec
 from mandor.store.base import Put
@@ -50,6 +51,27 @@ async def test_an_instance_waits_for_a_missing_secret_and_names_it(world: World)
     assert (status.reason, status.message) == ("SecretMissing", "secret db does not exist")
     assert not world.starts
     await world.store.commit(Put(DB))
+    await world.until_phase(Phase.RUNNING, seconds=120)
+
+
+async def test_an_instance_whose_secret_a_server_cannot_open_reports_the_refusal(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = "the value was sealed with the key 7f3a, and this server has 91c0"
+    read = world.wire.get
+
+    async def get(key: Key) -> Object | None:
+        if key.kind == Secret.kind:
+            raise Unavailable(refusal)
+        return await read(key)
+
+    await world.store.commit(Put(DB))
+    with monkeypatch.context() as patched:
+        patched.setattr(world.wire, "get", get)
+        await needy(world)
+        await world.pass_time(30)
+        status = await world.status()
+        assert (status.phase, status.reason, status.message) == (Phase.RESERVED, "SecretUnavailable", refusal)
     await world.until_phase(Phase.RUNNING, seconds=120)
 
 
