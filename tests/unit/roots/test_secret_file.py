@@ -22,7 +22,7 @@ def test_a_write_to_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: 
     path = tmp_path / "a.token"
     write_secret(path, "old")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(Unavailable, match="a.token: no space left on device") as raised:
+    with pytest.raises(Unavailable, match=r"a\.token: no space left on device") as raised:
         write_secret(path, "new")
     assert raised.value.hint
     assert path.read_text() == "old\n"
@@ -60,12 +60,14 @@ async def test_the_single_error_of_a_task_is_raised_without_its_group() -> None:
     async def fail(error: Exception) -> None:
         raise error
 
-    with pytest.raises(Unavailable, match="one"), single_error():
-        async with Background() as tasks:
-            tasks.start(fail(Unavailable("one")))
-            await tasks.wait()
-    with pytest.raises(ExceptionGroup), single_error():
-        async with Background() as tasks:
-            tasks.start(fail(Unavailable("one")))
-            tasks.start(fail(Unavailable("two")))
-            await tasks.wait()
+    async def fail_together(*errors: Exception) -> None:
+        with single_error():
+            async with Background() as tasks:
+                for error in errors:
+                    tasks.start(fail(error))
+                await tasks.wait()
+
+    with pytest.raises(Unavailable, match="one"):
+        await fail_together(Unavailable("one"))
+    with pytest.raises(ExceptionGroup):
+        await fail_together(Unavailable("one"), Unavailable("two"))
