@@ -385,6 +385,10 @@ async def test_it_is_reached_over_https_with_a_certificate_it_trusts(incus: Incu
             await until(engine, box, running)
             await engine.remove(box)
             assert await engine.list() == []
+        unpinned = {name: value for name, value in settings.items() if name != "server_certificate"}
+        async with IncusEngine(tmp_path / "unpinned", **unpinned) as engine:
+            with pytest.raises(EngineDown, match=r"self.signed certificate.*`server_certificate`"):
+                await engine.probe()
         # An address that is not known as this machine's own stands for an Incus on another machine.
         away = settings | {"url": f"https://127.0.0.2:{port}"}
         async with IncusEngine(tmp_path / "away", **away) as engine:

@@ -103,6 +103,11 @@ class IncusClient:
                 method, self._url(path), params=wanted, data=data, headers=headers, timeout=limit
             ) as answer:
                 content = await answer.read()
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise EngineDown(
+                f"the certificate of incus at {self.server.url} is not trusted ({error.certificate_error}); name it as "
+                "`server_certificate`"
+            ) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EngineDown(
                 f"incus at {self.server.url} does not answer: {str(error) or type(error).__name__}"
