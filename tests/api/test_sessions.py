@@ -405,6 +405,8 @@ async def test_without_a_writable_store_sessions_end_at_once_and_the_server_is_n
     async with asyncio.timeout(60):
         with pytest.raises(Unavailable, match="etcd has no majority"):
             await client.request("GET", "/v1/instances/web-0/logs")
+        with pytest.raises(Unavailable):
+            await client.dial("/v1/nodes/n1/images", query=[("size", "10")])
         with pytest.raises(Unavailable, match="etcd has no majority") as raised:
             await client.request("GET", "/readyz")
     assert raised.value.hint == "start the missing etcd members"

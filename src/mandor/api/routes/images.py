@@ -57,6 +57,7 @@ async def load_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
         query: LoadQuery = _LOAD.read(scope["query_string"])
         image = query.image(parts.settings.image_bytes_most)
         node = await _find(parts, scope["path_params"]["name"])
+        await parts.store.check_available()
         await _record(parts, caller, node, image, scope)
     except MandorError as error:
         await deny(websocket, error)
