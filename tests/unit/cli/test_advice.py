@@ -104,3 +104,21 @@ def test_a_pool_that_may_have_no_more_shows_how_it_gets_more() -> None:
         "raise `autoscale.max` to allow more machines",
     )
     assert advice.of_pool({"meta": {"name": "plain"}, "spec": {}}) == advice.NOTHING
+
+
+def test_a_pool_whose_machines_cannot_be_deleted_names_the_command_that_removes_their_records() -> None:
+    message = "burst-1 cannot be deleted: connection refused"
+    scaling = {"message": message, "machines": [{"id": "burst-1", "phase": "Leaving", "at": 1.0}]}
+    pool = {"meta": {"name": "burst"}, "spec": {"autoscale": {"max": 3}}, "status": {"scaling": scaling}}
+    now, do = advice.of_pool(pool)
+    assert now == message
+    assert "`mandor pool forget burst`" in do
+
+
+def test_a_pool_whose_orders_fail_names_the_settings() -> None:
+    trouble = {"small": {"failures": 1, "until": 2.0, "message": "not trusted"}}
+    scaling = {"message": "small failed: not trusted", "trouble": trouble}
+    pool = {"meta": {"name": "burst"}, "spec": {"autoscale": {"max": 3}}, "status": {"scaling": scaling}}
+    now, do = advice.of_pool(pool)
+    assert now == "small failed: not trusted"
+    assert "`settings`" in do
