@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
@@ -93,11 +92,9 @@ class ChangedTable:
 
     def _relabel(self, before: Identity, labels: dict[str, str]) -> None:
         after = Identity(before.namespace, before.workload, before.group, labels)
-        at_once(self.table.relabel(before, after))
         for index, (name, shape, identity) in list(self._allocations.items()):
-            # Only those on known nodes; the others are counted when their node comes.
-            if identity == before and name in self.nodes:
-                self._allocations[index] = (name, shape, after)
+            if identity == before:
+                self.apply("allocation", index, name, shape, after)
 
     def anew(self) -> Table:
         """Return a new table with the current content."""

@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Capabilities, Node
@@ -282,13 +281,18 @@ class Course:
         elif what == "burst":
             self.burst(draw(st.sampled_from([5, 30, 90])))
         elif what == "relabel":
-            at_once(self.table.relabel(self.people[0], self.people[1]))
+            self.relabel(*self.people)
         elif what == "trial":
             with self.table.trial():
                 self.burst(3)
                 self.place(keep=True)
         elif what == "place":
             self.place(keep=draw(st.integers(0, 9)) > 0)
+
+    def relabel(self, before: Identity, after: Identity) -> None:
+        for each, known in list(self.table.allocations.items()):
+            if known.identity == before:
+                self.table.set_allocation(each, known.node, known.shape, after, known.terms)
 
     def burst(self, count: int) -> None:
         """Allocate and free instances of other classes."""

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from mandor.placement.cycle import decide
 from mandor.placement.fast import FAST
+from mandor.placement.framework.identity import Selector
 from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.watch import Unwatched
@@ -32,7 +33,7 @@ def state(table: Table, course: Course) -> list[object]:
     )
     people = [
         [
-            nodes.topology.nodes_of(identity),
+            nodes.topology.domains(Selector(frozenset({"default"}), identity.workload), "node").by_node.tolist(),
             {name: nodes.quotas.used(identity.namespace).get(name) for name in ("cpu", "instances")},
         ]
         for identity in course.people

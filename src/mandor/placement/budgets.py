@@ -66,18 +66,14 @@ class Budgets:
             self._update(group)
         return new
 
-    def count(
-        self, groups: frozenset[Group], instances: Callable[[], Sequence[Object]], now: Callable[[Key], Object | None]
-    ) -> Steps[None]:
-        """Count the available instances of groups. `instances`: all instances, or those of these groups; each is read
-        again by `now`, as it may change between two steps."""
-        workloads = {workload for _, workload, _ in groups}
-        for piece in pieces(instances() if groups else (), FEW):
-            theirs = [each for each in piece if isinstance(each, Instance) and each.spec.workload in workloads]
-            for each in theirs:
-                if _group(each) in groups:
-                    self.see(each, now(each.key))
-            yield len(piece) + WRITTEN * len(theirs)
+    def count(self, groups: frozenset[Group], keys: Sequence[Key], find: Callable[[Key], Object | None]) -> Steps[None]:
+        """Count the available instances of groups. `keys`: their instances; each is read when its turn comes."""
+        for piece in pieces(keys, FEW):
+            for key in piece:
+                now = find(key)
+                if isinstance(now, Instance) and _group(now) in groups:
+                    self.see(None, now)
+            yield WRITTEN * len(piece)
 
     @property
     def any(self) -> bool:

@@ -62,8 +62,7 @@ def set_node(table: Table, node: Node) -> None:
     table.set_node(node)
     key, occupied = occupied_key(node.meta.name), node.status.occupied
     if occupied is None:
-        if node.status.inventory:
-            table.drop_allocation(key)
+        table.drop_allocation(key)
         return
     table.set_allocation(key, node.meta.name, _occupied(occupied), NO_IDENTITY, AllocationTerms(CLAIM_RANK))
 

@@ -2,37 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from mandor.lib.steps import WRITTEN, Steps, at_once, chosen, emptied, ordered, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
-from mandor.model.priority import PriorityClass
-from mandor.model.quota import Quota
-from mandor.model.reservation import Reservation
-from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
-from mandor.placement import claims
-from mandor.placement.budgets import Budgets
-from mandor.placement.conversion import (
-    NOTHING,
-    PlacementState,
-    held_of,
-    limit_of,
-    placement_state,
-    release_key,
-    request_of,
-    shapes_of,
-    terms_of,
-    workload_key,
-)
-from mandor.placement.framework.occupancy import AllocationTerms
-from mandor.placement.framework.ports import recorded
+from mandor.placement.cluster_state import ClusterState
+from mandor.placement.conversion import PlacementState, placement_state
 from mandor.placement.framework.request import PlacementRequest, Shape
-from mandor.placement.framework.volumes import KnownVolume
-from mandor.placement.group_attributes import GroupAttributes
-from mandor.placement.table import Table
 
 STEP = 25
 """Objects added per step; about a millisecond for nodes."""
@@ -49,17 +30,21 @@ class ClusterModel:
     """Counts instances as the running scheduler does. Objects may be added in any order."""
 
     def __init__(self, objects: Iterable[Object] = (), *, seed: str = "") -> None:
-        self.table = Table(seed)
         self.nodes: dict[str, Node] = {}
         self.workloads: dict[Key, Workload] = {}
         self.releases: dict[Key, Release] = {}
         self.instances: dict[Key, Instance] = {}
-        self._of_workload: dict[Key, dict[Key, None]] = {}
-        """Keys of instances by workload, in the order of their addition."""
+        self._by_kind: Mapping[str, dict[Any, Any]] = {
+            Node.kind: self.nodes,
+            Workload.kind: self.workloads,
+            Release.kind: self.releases,
+            Instance.kind: self.instances,
+        }
+        self._others: dict[Key, Object] = {}
+        """Objects of other kinds."""
         self._releases_of: dict[Key, dict[Key, None]] = {}
-        self._shapes: dict[Key, Mapping[str, Shape]] = {}
-        self._groups = GroupAttributes(self.workloads.get)
-        self._budgets = Budgets(self.table.allocation_state)
+        self._state = ClusterState(self.instances.get, self.workloads.get, self._hold_nominated, seed=seed)
+        self.table = self._state.table
         at_once(self.put_all(list(objects)))
 
     def put_all(self, objects: Sequence[Object]) -> Steps[None]:
@@ -78,88 +63,43 @@ class ClusterModel:
 
         Its parts refer to each other, so it would otherwise stay until the next full garbage collection.
         """
-        yield from emptied(self.instances, *self._of_workload.values())
-        for part in (self.table.allocation_state, self.table):
+        yield from emptied(self.instances)
+        for part in (self._state, self.table.allocation_state, self.table):
             held = vars(part)
             # Indexes are defined after what they index, and are emptied first.
             yield from emptied(*(each for each in reversed(held.values()) if isinstance(each, dict | set)))
             held.clear()
 
     def put(self, value: Object) -> None:
-        if isinstance(value, Instance):
-            before = self.instances.get(value.key)
-            if before is not None and before.meta.uid != value.meta.uid:
-                self.remove(value.key)  # another instance of the same name
-            self.instances[value.key] = value
-            self._budgets.see(before, value)
-            self._of_workload.setdefault(workload_key(value), {})[value.key] = None
-            self._count(value)
-        elif isinstance(value, Node):
-            self.nodes[value.meta.name] = value
-            claims.set_node(self.table, value)
-        elif isinstance(value, Release):
-            self.releases[value.key] = value
-            self._shapes[value.key] = shapes_of(value)
-            self._releases_of.setdefault(_owner(value), {})[value.key] = None
-        elif isinstance(value, Workload):
-            before_it = self.workloads.get(value.key)
-            self.workloads[value.key] = value
-            if before_it is not None and before_it.spec is value.spec and before_it.meta.labels == value.meta.labels:
-                return  # only the status has changed
-            for old, new in self._groups.relabel(value.key, value):
-                at_once(self.table.relabel(old, new))
-            self._update_ranks({value.key})
-            new_budgets = self._budgets.set_workload(value.key, value)
-            at_once(self._budgets.count(new_budgets, lambda: list(self.of(value.key)), self.instances.get))
-        elif isinstance(value, PriorityClass):
-            self._groups.classes[value.meta.name] = value
-            self._update_ranks(self.workloads.keys())
-        elif isinstance(value, Reservation):
-            held = held_of(value)
-            if held is not None:
-                self.table.reservations.set(held)
-            else:
-                self.table.reservations.drop(str(value.key))
-        elif isinstance(value, Quota):
-            self.table.set_quota(value.meta.namespace, limit_of(value))
-        elif isinstance(value, Volume):
-            self.table.set_volume(value.key, KnownVolume.of(value))
+        self._change(value.key, value)
 
     def remove(self, key: Key) -> None:
-        if key.kind == Instance.kind:
-            gone = self.instances.pop(key, None)
-            if gone is not None:
-                self._of_workload[workload_key(gone)].pop(key, None)
-                self._budgets.see(gone, None)
-            self.table.drop_allocation(key)
-        elif key.kind == Node.kind:
-            self.nodes.pop(key.name, None)
-            claims.remove_node(self.table, key.name)
-        elif key.kind == Release.kind:
-            old = self.releases.pop(key, None)
-            self._shapes.pop(key, None)
-            if old is not None:
-                self._releases_of[_owner(old)].pop(key, None)
-        elif key.kind == Workload.kind:
-            self.workloads.pop(key, None)
-            self._budgets.set_workload(key, None)
-        elif key.kind == PriorityClass.kind:
-            self._groups.classes.pop(key.name, None)
-        elif key.kind == Reservation.kind:
-            self.table.reservations.drop(str(key))
-        elif key.kind == Quota.kind:
-            self.table.drop_quota(key.namespace, key.name)
-        elif key.kind == Volume.kind:
-            self.table.set_volume(key, None)
+        self._change(key, None)
+
+    def _change(self, key: Key, after: Object | None) -> None:
+        objects = self._by_kind.get(key.kind, self._others)
+        place = key.name if key.kind == Node.kind else key
+        before = objects.pop(place, None) if after is None else objects.get(place)
+        if after is not None:
+            objects[place] = after
+        if before is not None or after is not None:
+            self._index_release(key, before, after)
+            self._state.apply(before, after)
+            at_once(self._state.catch_up())
+
+    def _index_release(self, key: Key, before: Object | None, after: Object | None) -> None:
+        if isinstance(after, Release):
+            self._releases_of.setdefault(_owner(after), {})[key] = None
+        elif isinstance(before, Release):
+            self._releases_of[_owner(before)].pop(key, None)
 
     def of(self, workload: Key) -> list[Instance]:
         """Return the instances of a workload."""
-        return [self.instances[key] for key in self._of_workload.get(workload, ())]
+        return [self.instances[key] for key in self._state.keys_of(workload)]
 
     def of_in_steps(self, workload: Key) -> Steps[list[Instance]]:
         """Return the instances of a workload, in steps."""
-        keys = list(self._of_workload.get(workload, ()))
-        return (yield from chosen(keys, lambda piece: [self.instances[key] for key in piece]))
+        return (yield from chosen(self._state.keys_of(workload), lambda piece: [self.instances[key] for key in piece]))
 
     def releases_of(self, workload: Key) -> list[Release]:
         return [self.releases[key] for key in self._releases_of.get(workload, ())]
@@ -174,57 +114,29 @@ class ClusterModel:
 
     def request(self, instance: Instance) -> PlacementRequest | None:
         """Return the request of an instance, pending or placed; None: its release or workload is gone."""
-        if instance.spec.claim is not None:
-            return claims.claim_request(instance, instance.spec.claim)
-        workload, shape = self.workloads.get(workload_key(instance)), self._shape(instance)
-        if workload is None or shape is None:
-            return None
-        return request_of(instance, workload, shape, self._groups.identity(instance), self._groups.rank(instance))
-
-    def _counted(self, instance: Instance) -> Shape:
-        """Return the shape that counts; without a release, the one counted before."""
-        shape = self._shape(instance)
-        if shape is not None:
-            return shape.form(instance.spec.variant)
-        known = self.table.allocation(instance.key)
-        return known.shape if known is not None and known.node == instance.spec.node else NOTHING
-
-    def _count(self, instance: Instance) -> None:
-        """Count an instance on its node, or hold room where it is nominated."""
-        shape, stands = self._counted(instance), placement_state(instance)
-        rank, identity = self._groups.rank(instance), self._groups.identity(instance)
-        if stands is PlacementState.PLACED:
-            ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
-            terms = terms_of(instance, shape, rank)
-            self.table.set_allocation(instance.key, instance.spec.node, shape, identity, terms, ports)
-        elif stands is PlacementState.WAITING and instance.status.nominated:
-            self.hold(instance, instance.status.nominated)
-        else:
-            self.table.drop_allocation(instance.key)
+        return self._state.request(instance)
 
     def hold(self, instance: Instance, node: str, shape: Shape | None = None) -> None:
         """Hold room for a pending instance. `shape`: the form; None: the main form."""
-        shape, rank = shape or self._shape(instance), self._groups.rank(instance)
-        if shape is not None:
-            terms = AllocationTerms(rank, instance.meta.created_at, held=True)
-            self.table.set_allocation(instance.key, node, shape, self._groups.identity(instance), terms)
+        request = self.request(instance)
+        if request is not None:
+            chosen_form = request if shape is None else replace(request, shape=shape)
+            self._state.hold(chosen_form, node, instance.meta.created_at)
 
     def held(self, key: Key) -> str:
         """Return the node where room is held for an instance; empty: no node."""
-        allocation = self.table.allocation(key)
-        return allocation.node if allocation is not None and allocation.terms.held else ""
+        return self._state.held(key)
 
-    def _update_ranks(self, workloads: Iterable[Key]) -> None:
-        for key in workloads:
-            self._groups.forget_ranks(key)
-            for each in self.of(key):
-                self._count(each)
-
-    def _shape(self, instance: Instance) -> Shape | None:
-        """Return the shape of the main form."""
-        if instance.spec.claim is not None:
-            return claims.shape_of(instance.spec.claim)
-        return self._shapes.get(release_key(instance), {}).get(instance.spec.group)
+    def _hold_nominated(self, key: Key, instance: Instance, *, requeue: bool) -> None:
+        """Hold the room that the status of a pending instance names; free other room."""
+        if requeue and self.held(key):
+            return  # as a trial has decided
+        if self.request(instance) is None:
+            self._state.wait_for_missing(key, instance)
+        if instance.status.nominated:
+            self.hold(instance, instance.status.nominated)
+        else:
+            self._state.free(key)
 
 
 def _owner(release: Release) -> Key:

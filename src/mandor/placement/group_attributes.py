@@ -7,7 +7,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.priority import PriorityClass
 from mandor.model.workload import Workload
 from mandor.placement.claims import CLAIM_RANK
-from mandor.placement.conversion import class_name, identity_of, rank_of, workload_key
+from mandor.placement.conversion import identity_of, rank_of, workload_key
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.occupancy import ORDINARY, Rank
 
@@ -17,7 +17,7 @@ class GroupAttributes:
 
     def __init__(self, find: Callable[[Key], Object | None]) -> None:
         """`find` returns the current workload."""
-        self.classes: dict[str, PriorityClass] = {}
+        self._classes: dict[str, PriorityClass] = {}
         self._find = find
         self._ranks: dict[tuple[str, str], dict[str, Rank]] = {}
         """Ranks by namespace and workload, then by group."""
@@ -35,13 +35,26 @@ class GroupAttributes:
         found = groups.get(group)
         if found is None:
             workload = self._find(workload_key(instance))
-            found = rank_of(workload, group, self.classes) if isinstance(workload, Workload) else ORDINARY
+            found = rank_of(workload, group, self._classes) if isinstance(workload, Workload) else ORDINARY
             groups[group] = found
         return found
 
-    def forget_ranks(self, workload: Key) -> None:
-        """Drop the ranks of a workload after a change of it or of its priority class."""
-        self._ranks.pop((workload.namespace, workload.name), None)
+    def set_class(self, name: str, now: PriorityClass | None) -> list[Key]:
+        """Set a priority class, or remove it; return the workloads whose ranks have changed."""
+        if now is None:
+            self._classes.pop(name, None)
+        else:
+            self._classes[name] = now
+        changed = []
+        for (namespace, workload), ranks in list(self._ranks.items()):
+            key = Key(Workload.kind, namespace, workload)
+            found = self._find(key)
+            if isinstance(found, Workload):
+                current = {group: rank_of(found, group, self._classes) for group in ranks}
+                if current != ranks:
+                    self._ranks[namespace, workload] = current
+                    changed.append(key)
+        return changed
 
     def identity(self, instance: Instance) -> Identity:
         key, group = workload_key(instance), instance.spec.group
@@ -53,12 +66,7 @@ class GroupAttributes:
             groups[group] = found
         return found
 
-    def relabel(self, workload: Key, now: Workload | None) -> list[tuple[Identity, Identity]]:
-        """Update the identities of a workload's groups to its labels; return the pairs of old and new that differ."""
-        known = self._identities.pop(workload, {})
-        if now is None:
-            return []
-        named = class_name(now)
-        made = {group: Identity(workload.namespace, workload.name, group, now.meta.labels, named) for group in known}
-        self._identities[workload] = made
-        return [(old, made[group]) for group, old in known.items() if made[group] != old]
+    def forget(self, workload: Key) -> None:
+        """Drop ranks and identities of a workload that has changed."""
+        self._ranks.pop((workload.namespace, workload.name), None)
+        self._identities.pop(workload, None)

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mandor.lib.steps import WRITTEN, Steps
 from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
 from mandor.placement.allocation import Allocation, Trial
@@ -292,8 +291,9 @@ class Table:
         if slot is not None:
             self._count(slot, allocation, 1)
             self._count_by_name(allocation, 1)
-            self._turn += 1
-            self._numbers[_TURN, slot] = self._turn
+            if before is None or before.node != node or before.terms.held != terms.held:
+                self._turn += 1
+                self._numbers[_TURN, slot] = self._turn
 
     def set_allocations(
         self,
@@ -341,22 +341,6 @@ class Table:
         turn, self._turn = self._turn, self._turn + len(slots)
         last = {slot: turn + number for number, slot in enumerate(slots, 1)}
         self._numbers[_TURN, list(last)] = list(last.values())
-
-    def relabel(self, before: Identity, after: Identity) -> Steps[bool]:
-        """Change the identity of instances, in steps; return whether any of them is placed."""
-        found = 0
-        for node in self._topology.nodes_of(before):
-            there = self._by_node.get(node, _NOBODY) if node in self._slots else _NOBODY
-            for key in [each for each in there if self._allocations[each].identity == before]:
-                allocation = self._allocations[key]
-                self._count_by_name(allocation, -1)
-                self._allocations[key] = Allocation(node, allocation.shape, after, allocation.terms, allocation.ports)
-                self._quotas.recount(key.namespace, allocation.shape, before, after)
-                self._count_by_name(self._allocations[key], 1)
-                self.version += 1
-                found += 1
-            yield 2 * WRITTEN * len(there)
-        return found > 0
 
     def set_quota(self, namespace: str, quota: Quota) -> None:
         self._quotas_changed()

@@ -81,7 +81,7 @@ class Deciding:
     def begin(self, attempt: Attempt, profile: Profile) -> Decision | DecisionInProgress:
         """Decide, or return the rest of a decision that takes more than one turn."""
         request, table = attempt.request, self._view.table
-        nominated = self._view.nominated(request.key) if table.allocation_state.lowest_held() is not None else ""
+        nominated = self._view.state.held(request.key) if table.allocation_state.lowest_held() is not None else ""
         if not nominated and self._watchdog.trail is None:  # A trace shows every plugin of a refusal.
             known = self._fast.refusal(request, table.version)
             if known is not None:

@@ -268,11 +268,11 @@ class Scheduler:
     def _has_work(self) -> bool:
         """Return whether any change can affect the next turn."""
         queue, view = self._queue, self.view
-        return queue.ready or view.behind or self._gangs.behind or queue.awaits(view.events)
+        return queue.ready or view.state.behind or self._gangs.behind or queue.awaits(view.events)
 
     async def _size_all(self) -> None:
         """Read the objects that placed instances refer to and the mirrors have not shown, before the first decision."""
-        for key in self.view.missing():
+        for key in self.view.state.missing():
             found = await stored_now(self._store, self._clock, key)
             if found is None:
                 self.view.without(key)
@@ -283,14 +283,14 @@ class Scheduler:
         binds: list[Attempt] = []
         while True:
             self._wake.clear()
-            if self.view.behind:
-                await in_turns(self.view.catch_up())
+            if self.view.state.behind:
+                await in_turns(self.view.state.catch_up())
             if self.view.events:
                 events, details = self.view.take_events()
                 await in_turns(self._queue.wake_on(events, now=self._clock.monotonic(), details=details))
             if self._gangs.behind:
                 await in_turns(self._gangs.count_new())
-            if self.view.behind:
+            if self.view.state.behind:
                 continue
             self._queue.flush(now=self._clock.monotonic())
             tried = self._decide_some(binds)

@@ -63,7 +63,8 @@ class Nominations:
         for attempt, decision in held:
             if decision.nominated:
                 self.displace(decision.nominated, attempt.request.priority)
-        self._view.evict(order.victims, self._clock.now())
+        for victim in order.victims:
+            self._view.state.assume_stopping(victim, self._clock.now())
         self._work.preemptions.append(order)
         victims = {each.key for each in order.victims}
         awaited = _AwaitedRoom(victims, tuple(claim.instance.key for claim in order.claims))
@@ -87,11 +88,11 @@ class Nominations:
 
     def failed(self, order: Preemption) -> None:
         """Withdraw the nominations of a preemption that could not be written."""
-        for each in order.victims:
-            self._awaited.pop(each.key, None)
-        self._view.reset(each.key for each in order.victims)
+        for victim in order.victims:
+            self._awaited.pop(victim.key, None)
+            self._view.state.reset(victim.key)
         for claim in order.claims:
-            if self._view.nominated(claim.instance.key) == claim.node:
+            if self._view.state.held(claim.instance.key) == claim.node:
                 self._withdraw(claim.instance.key)
 
     def displace(self, node: str, priority: int) -> None:

@@ -54,7 +54,7 @@ def _nodes(view: View, nodes: Sequence[Node]) -> Steps[list[Difference]]:
     yield len(left)
     for piece in pieces(nodes, FEW):
         for there in piece:
-            if view.owns(there.spec.pool):
+            if view.state.owns(there.spec.pool):
                 here = left.pop(there.meta.name, None)
                 if here is None or there.meta.version != here.meta.version:
                     found.append(Difference(f"node {there.meta.name}", _version(here), _version(there)))

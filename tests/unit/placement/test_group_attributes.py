@@ -1,9 +1,10 @@
-"""The roster: what is known of a group is kept until its workload changes, and follows it then."""
+"""Rank and identity of a group are cached until its workload or its priority class changes."""
 
 from __future__ import annotations
 
 from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.meta import Key, Meta
+from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.workload import Workload
 from mandor.placement.framework.occupancy import ORDINARY
 from mandor.placement.group_attributes import GroupAttributes
@@ -21,29 +22,44 @@ def labelled(**labels: str) -> Workload:
 
 def test_a_rank_is_cached_until_it_is_dropped() -> None:
     known: dict[Key, Workload] = {}
-    roster = GroupAttributes(known.get)
-    assert roster.rank(INSTANCE) == ORDINARY, "nobody knows its workload"
+    groups = GroupAttributes(known.get)
+    assert groups.rank(INSTANCE) == ORDINARY, "the workload is missing"
     known[WEB.key] = WEB
-    assert roster.rank(INSTANCE) == ORDINARY
-    roster.forget_ranks(WEB.key)
-    assert roster.rank(INSTANCE).priority == 7
+    assert groups.rank(INSTANCE) == ORDINARY
+    groups.forget(WEB.key)
+    assert groups.rank(INSTANCE).priority == 7
 
 
-def test_relabel_returns_only_cached_groups_whose_identity_changed() -> None:
+def test_an_identity_is_cached_until_it_is_dropped() -> None:
     known = {WEB.key: labelled(app="a")}
-    roster = GroupAttributes(known.get)
-    assert roster.relabel(WEB.key, labelled(app="a")) == [], "nobody has asked who they are"
-    before = roster.identity(INSTANCE)
-    assert roster.relabel(WEB.key, labelled(app="a")) == []
-    ((old, new),) = roster.relabel(WEB.key, labelled(app="b"))
-    assert (old, new.labels) == (before, frozenset({("app", "b")}))
-    assert roster.identity(INSTANCE) == new, "without looking for its workload again"
+    groups = GroupAttributes(known.get)
+    before = groups.identity(INSTANCE)
+    known[WEB.key] = labelled(app="b")
+    assert groups.identity(INSTANCE) is before
+    groups.forget(WEB.key)
+    assert groups.identity(INSTANCE).labels == frozenset({("app", "b")})
 
 
 def test_an_instance_without_its_workload_has_no_labels() -> None:
     known = {WEB.key: labelled(app="a")}
-    roster = GroupAttributes(known.get)
-    assert roster.identity(INSTANCE).labels
+    groups = GroupAttributes(known.get)
+    assert groups.identity(INSTANCE).labels
     del known[WEB.key]
-    assert roster.relabel(WEB.key, None) == []
-    assert not roster.identity(INSTANCE).labels
+    groups.forget(WEB.key)
+    assert not groups.identity(INSTANCE).labels
+
+
+def test_a_changed_priority_class_changes_the_ranks_of_the_workloads_that_name_it() -> None:
+    other = make_workload("other", priority=3)
+    high = make_workload("web", priority="high")
+    known = {high.key: high, other.key: other}
+    groups = GroupAttributes(known.get)
+    instance = INSTANCE.changed(spec=InstanceSpec(workload="other", release="other-1", index=0))
+    assert (groups.rank(INSTANCE).priority, groups.rank(instance).priority) == (0, 3)
+    assert groups.set_class("high", PriorityClass(meta=Meta(name="high"), spec=PriorityClassSpec(value=50))) == [
+        high.key
+    ]
+    assert (groups.rank(INSTANCE).priority, groups.rank(instance).priority) == (50, 3)
+    assert groups.set_class("low", PriorityClass(meta=Meta(name="low"), spec=PriorityClassSpec(value=-5))) == []
+    assert groups.set_class("high", None) == [high.key]
+    assert groups.rank(INSTANCE).priority == 0

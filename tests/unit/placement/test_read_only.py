@@ -45,7 +45,7 @@ READ = {
     "ReadOnlyList": {"count", "index"},
     "Reservations": {"not_for"},
     "TopologyCounts": {
-        "avoided", "domains", "known", "nodes_of", "of_group", "owners", "terms_matching", "terms_version",
+        "avoided", "domains", "known", "of_group", "owners", "terms_matching", "terms_version",
     },
     "Volumes": {"get", "node_of", "size_of", "sizes_on"},
 }  # fmt: skip

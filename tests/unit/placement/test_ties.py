@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
@@ -226,11 +225,11 @@ def test_a_dedicated_group_waits_for_a_node_without_others() -> None:
 
 def test_changed_labels_change_the_matching_instances() -> None:
     board = Board(*zones(a=2))
-    board.put("a0", "shop", labels={"app": "shop"})
+    shop = board.put("a0", "shop", labels={"app": "shop"})
     rule = {"apart": [{"match": {"app": "shop"}}]}
     assert board.decide("x", rule).node == "a1"
-    before, after = (Identity("default", "shop", "main", {"app": app}) for app in ("shop", "bar"))
-    at_once(board.table.relabel(before, after))
+    known = board.table.allocations[shop]
+    board.table.set_allocation(shop, "a0", known.shape, Identity("default", "shop", "main", {"app": "bar"}))
     assert {board.decide("x", rule).node for _ in range(4)} == {"a0", "a1"}
 
 

@@ -58,7 +58,7 @@ class Scene:
         self.queue = SchedulingQueue(PrioritySort())
         self.request = PlacementRequest(key("high"), LARGE, 10, identity=Identity("default", "high", "main"))
         self.queue.add(self.request, "u1", 0.0)
-        view = SimpleNamespace(table=self.table, nominated=lambda _: "")
+        view = SimpleNamespace(table=self.table, state=SimpleNamespace(held=lambda _: ""))
         nominations = SimpleNamespace(moment=lambda _: Moment())
         self.watchdog = Watchdog()
         parts: list[Any] = [view, self.queue, self.watchdog, SchedulerMetrics(), nominations, SimpleNamespace(), None]

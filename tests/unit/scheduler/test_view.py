@@ -42,7 +42,7 @@ class Desk:
     async def put(self, *values: Object) -> None:
         await self.store.commit(*(Put(value) for value in values))
         await settle()
-        at_once(self.view.catch_up())
+        at_once(self.view.state.catch_up())
 
     async def put_instance(self) -> None:
         made = make_instance(0, Phase.PENDING)
@@ -87,7 +87,7 @@ async def test_a_placed_instance_counts_as_soon_as_its_release_is_known(desk: De
     await desk.put_instance()
     await desk.put((await desk.instance()).bound("n1", at=0.0))
     assert desk.free_cpu() == 4000
-    assert list(desk.view.missing()) != []
+    assert list(desk.view.state.missing()) != []
     await desk.put(make_release(WORKLOAD, 1))
     assert desk.free_cpu() == 3000
 
@@ -97,10 +97,18 @@ async def test_a_placed_instance_whose_release_is_gone_counts_as_nothing(
 ) -> None:
     await desk.put_instance()
     await desk.put((await desk.instance()).bound("n1", at=0.0))
-    for key in desk.view.missing():
+    for key in desk.view.state.missing():
         desk.view.without(key)
     assert desk.free_cpu() == 4000
     assert "has no workload default/web" in caplog.text
+
+
+async def test_a_placed_instance_gets_the_priority_of_a_workload_that_is_shown_later(desk: Desk) -> None:
+    await desk.put(make_release(WORKLOAD, 1))
+    await desk.put_instance()
+    await desk.put((await desk.instance()).bound("n1", at=0.0))
+    await desk.put(WORKLOAD.changed(spec=msgspec.structs.replace(WORKLOAD.spec, priority=7)))
+    assert desk.view.table.allocations[WEB0].terms.rank.priority == 7
 
 
 async def ready(desk: Desk) -> None:
@@ -260,8 +268,8 @@ async def test_an_update_of_many_instances_reaches_all_despite_changes_meanwhile
     )
     await desk.store.commit(Put(after))
     await settle()
-    assert desk.view.behind
-    steps, number = desk.view.catch_up(), 0
+    assert desk.view.state.behind
+    steps, number = desk.view.state.catch_up(), 0
     for _ in steps:
         gone, bound = made[-1 - number], waiting[number]
         for key, change in ((gone.key, "gone"), (bound.key, "bound")):
@@ -272,7 +280,7 @@ async def test_an_update_of_many_instances_reaches_all_despite_changes_meanwhile
         await settle()
         number += 1
     assert number > 10
-    assert not desk.view.behind
+    assert not desk.view.state.behind
     table = desk.view.table
     assert len(table.allocations) == 1000
     assert {allocation.terms.rank.priority for allocation in table.allocations.values()} == {7}

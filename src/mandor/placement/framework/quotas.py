@@ -66,12 +66,6 @@ class MutableQuotas(Writable, Quotas):
         if identity.priority_class:
             self._add((namespace, identity.priority_class), shape, sign)
 
-    def recount(self, namespace: str, shape: Shape, before: Identity, after: Identity) -> None:
-        """Count an instance under another priority class."""
-        if before.priority_class != after.priority_class:
-            self.count(namespace, shape, before, -1)
-            self.count(namespace, shape, after, 1)
-
     def _add(self, key: tuple[str, str], shape: Shape, sign: int) -> None:
         used = self._used.get(key)
         if used is None:

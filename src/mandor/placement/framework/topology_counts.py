@@ -129,10 +129,6 @@ class TopologyCounts(ReadOnly):
         """Return a mask of the nodes that have the fact."""
         return self._fact(over).where("known", _is_known)
 
-    def nodes_of(self, identity: Identity) -> Sequence[str]:
-        found = self._placed.get(identity)
-        return tuple(found.by_node) if found else ()
-
     def of_group(self, namespace: str, workload: str, group: str) -> list[Identity]:
         """Return the placed identities of a group; more than one only while labels change."""
         return [
