@@ -221,6 +221,11 @@ class ClusterState:
         known = self.table.allocation(key)
         if known is None:
             return False
+        if known.terms.held:
+            request = self.request(instance)
+            if request is not None:
+                self.hold(replace(request, shape=known.shape), known.node, known.terms.born)
+            return False
         rank, identity = self._attributes(instance, known)
         self.table.set_allocation(key, known.node, known.shape, identity, replace(known.terms, rank=rank))
         return identity != known.identity

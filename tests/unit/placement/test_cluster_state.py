@@ -120,6 +120,16 @@ def test_a_changed_priority_class_changes_placed_and_pending_instances() -> None
     assert cluster.requeued == [pending.meta.name]
 
 
+def test_room_that_is_held_for_a_pending_instance_follows_its_priority() -> None:
+    cluster, pending = Cluster(), make_instance(0, Phase.PENDING)
+    cluster.put(make_node("n1"), HIGH, WEB, RELEASE, pending)
+    request = cluster.state.request(pending)
+    assert request is not None
+    cluster.state.hold(request, "n1", born=3.0)
+    cluster.put(make_class("high", 60))
+    assert (cluster.counted(pending)[2], cluster.state.held(pending.key)) == (60, "n1")
+
+
 def test_a_changed_status_of_a_workload_changes_nothing() -> None:
     cluster, first, pending = Cluster(), make_instance(0), make_instance(1, Phase.PENDING)
     cluster.put(make_node("n1"), WEB, RELEASE, first, pending)

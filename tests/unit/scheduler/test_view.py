@@ -104,9 +104,7 @@ async def test_a_placed_instance_whose_release_is_gone_counts_as_nothing(
 
 
 async def test_a_placed_instance_gets_the_priority_of_a_workload_that_is_shown_later(desk: Desk) -> None:
-    await desk.put(make_release(WORKLOAD, 1))
-    await desk.put_instance()
-    await desk.put((await desk.instance()).bound("n1", at=0.0))
+    await desk.put(make_release(WORKLOAD, 1), make_instance(0, node="n1", version=0))
     await desk.put(WORKLOAD.changed(spec=msgspec.structs.replace(WORKLOAD.spec, priority=7)))
     assert desk.view.table.allocations[WEB0].terms.rank.priority == 7
 
