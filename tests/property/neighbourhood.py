@@ -55,7 +55,8 @@ def spreads(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def shapes(draw: st.DrawFn) -> Shape:
+def groups(draw: st.DrawFn) -> dict[str, Any]:
+    """Fields of a group with placement rules."""
     placement = {
         "near": draw(st.lists(ties(), max_size=2)),
         "apart": draw(st.lists(ties(), max_size=2)),
@@ -64,13 +65,17 @@ def shapes(draw: st.DrawFn) -> Shape:
         "dedicated": draw(st.integers(0, 5)) == 0,
         "pool": draw(st.sampled_from([None, None, "x"])),
     }
-    fields: dict[str, Any] = {
+    return {
         "cpu": f"{draw(st.sampled_from([0, 100, 500, 1300]))}m",
         "memory": f"{draw(st.sampled_from([0, 64, 100, 333]))}Mi",
         "image": draw(st.sampled_from(["a", "b:1", "c:1"])),
+        "placement": placement,
     }
-    made = Shape.of(make_template(placement=placement, **fields))
-    return replace(made, machine=draw(st.booleans()))
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    return replace(Shape.of(make_template(**draw(groups()))), machine=draw(st.booleans()))
 
 
 @st.composite

@@ -1,9 +1,13 @@
-"""Fast decisions equal plain ones, for every built-in plugin and over random histories of a cluster."""
+"""Fast decisions equal plain ones, for every built-in plugin and over random histories of a cluster.
+
+Fast decisions are made as in the scheduler, with its cache of refusals. Plain ones call every plugin for every node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Coroutine
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,357 +16,328 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from mandor.model.instance import Instance
-from mandor.model.meta import Key
-from mandor.model.node import Capabilities, Node
+from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
+from mandor.model.meta import Key, Meta
+from mandor.model.phase import Phase
 from mandor.placement.built_in import DEFAULTS, OPTIONAL
 from mandor.placement.cycle import decide
-from mandor.placement.decision import Decision
-from mandor.placement.fast import FAST, FastDecider
-from mandor.placement.framework.allocation import Weighed
-from mandor.placement.framework.cached_columns import At
+from mandor.placement.decision import Decision, Moment
+from mandor.placement.fast import FAST
 from mandor.placement.framework.capacity_columns import EXACT_BELOW
-from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.dry_run import DryRun
-from mandor.placement.framework.handle import DETACHED
-from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.incremental import IncrementalFilter, IncrementalPlugin, IncrementalScore, Reach
+from mandor.placement.framework.identity import Identity, Selector
 from mandor.placement.framework.occupancy import AllocationTerms, Rank
-from mandor.placement.framework.plugin_factory import Registered, make_plugin
-from mandor.placement.framework.points import (
-    SKIP,
-    FilterPlugin,
-    Only,
-    Plugin,
-    PreFilterPlugin,
-    PreScorePlugin,
-    ScorePlugin,
-    Skip,
-    scaled,
-    whole_part,
-)
-from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.points import whole_part
+from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest, Shape
-from mandor.placement.framework.snapshot import NodeView, Snapshot
 from mandor.placement.framework.tie_break import tie_breaks
 from mandor.placement.framework.watch import Unwatched
+from mandor.placement.gang import GangDecision, GangTrial
 from mandor.placement.plugin_reach import plan
-from mandor.placement.plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
-from mandor.placement.plugins.load_aware import LoadAware, LoadAwareArgs
 from mandor.placement.plugins.node_resources_balanced_allocation import (
     NodeResourcesBalancedAllocation,
     NodeResourcesBalancedAllocationArgs,
 )
-from mandor.placement.plugins.node_resources_fit import NodeResourcesFit, NodeResourcesFitArgs, ScoringStrategy
-from mandor.placement.plugins.pod_topology_spread import PodTopologySpread, PodTopologySpreadArgs
-from mandor.placement.plugins.quota import Quota, QuotaArgs
-from mandor.placement.plugins.vm_quota import VMQuota, VMQuotaArgs
+from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
+from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.placement.table import Table
-from tests.property.neighbourhood import identities, nodes, shapes
+from mandor.scheduler.attempt import Attempt
+from mandor.scheduler.deciding import Deciding, DecisionInProgress
+from mandor.scheduler.metrics import SchedulerMetrics
+from mandor.scheduler.queue import SchedulingQueue
+from mandor.scheduler.watchdog import Watchdog
+from tests.property.histories import CHANGES, UNSHRUNK, History
+from tests.property.profile_pairs import PROFILE_NAMES, WAYS
 from tests.property.tables import NAMES
-from tests.scenarios.make import MI, make_node, make_template
+from tests.scenarios.make import make_node, make_template
 
-GI = 1024 * MI
-
-
-class OddNames(FilterPlugin, ScorePlugin):
-    """One node at a time, and says nothing of its reach."""
-
-    name = "OddNames"
-
-    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
-        return view.name != "n3"
-
-    def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
-        return int(view.free["cpu"]) % 100
-
-
-class Roomy(PreFilterPlugin, IncrementalFilter, PreScorePlugin, IncrementalScore):
-    """By the room on each node, in vectors."""
-
-    name = "Roomy"
-
-    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
-        return Reach.ROOM
-
-    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None:
-        return SKIP if request.shape.machine else None
-
-    def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
-        few: Mask = nodes.instances < 4
-        return few
-
-    def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        return None
-
-    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
-        return np.minimum(nodes.instances * 7, 100)
-
-
-class RoomyOneByOne(IncrementalFilter, IncrementalScore):
-    name = "RoomyOneByOne"
-
-    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
-        return Reach.ROOM
-
-    def filter_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> bool:
-        return view.free["memory"] >= 0
-
-    def score_node(self, state: CycleState, request: PlacementRequest, view: NodeView) -> int:
-        return min(100, abs(view.free["memory"]) // (10 * MI))
-
-    def filter_at(self, request: PlacementRequest, nodes: Snapshot, at: At) -> Mask:
-        enough: Mask = nodes.free[1, at] >= 0
-        return enough
-
-
-class Named(IncrementalPlugin, PreFilterPlugin):
-    """Names nodes, by what they are."""
-
-    name = "Named"
-
-    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
-        return Reach.ATTRIBUTES
-
-    def pre_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Only | Skip | None:
-        return Only(frozenset(NAMES[:4])) if request.shape.counted[0] > 200 else SKIP
-
-
-class Relative(IncrementalScore):
-    """By what nodes are, put in relation to the feasible ones."""
-
-    name = "Relative"
-
-    def reach(self, request: PlacementRequest, nodes: Snapshot) -> Reach:
-        return Reach.ATTRIBUTES
-
-    def cache_key(self, request: PlacementRequest) -> None:
-        return None
-
-    def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
-        return np.array([len(node.meta.labels) for node in nodes.nodes], dtype=np.int64)
-
-    def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
-        return scaled(scores)
-
-
-def strategy(kind: str, *resources: Weighed) -> NodeResourcesFit:
-    return NodeResourcesFit(NodeResourcesFitArgs(ScoringStrategy(kind, resources)))  # type: ignore[arg-type]
-
-
-def made(cls: type[Plugin]) -> Plugin:
-    return make_plugin(Registered(cls), DETACHED)
-
-
-def with_others(*others: Plugin, **weights: int) -> Profile:
-    """The defaults, with these beside or instead of them."""
-    named = {each.name: each for each in others}
-    usual = [Enabled(named.pop(cls.name, made(cls)), weights.get(cls.name, weight)) for cls, weight in DEFAULTS]
-    return Profile("default", [*usual, *(Enabled(each, weights.get(each.name, 1)) for each in named.values())])
-
-
-def without(*names: str) -> Profile:
-    return Profile("default", [Enabled(made(cls), weight) for cls, weight in DEFAULTS if cls.name not in names])
-
-
-def first_wins() -> Profile:
-    return Profile("default", [Enabled(made(cls), weight) for cls, weight in DEFAULTS], ties="first")
-
-
-CPU_ONLY = (Weighed("cpu", 3),)
-PROFILES: dict[str, Callable[[], Profile]] = {
-    "default": with_others,
-    "first wins": first_wins,
-    **{f"with {cls.name}": lambda cls=cls: with_others(made(cls)) for cls in OPTIONAL},  # type: ignore[misc]
-    "all of them": lambda: with_others(*(made(cls) for cls in OPTIONAL)),
-    "weights": lambda: with_others(NodeResourcesFit=5, NodeResourcesBalancedAllocation=3, ImageLocality=2),
-    "huge weights": lambda: with_others(NodeResourcesFit=10_000_000, NodeResourcesBalancedAllocation=33_333_333),
-    "most allocated": lambda: with_others(strategy("MostAllocated", Weighed("cpu", 2), Weighed("memory"))),
-    "by a curve": lambda: with_others(strategy("RequestedToCapacityRatio", Weighed("memory"))),
-    "least of CPU": lambda: with_others(strategy("LeastAllocated", *CPU_ONLY)),
-    "memory ignored": lambda: with_others(NodeResourcesFit(NodeResourcesFitArgs(ignored_resources=("memory",)))),
-    "balance as it is": lambda: with_others(
-        NodeResourcesBalancedAllocation(NodeResourcesBalancedAllocationArgs(formula="state")),
-        NodeResourcesFit=5,
-        NodeResourcesBalancedAllocation=3,
-    ),
-    "balance of three": lambda: with_others(
-        NodeResourcesBalancedAllocation(
-            NodeResourcesBalancedAllocationArgs((Weighed("cpu"), Weighed("memory"), Weighed("disk")))
-        )
-    ),
-    "system spreading": lambda: with_others(PodTopologySpread(PodTopologySpreadArgs(defaulting_type="System"))),
-    "no hard pulls": lambda: with_others(InterPodAffinity(InterPodAffinityArgs(0, True))),
-    "hot nodes": lambda: with_others(LoadAware(LoadAwareArgs({"cpu": 60, "memory": 70}))),
-    "quotas": lambda: with_others(Quota(QuotaArgs({"default": {"cpu": "2"}})), VMQuota(VMQuotaArgs(quota=2))),
-    "without fit": lambda: without("NodeResourcesFit"),
-    "without balance": lambda: without("NodeResourcesBalancedAllocation"),
-    "without scores of room": lambda: without("NodeResourcesBalancedAllocation", "NodeResourcesFit"),
-    "from outside": lambda: with_others(OddNames(), Roomy(), RoomyOneByOne(), Named(), Relative()),
-    "from outside, local": lambda: with_others(Roomy(), RoomyOneByOne(), Named(), Relative=2, Roomy=3),
-}
-FILES = sorted(PROFILES)
-
-
-def long_way(name: str) -> Profile:
-    profile = PROFILES[name]()
-    profile.local = False
-    return profile
-
-
-WAYS = {name: (PROFILES[name](), long_way(name)) for name in FILES}
-
-
-@st.composite
-def sizes(draw: st.DrawFn) -> Shape:
-    """Beside the rules: all sizes, devices, ports."""
-    fields: dict[str, Any] = {
-        "cpu": f"{draw(st.sampled_from([0, 1, 100, 250, 999]))}m",
-        "memory": draw(st.sampled_from([0, 1, 10 * MI, 64 * MI, 10**14])),
-    }
-    if draw(st.integers(0, 3)) == 0:
-        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81, "auto"]))}}
-    made = Shape.of(make_template(**fields))
-    devices = (("gpu", 1),) if draw(st.integers(0, 3)) == 0 else ()
-    return replace(made, wanted=made.wanted + devices, machine=draw(st.booleans()))
+BATCHED = ["default", "first wins", "weights", "huge weights", "without fit", "without balance", "all of them"]
+"""Profiles that decide replicas in a batch."""
+SETTLED = AllocationTerms(Rank(3), born=1.0)
 
 
 def key(index: int) -> Key:
     return Key(Instance.kind, "default", f"web-{index}")
 
 
-def unusual(name: str) -> list[Node]:
-    return [
-        make_node(name, cpu=10**6, memory=EXACT_BELOW + 12345, labels={"zone": "a"}),
-        make_node(name, cpu=2, memory=GI, devices={"gpu": 2}),
-    ]
-
-
-def able(node: Node) -> Node:
-    """Return the node with an engine that runs images."""
-    engines = {"process": Capabilities(images=False), "docker": Capabilities(images=True)}
-    return node.changed(status=structs.replace(node.status, engines=engines))
-
-
 def said(decision: Decision) -> tuple[object, ...]:
     """Return all fields but the blamed plugins, as both profiles have plugins of their own."""
-    told = decision.node, decision.relaxed, decision.message, decision.fault
-    return *told, decision.nominated, decision.victims, decision.displaces
+    found = decision.node, decision.relaxed, decision.message, decision.fault, decision.reason, decision.retry_on
+    return *found, decision.nominated, decision.victims, decision.displaces, decision.again
 
 
-class Course:
-    """A random history of a table, with each decision made the fast way and the plain way."""
+def said_of_gang(decision: GangDecision) -> tuple[object, ...]:
+    refused = None if decision.refused is None else said(decision.refused)
+    placed, nominated = ([(each.key, said(each)) for each in some] for some in (decision.placed, decision.nominated))
+    return placed, nominated, refused, decision.fitted, decision.how, decision.fault, decision.message
+
+
+def run_alone(work: Coroutine[Any, Any, Decision | None]) -> Decision | None:
+    """Run a coroutine that only lets other tasks run; there are none."""
+    while True:
+        try:
+            work.send(None)
+        except StopIteration as end:
+            found: Decision | None = end.value
+            return found
+
+
+class SchedulerDecisions:
+    """The deciding part of a scheduler, on the table of a history."""
+
+    def __init__(self, history: History) -> None:
+        self.moment = Moment()
+        chance, self._watchdog = history.chance, Watchdog()
+        view = SimpleNamespace(table=history.model.table, state=history.model)
+        nominations = SimpleNamespace(moment=lambda _: self.moment)
+        tracing = SimpleNamespace(affords=lambda *_: chance.random() < 0.5, following=lambda _: nullcontext())
+        queue, log = SchedulingQueue(PrioritySort()), SimpleNamespace()
+        parts: list[Any] = [view, queue, self._watchdog, SchedulerMetrics(), nominations, log, tracing]
+        self._deciding = Deciding(*parts)
+        self._deciding._fast.few_nodes = chance.choice([0, 0, 3])
+
+    def decide(self, profile: Profile, request: PlacementRequest, *, traced: bool) -> Decision:
+        self._watchdog.trail = [] if traced else None
+        made: Decision | DecisionInProgress | None = self._deciding.begin(Attempt(request, "uid", 0.0), profile)
+        if isinstance(made, DecisionInProgress):
+            made = run_alone(self._deciding.finish(made))
+        assert made is not None
+        return made
+
+
+class Course(History):
+    """A random history in which each decision is made the fast way and the plain way."""
 
     def __init__(self, data: st.DataObject, name: str) -> None:
-        self.quick, self.long = WAYS[name]
-        self.fast = FastDecider()
-        self.data = data
-        self.table = Table(data.draw(st.sampled_from(["", "seed"])))
-        for each in NAMES[: data.draw(st.integers(1, 6))]:
-            self.table.set_node(able(data.draw(nodes(each))))
-        self.shapes = [data.draw(sizes() | shapes()) for _ in range(3)]
-        self.people = [data.draw(identities) for _ in range(2)]
-        self.count = self.placed = 0
+        super().__init__(data)
+        self.fast, self.plain = WAYS[name]
+        self.scheduler = SchedulerDecisions(self)
+        self.table = self.model.table
 
     def step(self) -> None:
-        draw = self.data.draw
-        what = draw(
-            st.sampled_from(["place"] * 12 + ["node", "gone", "end", "end", "burst", "relabel", "trial", "unusual"])
-        )
-        if what == "node":
-            self.table.set_node(able(draw(nodes(draw(st.sampled_from(NAMES))))))
-        elif what == "unusual":
-            self.table.set_node(able(draw(st.sampled_from(unusual(draw(st.sampled_from(NAMES)))))))
-        elif what == "gone" and len(self.table) > 1:
-            self.table.remove_node(self.table.snapshot().nodes[0].meta.name)
-        elif what == "end" and self.table.allocations:
-            self.table.drop_allocation(next(iter(self.table.allocations)))
+        what = self.chance.choice(["change"] * 4 + ["decide"] * 6 + ["gang", "gang", "burst", "trial"])
+        if what == "change":
+            self.change()
+        elif what == "decide":
+            self.decide_pending(self.chance.randint(1, 4))
+        elif what == "gang":
+            self.decide_gang()
         elif what == "burst":
-            self.burst(draw(st.sampled_from([5, 30, 90])))
-        elif what == "relabel":
-            self.relabel(*self.people)
-        elif what == "trial":
+            self.burst(self.chance.choice([5, 30, 90]))
+        else:
             with self.table.trial():
-                self.burst(3)
-                self.place(keep=True)
-        elif what == "place":
-            self.place(keep=draw(st.integers(0, 9)) > 0)
+                for each in self.pending[:3]:
+                    self.table.set_allocation(each.key, self.chance.choice(NAMES), self.request(each).shape)
+                for each in self.pending[3:5]:
+                    self.compare(self.request(each))
 
-    def relabel(self, before: Identity, after: Identity) -> None:
-        for each, known in list(self.table.allocations.items()):
-            if known.identity == before:
-                self.table.set_allocation(each, known.node, known.shape, after, known.terms)
+    def request(self, instance: Instance) -> PlacementRequest:
+        made = self.model.request(instance)
+        assert made is not None
+        return made
+
+    def compare(self, request: PlacementRequest) -> Decision:
+        """Decide without cached refusals in each way; return the plain decision."""
+        nominated, moment = self.model.held(request.key), self.scheduler.moment
+        expected = decide(self.plain, request, self.table.snapshot(), nominated=nominated, moment=moment, fast=None)
+        for fast in (FAST, None):
+            nodes = self.table.snapshot()
+            found = decide(self.fast, request, nodes, nominated=nominated, moment=moment, fast=fast)
+            assert said(found) == said(expected)
+        assert expected.fault == ""
+        return expected
+
+    def decide_pending(self, count: int) -> None:
+        """Decide several pending instances, mostly replicas of one workload; bind or nominate some of them."""
+        for each in self.pending[:count]:
+            patience = self.chance.choice([0.0, 0.0, 10.0])
+            self.scheduler.moment = Moment(3.0, patience)
+            request = self.request(each)
+            expected = self.compare(request)
+            traced = self.chance.randint(0, 4) == 0
+            assert said(self.scheduler.decide(self.fast, request, traced=traced)) == said(expected)
+            self.check_dry_run(request)
+            if self.chance.randint(0, 3) == 0:
+                continue  # the decision is lost
+            if expected.node:
+                variant = expected.request.shape.variant if expected.request is not None else 0
+                self.bind(each, expected.node, variant)
+            elif expected.nominated:
+                self.nominate(each, expected.nominated)
+
+    def check_dry_run(self, request: PlacementRequest) -> None:
+        fast, plain = (
+            DryRun(each, request, self.table.snapshot(), Unwatched(), quick=FAST.first)
+            for each in (self.fast, self.plain)
+        )
+        assert fast.place() == plain.place()
+
+    def decide_gang(self) -> None:
+        members = [each for each in self.pending if each.spec.workload == "mpi"]
+        if not members:
+            self.add_instances("mpi", 3)
+            return
+        requests, least = [self.request(each) for each in members], self.chance.randint(1, len(members))
+        fast, plain = (
+            self.run_gang(GangTrial(each, requests, self.table, least=least, moment=self.scheduler.moment))
+            for each in (self.fast, self.plain)
+        )
+        assert said_of_gang(fast) == said_of_gang(plain)
+        by_key = {each.key: each for each in members}
+        for each in plain.placed:
+            self.bind(by_key[each.key], each.node)
+
+    def run_gang(self, trial: GangTrial) -> GangDecision:
+        most, found = self.chance.randint(1, 5), None
+        while found is None:
+            found = trial.step(most)
+        return found
 
     def burst(self, count: int) -> None:
-        """Allocate and free instances of other classes."""
+        """Place and remove many instances of a workload."""
+        made = []
         for index in range(count):
-            node = NAMES[index % len(NAMES)]
-            self.table.set_allocation(key(-1 - index), node, self.shapes[index % 3], self.people[index % 2])
-        for index in range(0, count, 2):
-            self.table.drop_allocation(key(-1 - index))
-
-    def check_refusal(self, request: PlacementRequest, found: Decision) -> None:
-        """A cached refusal is the one that a decision gives; a later change of the table makes it void."""
-        known = self.fast.refusal(request, self.table.version)
-        assert known is None or (known == found and not found.node)
-        self.fast.remember(self.quick, request, found, self.table.version)
-        replica = structs.replace(request, key=key(100_000 + self.count))
-        again = self.fast.refusal(replica, self.table.version)
-        assert again is None or said(again) == said(decide(self.quick, replica, self.table.snapshot()))
-
-    def place(self, *, keep: bool) -> None:
-        draw = self.data.draw
-        shape = self.shapes[draw(st.sampled_from([0, 0, 0, 1, 1, 2]))]
-        avoid = frozenset(draw(st.sampled_from([(), (), (), ("n1",), ("n0", "n2")])))
-        self.count += 1
-        pin = draw(st.sampled_from(["", "", "", "", "n1"]))
-        priority, nominated = draw(st.sampled_from([(0, ""), (0, ""), (5, ""), (9, ""), (9, "n1")]))
-        identity = draw(st.sampled_from(self.people))
-        request = PlacementRequest(key(self.count), shape, priority, identity=identity, avoid=avoid, pin=pin)
-        expected = decide(self.long, request, self.table.snapshot(), nominated=nominated, fast=None)
-        found = decide(self.quick, request, self.table.snapshot(), nominated=nominated)
-        plain = decide(self.quick, request, self.table.snapshot(), nominated=nominated, fast=None)
-        assert said(found) == said(expected)
-        assert said(plain) == said(expected)
-        assert found.fault == ""
-        if not nominated:
-            self.check_refusal(request, found)
-        quick, long = (
-            DryRun(each, request, self.table.snapshot(), Unwatched(), quick=FAST.first)
-            for each in (self.quick, self.long)
-        )
-        assert quick.place() == long.place()
-        self.placed += bool(found.node)
-        if keep and found.node:
-            self.table.set_allocation(
-                request.key, found.node, shape, identity, AllocationTerms(Rank(priority), born=float(self.count))
-            )
+            meta = Meta(name=f"burst-{index}", namespace="default", uid="burst")
+            spec = InstanceSpec(workload="web", release="web.1", index=index, node=NAMES[index % len(NAMES)])
+            made.append(Instance(meta=meta, spec=spec, status=InstanceStatus(phase=Phase.RUNNING)))
+            self.put(made[-1])
+        for each in made[::2]:
+            self.remove(each.key)
 
 
 def run_course(data: st.DataObject, name: str) -> None:
     course = Course(data, name)
-    for _ in range(data.draw(st.integers(3, 25))):
+    for _ in range(course.chance.randint(3, 25)):
         course.step()
 
 
 @pytest.mark.req("S3-20")
-@pytest.mark.parametrize("name", FILES)
-@settings(max_examples=15, deadline=None)
+@pytest.mark.parametrize("name", PROFILE_NAMES)
+@settings(max_examples=15, deadline=None, phases=UNSHRUNK)
 @given(data=st.data())
 def test_fast_decisions_equal_plain_ones(name: str, data: st.DataObject) -> None:
     run_course(data, name)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, phases=UNSHRUNK)
 @given(data=st.data())
 def test_fast_decisions_of_the_default_profile_equal_plain_ones(data: st.DataObject) -> None:
     run_course(data, "default")
 
 
+@settings(max_examples=40, deadline=None, phases=UNSHRUNK)
+@pytest.mark.parametrize("change", dict.fromkeys(CHANGES), ids=lambda each: each.__name__)
+@given(data=st.data())
+def test_no_cached_refusal_outlives_a_change(change: Any, data: st.DataObject) -> None:
+    """Decide all pending instances, make a change, and decide them again, with a traced decision in between."""
+    course = Course(data, "default")
+    for _ in range(3):
+        course.decide_pending(6)
+        change(course)
+        course.decide_pending(6)
+
+
 def test_every_plugin_of_the_package_is_in_one_of_these_profiles() -> None:
-    used = {each.plugin.name for quick, _ in WAYS.values() for each in quick.enabled}
+    used = {each.plugin.name for fast, _ in WAYS.values() for each in fast.enabled}
     assert used >= {cls.name for cls, _ in DEFAULTS} | {cls.name for cls in OPTIONAL}
+
+
+# Replica batches.
+
+
+def read_all(table: Table, identity: Identity) -> list[object]:
+    """Return everything that can be read from a table."""
+    nodes = table.snapshot()
+    numbers = (
+        nodes.free,
+        nodes.counted,
+        nodes.instances,
+        nodes.machines,
+        nodes.turns,
+        nodes._capacity_columns.shown,
+    )
+    group = Selector(frozenset({identity.namespace}), identity.workload)
+    used = nodes.quotas.used(identity.namespace)
+    keys = [(node.meta.name, sorted(table.keys_on(node.meta.name))) for node in nodes.nodes]
+    levels = [(each.priority, each.taken.tolist()) for each in nodes.occupancy.levels(100)]
+    return [
+        *([each.tolist() for each in numbers]),
+        nodes.topology.domains(group, "node").by_node.tolist(),
+        {name: used.get(name) for name in ("cpu", "instances")},
+        keys,
+        levels,
+        dict(table.allocations),
+        dict(nodes.wanted),
+        nodes.occupancy.lowest(),
+    ]
+
+
+def decide_each(course: Course, request: PlacementRequest, count: int) -> tuple[list[str], list[object]]:
+    """Return the nodes of single plain decisions, and the state of the table after them."""
+    found: list[str] = []
+    with course.table.trial():
+        for index in range(count):
+            each = structs.replace(request, key=key(10_000 + index))
+            decision = decide(course.plain, each, course.table.snapshot(), fast=None)
+            if not decision.node or decision.relaxed:  # a replica that gives a rule up is not part of a batch
+                break
+            found.append(decision.node)
+            course.table.set_allocation(each.key, decision.node, request.shape, request.identity, SETTLED)
+        return found, read_all(course.table, request.identity)
+
+
+def decide_batch(course: Course, request: PlacementRequest, count: int) -> tuple[list[str], list[object]]:
+    table = course.table
+    slots = FAST.replicas(course.fast, request, table.snapshot(), count, Unwatched())
+    keys = [key(10_000 + index) for index in range(len(slots))]
+    if slots:
+        table.set_allocations(slots, keys, request.shape, request.identity, [SETTLED] * len(slots))
+    found = [table.nodes[slot].meta.name for slot in slots]
+    now = read_all(table, request.identity)
+    for each in keys:
+        table.drop_allocation(each)
+    return found, now
+
+
+def compare_batch(course: Course) -> None:
+    """Compare a batch with single decisions, if a batch is possible."""
+    pending = course.pending
+    if not pending:
+        course.add_instances("web", 1)
+        return
+    request = structs.replace(course.request(course.chance.choice(pending)), key=key(9_999))
+    first = decide(course.fast, request, course.table.snapshot())
+    nodes = course.table.snapshot()
+    possible = first.node and not first.relaxed and request.shape.takes_room_alone(request.identity)
+    if possible and nodes.occupancy.lowest_held() is None and FAST.foresees(course.fast, request, nodes):
+        count = course.chance.randint(1, 40)
+        expected = decide_each(course, request, count)
+        assert decide_batch(course, request, count) == expected
+
+
+def run_batches(data: st.DataObject, name: str) -> None:
+    course = Course(data, name)
+    for _ in range(course.chance.randint(1, 8)):
+        course.step()
+        compare_batch(course)
+
+
+@pytest.mark.req("S3-20")
+@pytest.mark.parametrize("name", BATCHED)
+@settings(max_examples=15, deadline=None, phases=UNSHRUNK)
+@given(data=st.data())
+def test_a_replica_batch_equals_single_decisions(name: str, data: st.DataObject) -> None:
+    run_batches(data, name)
+
+
+@settings(max_examples=40, deadline=None, phases=UNSHRUNK)
+@given(data=st.data())
+def test_a_replica_batch_of_the_default_profile_equals_single_decisions(data: st.DataObject) -> None:
+    run_batches(data, "default")
+
+
+# Numbers.
 
 
 whole = st.integers(0, EXACT_BELOW - 1)

@@ -16,7 +16,7 @@ from mandor.model.node import Node
 from mandor.placement.cycle import decide
 from mandor.placement.framework.allocation import Weighed
 from mandor.placement.framework.points import FilterPlugin, ScorePlugin
-from mandor.placement.framework.request import PlacementRequest, Shape
+from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.plugins.bin_pack import BinPack
 from mandor.placement.plugins.fragmentation import Fragmentation
 from mandor.placement.plugins.image_locality import ImageLocality
@@ -42,7 +42,6 @@ from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from tests.property.neighbourhood import clusters, identities, labels, nodes, shapes
 from tests.property.tables import NAMES, STATE, ChangedTable, build, by_name, key
-from tests.scenarios.make import make_template
 
 BRIEFLY = settings(max_examples=80, deadline=None)
 
@@ -156,50 +155,3 @@ def test_rules_that_are_not_musts_never_leave_anybody_waiting(cluster: Any) -> N
     unbound = structs.replace(request, shape=free, dropped=0, lenient=True)
     snapshot = build(found, mild).snapshot()
     assert bool(decide(PROFILE, asked, snapshot).node) == bool(decide(PROFILE, unbound, snapshot).node)
-
-
-LONG = default_profile()
-LONG.local = False
-"""The same plugins, each asked about all nodes for every decision."""
-
-
-@st.composite
-def plain_shapes(draw: st.DrawFn) -> Shape:
-    """Mostly such that judge each node by itself."""
-    fields: dict[str, Any] = {
-        "cpu": f"{draw(st.sampled_from([0, 100, 250]))}m",
-        "memory": f"{draw(st.sampled_from([0, 10, 64]))}Mi",
-        "placement": {"where": draw(st.sampled_from([[], [{"rule": "zone == a", "strength": "should"}]]))},
-    }
-    if draw(st.integers(0, 4)) == 0:
-        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81, "auto"]))}}
-    return Shape.of(make_template(**fields))
-
-
-@pytest.mark.req("S3-20")
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_the_quick_way_and_the_long_way_lead_to_the_same_nodes(data: st.DataObject) -> None:
-    table = build([data.draw(nodes(name)) for name in NAMES], [])
-    known = [data.draw(plain_shapes() | shapes()) for _ in range(3)]
-    usual = data.draw(identities)
-    for index in range(data.draw(st.integers(5, 60))):
-        what = data.draw(st.integers(0, 19))
-        if what == 0:
-            table.set_node(data.draw(nodes(data.draw(st.sampled_from(NAMES)))))
-        elif what == 1 and len(table) > 1:
-            table.remove_node(table.snapshot().nodes[0].meta.name)
-        elif what in {2, 3} and table.allocations:
-            table.drop_allocation(next(iter(table.allocations)))
-        else:
-            shape = known[data.draw(st.sampled_from([0, 0, 0, 0, 0, 1, 1, 2]))]
-            request = PlacementRequest(key(index), shape, identity=usual, avoid=frozenset({"n1"} if what == 4 else ()))
-            found, expected = (decide(each, request, table.snapshot()) for each in (PROFILE, LONG))
-            assert (found.node, found.relaxed, found.message, found.fault) == (
-                expected.node,
-                expected.relaxed,
-                expected.message,
-                "",
-            )
-            if found.node:
-                table.set_allocation(request.key, found.node, shape, usual)

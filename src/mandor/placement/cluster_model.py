@@ -131,10 +131,11 @@ class ClusterModel:
         """Hold the room that the status of a pending instance names; free other room."""
         if requeue and self.held(key):
             return  # as a trial has decided
-        if self.request(instance) is None:
+        request, node = self.request(instance), instance.status.nominated
+        if request is None:
             self._state.wait_for_missing(key, instance)
-        if instance.status.nominated:
-            self.hold(instance, instance.status.nominated)
+        if request is not None and node:
+            self._state.hold(request, node, instance.meta.created_at)
         else:
             self._state.free(key)
 
