@@ -11,6 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from mandor.cli.main import cli
+from mandor.model.meta import Key
+from mandor.model.node import Capabilities
+from mandor.model.volume import HOST_PATHS, Volume, VolumeStatus
 from mandor.roots.simulation import Simulations
 from mandor.store.base import Put
 from tests.api.conftest import Api, StartApi
@@ -47,6 +50,51 @@ async def test_a_change_to_the_cluster_as_it_is_gets_the_answer_of_the_command(a
     assert len(last["nodes"]["n1"]["instances"]) == 4
     assert "web" in found["page"]
     assert [each.meta.name for each in (await api.store.list("workload")).items] == ["old"]
+
+
+SHOP = """\
+kind: namespace
+name: shop
+level: baseline
+---
+kind: quota
+name: few
+namespace: shop
+cpu: 3
+---
+kind: volume
+name: photos
+namespace: shop
+---
+name: old
+namespace: shop
+image: x
+replicas: 2
+resources: {cpu: 1}
+---
+name: keeper
+namespace: shop
+image: x
+volumes: {data: {volume: photos}}
+"""
+MORE = "name: new\nnamespace: shop\nimage: x\nreplicas: 3\nresources: {cpu: 1}\n"
+
+
+async def test_quotas_namespaces_and_volumes_of_the_cluster_hold_in_the_simulation(api: Api) -> None:
+    engines = {"docker": Capabilities(images=True)}
+    node = make_node("n1", cpu=8, facts={HOST_PATHS: "/srv", "os": "linux"}, engines=engines)
+    await api.store.commit(Put(node), Put(make_node("n2", cpu=64, engines=engines)))
+    session = await api.session()
+    async with session.post("/v1/apply", data=SHOP, headers={"content-type": "application/yaml"}) as answer:
+        assert answer.status == 200, await answer.text()
+    volume = await api.store.get(Key(Volume.kind, "shop", "photos"))
+    assert isinstance(volume, Volume)
+    await api.store.commit(Put(volume.changed(status=VolumeStatus(phase="Bound", node="n1"))))
+    found = await ask(api, MORE, "?seeds=1&minutes=2&namespace=shop")
+    assert "report" in found, found
+    last = found["report"]["strategies"][0]["typical"]["phases"][-1]
+    assert len(last["pending"]) == 2, "the quota allows three CPUs, two of them are in use"
+    assert "keeper-0" in last["nodes"]["n1"]["instances"], "its data is there, although n2 has more room"
 
 
 async def test_an_error_in_a_scenario_has_its_line_and_no_file_of_the_server_is_read(api: Api) -> None:

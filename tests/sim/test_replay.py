@@ -83,7 +83,7 @@ def record(
 
     async def follow(cluster: SimCluster) -> None:
         await cluster.clock.sleep(after)
-        began = RecordingStart(at=cluster.clock.now(), luck=str(seed))
+        began = RecordingStart(at=cluster.clock.now())
         uses = lambda: [each.instances for each in cluster.heartbeats.all_usage()]  # noqa: E731
         await Recording(
             *(cluster.store, cluster.clock, path, began),
@@ -163,6 +163,60 @@ def test_a_quota_holds_instances_back_in_the_replay_until_it_is_deleted(tmp_path
     assert "web-5" in late
 
 
+EVERYWHERE = """\
+name: everywhere
+nodes: [{name: "n{n}", count: 2, cpu: 4, memory: 4Gi}]
+workloads:
+  - {name: log, type: daemon, image: x, resources: {memory: 64Mi}}
+  - {name: web, image: x, replicas: 2, env: {STEP: "1"}, resources: {memory: 64Mi}}
+timeline:
+  - {at: 1m, submit: [{name: web, image: x, env: {STEP: "2"}, resources: {memory: 64Mi}}]}
+end: 3m
+"""
+
+
+def test_a_daemon_is_replayed_on_every_node(tmp_path: Path) -> None:
+    path, original = record(tmp_path, "", base=EVERYWHERE)
+    replayed = run_scenario(load_replay(path), RECORDED, 0)
+    assert {each for each in homes(replayed) if each[0].startswith("log")} == {("log-n0", "n0"), ("log-n1", "n1")}
+    assert homes(replayed) == homes(original)
+
+
+def test_a_change_of_variables_is_replayed_as_a_roll_out_although_they_are_not_recorded(tmp_path: Path) -> None:
+    path, original = record(tmp_path, "", base=EVERYWHERE)
+    assert b"STEP" not in path.read_bytes()
+
+    def starts(run: RunResult) -> int:
+        return sum(each.workload == "web" for each in run.stays)
+
+    replayed = run_scenario(load_replay(path), RECORDED, 0)
+    assert starts(original) == starts(replayed) == 4
+
+
+BOUND = """\
+name: bound
+nodes:
+  - {name: n0, cpu: 2, memory: 2Gi, disk: 20Gi}
+  - {name: n1, cpu: 8, memory: 16Gi, disk: 200Gi, off: true}
+workloads:
+  - name: db
+    image: pg
+    resources: {memory: 256Mi}
+    volumes: {data: {per_instance: true}}
+    mounts: [{volume: data, path: /data}]
+timeline: [{at: 1m, up: n1}]
+end: 4m
+"""
+
+
+@pytest.mark.req("S3-11")
+def test_a_volume_with_data_keeps_its_instance_on_its_node_in_a_recording_of_a_running_cluster(tmp_path: Path) -> None:
+    path, original = record(tmp_path, "", base=BOUND, after=150)
+    assert homes(original) == {("db-0", "n0")}
+    loaded = load_replay(path)
+    assert homes(run_scenario(loaded, RECORDED, 0)) == {("db-0", "n0")}
+
+
 def test_every_kind_of_the_model_is_recorded_or_left_out_with_a_reason() -> None:
     assert KINDS | NOT_RECORDED.keys() == ALL_KINDS.keys()
     assert not KINDS & NOT_RECORDED.keys()
@@ -237,7 +291,7 @@ def test_nothing_that_anybody_has_to_hide_is_in_it(tmp_path: Path) -> None:
     working_dir: /hidden
     readiness: {http: "/?key=hidden", port: 80}
     health: {command: [check, hidden]}
-    options: {docker: {labels: {a: hidden}}}
+    options: {docker: {hostname: hidden}}
     alternatives: [{command: [other, hidden], env: {A: hidden}, readiness: {command: [hidden]}}]
 """
     path, original = record(tmp_path, "", base=BASE.replace("usage:", hidden + "usage:", 1))

@@ -1,19 +1,25 @@
 """Scenarios for `mandor simulate` from the current cluster and a change to it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from mandor.errors import Invalid
 from mandor.lib.yaml12 import List, Malformed, Map, dump, load_all
 from mandor.model.codec import to_plain
+from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node, NodePhase, NodeSpec
-from mandor.model.priority import PriorityClass
+from mandor.model.recording import KINDS as DETERMINE_PLACEMENT
+from mandor.model.volume import HOST_PATHS, Volume
 from mandor.model.workload import Workload
 
 SETTLE_SECONDS = 120
 """Simulated time in which the existing workloads are placed before the change is applied."""
 BOOT = "boot"
+KINDS = sorted(DETERMINE_PLACEMENT - {Instance.kind})
+"""Kinds of the cluster that a simulation starts with; instances are placed again."""
 
 
 def scenario_of(cluster: Sequence[Object], change: Iterable[Object], *, seconds: int) -> str:
@@ -21,7 +27,9 @@ def scenario_of(cluster: Sequence[Object], change: Iterable[Object], *, seconds:
     nodes = [each for each in cluster if isinstance(each, Node) and each.status.phase is NodePhase.READY]
     if not nodes:
         raise Invalid("no node is ready to simulate", hint="send a scenario that defines its own nodes")
-    there = sorted(filter(_counts, cluster), key=lambda each: (isinstance(each, Workload), each.meta.created_at))
+    named = _named_volumes(cluster)
+    there = [_in_place(each) for each in cluster if _submitted(each, named)]
+    there.sort(key=lambda each: (isinstance(each, Workload), each.meta.created_at))
     changed = [each for each in nodes if each.spec != NodeSpec()]
     timeline = [
         {"at": "0s", "phase": "as it is"},
@@ -32,14 +40,33 @@ def scenario_of(cluster: Sequence[Object], change: Iterable[Object], *, seconds:
             "name": "the cluster as it is, and a change",
             "nodes": [_node(each) for each in nodes],
             "workloads": [_manifest(each) for each in (*changed, *there)],
+            "stored": True,
             "timeline": timeline,
             "end": f"{SETTLE_SECONDS + seconds}s",
         }
     )
 
 
-def _counts(value: Object) -> bool:
-    return isinstance(value, PriorityClass) or (isinstance(value, Workload) and not value.spec.run_of)
+def _submitted(value: Object, volumes: Collection[str]) -> bool:
+    """Return whether users wrote the object; controllers of the simulation make the others again."""
+    if isinstance(value, Workload):
+        return not value.spec.run_of
+    if isinstance(value, Volume):
+        return bool(value.status.node) or value.meta.name in volumes
+    return not isinstance(value, Node | Instance)
+
+
+def _in_place(value: Object) -> Object:
+    """Return a volume that has its data on a node as one that may be on no other node."""
+    if not isinstance(value, Volume) or not value.status.node:
+        return value
+    return value.changed(spec=msgspec.structs.replace(value.spec, node=value.status.node))
+
+
+def _named_volumes(cluster: Iterable[Object]) -> set[str]:
+    """Return the volumes that workloads refer to by name; others are made with their instances."""
+    groups = (group for each in cluster if isinstance(each, Workload) for group in each.spec.groups.values())
+    return {each.volume for group in groups for each in group.volumes.values() if each.volume is not None}
 
 
 def _manifest(value: Object) -> dict[str, Any]:
@@ -59,7 +86,8 @@ def _node(node: Node) -> dict[str, Any]:
         "devices": dict(has.devices),
         "reserved": {"cpu": f"{reserved.cpu_milli}m", "memory": reserved.memory_bytes, "disk": reserved.disk_bytes},
         "labels": dict(node.meta.labels),
-        "facts": {key: text for key, text in node.status.facts.items() if key != BOOT},
+        "facts": {key: text for key, text in node.status.facts.items() if key not in {BOOT, HOST_PATHS}},
+        "host_paths": [each for each in node.status.facts.get(HOST_PATHS, "").split(",") if each],
         "pool": node.spec.pool,
         "engines": sorted(node.status.engines),
     }

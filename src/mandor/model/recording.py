@@ -23,7 +23,7 @@ from mandor.model.record import Namespace
 from mandor.model.reservation import Reservation
 from mandor.model.task import Probe, Task
 from mandor.model.variant import TaskVariant
-from mandor.model.volume import Volume
+from mandor.model.volume import Volume, VolumeStatus
 from mandor.model.workload import Group, Workload
 
 VERSION = 1
@@ -72,8 +72,6 @@ class Line(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, tag_
 class RecordingStart(Line, frozen=True, tag="began"):
     version: int = VERSION
     cluster: str = ""
-    luck: str = ""
-    """Tie-breaking method of the scheduler."""
     suspect_seconds: float = 20.0
     lost_seconds: float = 60.0
     mass_share: float = 0.5
@@ -102,6 +100,8 @@ class ObjectLine(Line, frozen=True, tag="seen"):
     """New state of an object."""
 
     object: Raw
+    hidden: bool = False
+    """Whether fields that a recording omits have changed, such as variables, which starts a roll-out."""
 
 
 class InstanceLine(Line, frozen=True, kw_only=True, tag="ran"):
@@ -191,7 +191,17 @@ def change_of(
         return DeletionLine(at=at, kind=value.kind, namespace=value.meta.namespace, name=value.meta.name)
     if before is not None and _facts(before) == _facts(after):
         return None
-    return line_of(at, after)
+    line = line_of(at, after)
+    hidden = isinstance(before, Workload) and isinstance(after, Workload) and _hidden_change(before, after)
+    return msgspec.structs.replace(line, hidden=True) if hidden else line
+
+
+def _hidden_change(before: Workload, after: Workload) -> bool:
+    """Return whether the templates differ only in fields that a recording omits."""
+    if before.spec.template == after.spec.template:
+        return False
+    plain_before, plain_after = (plain(each).spec.template for each in (before, after))
+    return bool(plain_before == plain_after)
 
 
 def _facts(value: Object) -> tuple[Any, ...]:
@@ -203,6 +213,8 @@ def _facts(value: Object) -> tuple[Any, ...]:
         status_ = value.status
         facts = (status_.phase, status_.capacity, status_.engines, status_.facts)
         return (value.spec, value.meta.labels, *facts)
+    if isinstance(value, Volume):
+        return (value.spec, value.meta.labels, value.status.node)
     return (value.spec, value.meta.labels)
 
 
@@ -225,6 +237,9 @@ def plain(value: Object) -> Object:
             value.status, address="", images={}, usage=None, drain=None, maintenance=None, reason=""
         )
         return value.changed(meta=meta, status=status)
+    if isinstance(value, Volume):
+        bound = VolumeStatus(phase=value.status.phase, node=value.status.node, workload=value.status.workload)
+        return Volume(meta=meta, spec=value.spec, status=bound)
     return type(value)(meta=meta, spec=value.spec)  # type: ignore[call-arg]
 
 

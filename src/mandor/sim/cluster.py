@@ -61,20 +61,17 @@ class SimCluster(World):
         config: ConfigSource | None = None,
         times: NodeTimes | None = None,
         restore_seconds: float = 60.0,
-        luck: str | None = None,
         unreliable: bool = False,
     ) -> None:
         """
-        `luck`: seed of the scheduler's tie-break; by default, `seed`.
+        `seed`: for arrivals, jitter and faults; the scheduler breaks ties as it does in a real cluster.
         `unreliable`: scheduler, controllers and server use connections to the store that can fail, as agents do.
         """
         random.seed(seed)  # Jitter of pauses and heartbeats uses the module's generator.
         self.clock = clock
         self.chance = random.Random(seed)
         store = MemoryStore(clock=clock, new_uid=_counted(), bookmark_seconds=QUIET_SECONDS)
-        super().__init__(
-            clock, store, times=times or NodeTimes(tick_seconds=TICK_SECONDS), seed=str(seed) if luck is None else luck
-        )
+        super().__init__(clock, store, times=times or NodeTimes(tick_seconds=TICK_SECONDS))
         source = config or BUILT_IN
         configured = Configured(source)
         self.scheduler_options = {"profiles": configured.profiles, "pause": configured.pause()}

@@ -21,7 +21,7 @@ from mandor.sim.result import Failure, RunResult
 from mandor.sim.run import LoadedScenario, run_scenario
 from mandor.sim.scenario import Scenario, read_file
 from mandor.sim.strategy import check_names
-from mandor.sim.work import load_work
+from mandor.sim.work import load_work, places
 
 ALONE_MOST = 2
 """Runs up to which one process is used."""
@@ -35,7 +35,14 @@ def load_scenario(path: Path) -> LoadedScenario:
     first = load_work(source["workloads"], folder, str(path))
     later = [load_work(each.get("submit", ()), folder, str(path)) for each in source.get("timeline", ())]
     imported = sum((each.report for each in later), first.report)
-    loaded = LoadedScenario(scenario, path, first.objects, [each.objects for each in later], imported)
+    loaded = LoadedScenario(
+        scenario,
+        path,
+        first.objects,
+        [each.objects for each in later],
+        imported,
+        places=places((first, *later)),
+    )
     _check_workloads(loaded, source, str(path))
     return loaded
 

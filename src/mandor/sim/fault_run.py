@@ -54,7 +54,8 @@ class _FaultRun:
         async with self._loaded.cluster(self._strategy, self._seed, unreliable=True) as cluster:
             self._cluster = cluster
             self._history = HistoryRecorder(cluster.clock, cluster.clock.monotonic())
-            self._timeline = TimelineRunner(cluster, self._history)
+            loaded = self._loaded
+            self._timeline = TimelineRunner(cluster, self._history, stored=loaded.scenario.stored, places=loaded.places)
             self._checker = InvariantChecker(cluster)
             cluster.start("history", self._history.follow(cluster.store))
             cluster.start("changes", self._record_changes())

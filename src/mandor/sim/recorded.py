@@ -35,6 +35,8 @@ class RecordedChange:
     at: float
     before: Object | None
     after: Object | None
+    hidden: bool = False
+    """Whether fields that the recording omits have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,6 @@ class Recorded:
     path: Path
     began_at: float = 0.0
     seconds: float = 0.0
-    luck: str = ""
     suspect_seconds: float = 20.0
     lost_seconds: float = 60.0
     profiles: str = ""
@@ -130,7 +131,7 @@ class _RecordingReader:
         self._at = max(self._at, line.at - self._found.began_at)
         match line:
             case ObjectLine():
-                self._see(decode(bytes(line.object)))
+                self._see(decode(bytes(line.object)), hidden=line.hidden)
             case InstanceLine():
                 self._see_instance(line)
             case DeletionLine():
@@ -152,7 +153,7 @@ class _RecordingReader:
         if not isinstance(line, RecordingStart):
             raise Invalid("a recording begins with `began`", file=str(self._found.path), line=1)
         self._began, found = line, self._found
-        found.began_at, found.luck = line.at, line.luck
+        found.began_at = line.at
         found.suspect_seconds, found.lost_seconds = line.suspect_seconds, line.lost_seconds
         if line.dropped:
             found.notes.append(f"{line.dropped} earlier parts were dropped, for the file is bounded")
@@ -163,7 +164,7 @@ class _RecordingReader:
         elif line.text != self._found.profiles:
             self._found.notes.append("the scheduler's configuration was changed meanwhile; the first one is replayed")
 
-    def _see(self, value: Object) -> None:
+    def _see(self, value: Object, *, hidden: bool) -> None:
         key = value.key
         if self._mentioned is not None:
             self._mentioned.add(key)
@@ -171,8 +172,8 @@ class _RecordingReader:
         self._objects[key] = value
         if not self._begun:
             self._found.first.append(value)
-        elif before != value:
-            self._found.changes.append(RecordedChange(self._at, before, value))
+        elif before != value or hidden:
+            self._found.changes.append(RecordedChange(self._at, before, value, hidden))
 
     def _see_instance(self, line: InstanceLine) -> None:
         key = key_of(line)

@@ -9,7 +9,7 @@ import msgspec
 
 from mandor.errors import Invalid
 from mandor.lib.quantity import Seconds
-from mandor.model.meta import Meta, Object
+from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node, NodeSpec
 from mandor.model.volume import Volume
 from mandor.model.workload import Workload
@@ -73,6 +73,7 @@ def load_replay(path: Path, profile: Path | None = None, plugins: Path | None = 
         description=_description(found),
         nodes=tuple(node_line(each, found) for each in _node_names(found)),
         workloads=({"file": str(path)},),
+        stored=True,
         usage=_first_usage(found),
         endings=_endings(found),
         suspect_after=Seconds(found.suspect_seconds),
@@ -124,8 +125,13 @@ def _node_names(found: Recorded) -> list[str]:
 def _in_order(found: Recorded) -> list[Object]:
     """Return the first objects in order of creation, nodes first."""
     named = _named_volumes(found)
-    kept = [made for each in found.first if (made := _replayed(each, named)) is not None]
+    kept = [made for each in found.first if (made := _bound(each) or _replayed(each, named)) is not None]
     return sorted(kept, key=lambda each: (not isinstance(each, Node), each.meta.created_at, each.meta.name))
+
+
+def _bound(value: Object) -> Object | None:
+    """Return a volume that has its data on a node, as it is; None for any other object."""
+    return value if isinstance(value, Volume) and value.status.node else None
 
 
 def _replayed(value: Object, volumes: Collection[str]) -> Object | None:
@@ -139,10 +145,12 @@ def _replayed(value: Object, volumes: Collection[str]) -> Object | None:
     if isinstance(value, Workload):
         if value.spec.schedule is not None:
             return None  # Its runs are recorded, each at its time.
-        groups = {
-            name: msgspec.structs.replace(group, autoscale=None, replicas=group.count)
-            for name, group in value.spec.groups.items()
-        }
+        groups = value.spec.groups
+        if value.spec.type != "daemon":
+            groups = {
+                name: msgspec.structs.replace(group, autoscale=None, replicas=group.count)
+                for name, group in groups.items()
+            }
         return Workload(meta=meta, spec=msgspec.structs.replace(value.spec, run_of="", groups=groups))
     if isinstance(value, Node):
         return Node(meta=meta, spec=value.spec) if value.spec != NodeSpec() else None
@@ -214,6 +222,8 @@ class _Timeline:
         self.moments: dict[float, _Moment] = {}
         self._shift = shift
         self._named = _named_volumes(found)
+        self._restarts: dict[Key, int] = {}
+        """Number of roll-outs by workload whose cause the recording omits."""
         for change in found.changes:
             self._apply_change(change)
         self._machines(found)
@@ -235,6 +245,10 @@ class _Timeline:
         if isinstance(after, Node):
             known = isinstance(before, Node) and (before.spec, before.meta.labels) != (after.spec, after.meta.labels)
             made = Node(meta=Meta(name=after.meta.name, labels=after.meta.labels), spec=after.spec) if known else None
+        if isinstance(made, Workload):
+            self._restarts[made.key] = self._restarts.get(made.key, 0) + change.hidden
+            restarted = made.spec.restarted + self._restarts[made.key]
+            made = made.changed(spec=msgspec.structs.replace(made.spec, restarted=restarted))
         if made is not None:
             self._at(change.at).objects.append(made)
 

@@ -12,7 +12,8 @@ from mandor.agent.pressure import DEFAULT_THRESHOLDS as THRESHOLDS
 from mandor.controllers.node_plan import NodeTimes
 from mandor.importers.report import NO_REPORT, Report
 from mandor.model.instance import Instance
-from mandor.model.meta import Object
+from mandor.model.manifest import Document
+from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.resources import Resources
@@ -52,6 +53,8 @@ class LoadedScenario:
     """The recording, for a replay."""
     sources: Mapping[str, ConfigSource] = field(default_factory=dict)
     """Scheduler configurations without a file, by strategy."""
+    places: Mapping[Key, Document] = field(default_factory=dict)
+    """File and line of objects, by key, for errors."""
     again: "Callable[[], LoadedScenario] | None" = None
     """Reads the scenario in another process; absent: from `path`."""
 
@@ -116,7 +119,6 @@ class LoadedScenario:
             times=NodeTimes(
                 suspect_seconds=scenario.suspect_after, lost_seconds=scenario.lost_after, tick_seconds=TICK_SECONDS
             ),
-            luck=self.recorded.luck if self.recorded is not None and seed == 0 else None,
         )
         cluster.controller_options["machines"] = SimProvisioner(cluster).source
         cluster.endings = scenario.endings
@@ -184,7 +186,9 @@ class _Run:
             cluster.start("history", self._history.follow(cluster.store))
             if extra is not None:
                 cluster.start("extra", extra(cluster))
-            self._timeline = TimelineRunner(cluster, self._history)
+            self._timeline = TimelineRunner(
+                cluster, self._history, stored=self._scenario.stored, places=self._loaded.places
+            )
             await cluster.add_nodes(self._loaded.kinds, off=self._loaded.off)
             self._look_at_hosts()
             cluster.looker = self._look_at_hosts
@@ -214,6 +218,8 @@ class _Run:
         moments = list(zip(self._scenario.timeline, self._loaded.later, strict=True))
         results = []
         for name, begin, end in self._scenario.phases:
+            if arriving.done():
+                await arriving  # A manifest that a server would refuse ends the run.
             self._peak, self._short = {}, {}
             self._looked_at.clear()
             self._cluster.look_on()

@@ -261,6 +261,9 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     nodes: tuple[NodeLine, ...]
     workloads: tuple[dict[str, Any], ...]
     """Manifests, or `file:` with the path of a file or folder of manifests."""
+    stored: bool = False
+    """Whether the manifests are objects of a server, which has admitted and completed them; they are stored as they
+    are."""
     usage: dict[str, UsageRule] = {}
     """Usage of instances by workload; `default` applies to the others."""
     endings: dict[str, tuple[Ending, ...]] = {}

@@ -1,14 +1,15 @@
 """Applies the timeline of a scenario to a simulated cluster."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from mandor.errors import Conflict
 from mandor.model.codec import KINDS
-from mandor.model.meta import Object
+from mandor.model.manifest import Document
+from mandor.model.meta import Key, Object
 from mandor.model.node import Drain
 from mandor.model.resources import Resources
 from mandor.model.workload import Workload
@@ -17,6 +18,7 @@ from mandor.sim.disturbance import Messages
 from mandor.sim.history_recorder import HistoryRecorder
 from mandor.sim.node import SimNode
 from mandor.sim.scenario import Limit, Pressure, Rollout, Scale, Slow, Spike, TimelineEntry
+from mandor.sim.submission import Submission
 from mandor.sim.usage_rule import UsageRule
 from mandor.store.base import Put
 
@@ -26,8 +28,15 @@ NAMESPACE = "default"
 class TimelineRunner:
     """Applies timeline entries to a cluster and notes them in its history."""
 
-    def __init__(self, cluster: SimCluster, history: HistoryRecorder) -> None:
+    def __init__(
+        self, cluster: SimCluster, history: HistoryRecorder, *, stored: bool, places: Mapping[Key, Document]
+    ) -> None:
+        """
+        `stored`: the objects of the scenario are those of a server, which has admitted them before.
+        `places`: file and line of objects, for errors.
+        """
         self._cluster, self._history = cluster, history
+        self._submission = Submission(cluster.store, cluster.clock, cluster.heartbeats, stored=stored, places=places)
         self._later: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -38,18 +47,7 @@ class TimelineRunner:
     async def submit(self, objects: Sequence[Object]) -> None:
         for each in objects:
             self._say("submit", f"{each.kind} {each.meta.name}")
-            if isinstance(each, Workload):
-                await self._cluster.apply(each)
-            else:
-                await self._put(each)
-
-    async def _put(self, value: Object) -> None:
-        found = await self._cluster.store.get(value.key)
-        if found is not None:
-            value = found.changed(
-                meta=msgspec.structs.replace(found.meta, labels=value.meta.labels or found.meta.labels), spec=value.spec
-            )
-        await self._cluster.store.commit(Put(value))
+        await self._submission.submit(objects)
 
     async def happen(self, what: TimelineEntry) -> None:
         for name in what.delete:

@@ -1,7 +1,8 @@
 """The work of a scenario: manifests that stand in it, or files of any importable format beside it."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from mandor.importers.base import Options, Source
 from mandor.importers.mixed import NOTHING_IMPORTED, Mixed, files_below, read_mixed, text_of
 from mandor.importers.report import NO_REPORT, Report
 from mandor.lib.yaml12 import Map, dump
-from mandor.model.meta import Object
+from mandor.model.manifest import Document
+from mandor.model.meta import Key, Object
 
 FILE, FORMAT = "file", "format"
 SUFFIXES = frozenset({".yaml", ".yml", ".json", ".hcl", ".nomad"})
@@ -19,9 +21,13 @@ SUFFIXES = frozenset({".yaml", ".yml", ".json", ".hcl", ".nomad"})
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    objects: tuple[Object, ...] = ()
+    documents: tuple[Document, ...] = ()
     report: Report = NO_REPORT
     """Report about keys of imported files that were not mapped."""
+
+    @property
+    def objects(self) -> tuple[Object, ...]:
+        return tuple(each.object for each in self.documents)
 
 
 def load_work(entries: Sequence[dict[str, Any]], folder: Path, where: str) -> Work:
@@ -39,7 +45,14 @@ def load_work(entries: Sequence[dict[str, Any]], folder: Path, where: str) -> Wo
         own += found.own
         imported += found.imported
     mixed = Mixed((), imported)
-    return Work(tuple(each.object for each in mixed.load(own=own)), mixed.report)
+    return Work(tuple(mixed.load(own=own)), mixed.report)
+
+
+def places(works: Iterable[Work]) -> dict[Key, Document]:
+    """Return the document of each object, by key, without objects that several documents define."""
+    documents = [each for work in works for each in work.documents]
+    count = Counter(each.object.key for each in documents)
+    return {each.object.key: each for each in documents if count[each.object.key] == 1}
 
 
 def _files_of(entry: dict[str, Any], folder: Path, where: str) -> Mixed:

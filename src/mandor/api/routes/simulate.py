@@ -16,7 +16,7 @@ from mandor.api.http.fair_queue import Lane
 from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.routes.apply import TAKES, ManifestFiles, files_in, read_files
 from mandor.api.routes.queries import Format, Namespace, Strict
-from mandor.api.simulation import scenario_in, scenario_of
+from mandor.api.simulation import KINDS, scenario_in, scenario_of
 from mandor.api.watch import START
 from mandor.api.wire import error_line
 from mandor.api.writing import Author
@@ -26,7 +26,7 @@ from mandor.model.meta import Object
 
 TEXT_MOST = 256 * 1024
 OBJECTS_MOST = 2000
-"""Nodes and workloads of a simulated cluster; the command `mandor simulate` has no such limit."""
+"""Objects of a simulated cluster; the command `mandor simulate` has no such limit."""
 SEEDS_MOST = 20
 MINUTES_MOST = 24 * 60
 
@@ -101,11 +101,11 @@ async def _scenario(call: Call[SimulateQuery, bytes]) -> tuple[str, ImportReport
 
 async def _cluster(call: Call[SimulateQuery, bytes]) -> Sequence[Object]:
     found: list[Object] = []
-    for kind in ("node", "workload", "priority-class"):
+    for kind in KINDS:
         found += (await call.parts.store.list(kind)).items
         if len(found) > OBJECTS_MOST:
             hint = "the command `mandor simulate` has no such limit"
-            raise TooLarge(f"the cluster has more than {OBJECTS_MOST} nodes and workloads", hint=hint)
+            raise TooLarge(f"the cluster has more than {OBJECTS_MOST} nodes, workloads and other objects", hint=hint)
     return found
 
 
