@@ -98,7 +98,7 @@ attack: setup ## Attack a real server for ten minutes (ARGS="--minutes 60 --seed
 	@$(BIN)/python bench/attack.py --json bench/results/attack.json $(ARGS)
 
 .PHONY: soak
-soak: setup ## Kill, restart and compare for a long time: runs bench/run.py soak (ARGS="--minutes 60", "--seeds 5000")
+soak: setup ## Hundreds of orders of arrival, then kill, restart and compare: bench/run.py soak (ARGS="--minutes 60", "--seeds 5000", "--orders 1000")
 	@$(BIN)/python bench/run.py soak $(ARGS)
 
 .PHONY: requirements

@@ -2,7 +2,7 @@
 
 python bench/run.py                 all of them
 python bench/run.py store watch     only these
-python bench/run.py soak            kill and restart real clusters for --minutes
+python bench/run.py soak            300 orders of arrival of the platform example, then kill real clusters for --minutes
 python bench/run.py soak --seeds 5000 --from 200    first, so many simulated clusters with faults, on all processors
 """
 
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PLATFORM = HERE.parent / "examples" / "idp" / "scenario.yaml"
 NOT_A_BENCH = {"run", "soak", "attack", "machine", "scheduler_perf", "traces"}
 
 
@@ -22,11 +23,15 @@ def benches() -> list[str]:
 
 
 def soak(options: argparse.Namespace) -> int:
-    """Seeds first: they are cheap, and what they find can be seen again."""
+    """Run the simulations first: they are cheap, and a seed that fails can be repeated."""
+    platform = ["simulate", str(PLATFORM), "--strategy", "should", "--seeds", str(options.orders), "-o", "json"]
     failed = 0
+    if options.orders:
+        print(f"== {PLATFORM.parent.name}: {options.orders} orders of arrival", flush=True)
+        failed = subprocess.call([sys.executable, "-m", "mandor.cli.main", *platform], stdout=subprocess.DEVNULL)
     if options.seeds:
         words = ["simulate", "--faults", "--seeds", str(options.seeds), "--from", str(options.first)]
-        failed = subprocess.call([sys.executable, "-m", "mandor.cli.main", *words])
+        failed |= subprocess.call([sys.executable, "-m", "mandor.cli.main", *words])
     minutes = options.minutes if options.minutes is not None else 0.0 if options.seeds else 30.0
     if minutes:
         failed |= subprocess.call([sys.executable, str(HERE / "soak.py"), "--minutes", str(minutes)])
@@ -38,6 +43,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(benches())}, soak")
     parser.add_argument("--minutes", type=float, help="how long `soak` kills real clusters; 30, or 0 with --seeds")
     parser.add_argument("--seeds", type=int, default=0, help="how many simulated clusters `soak` puts through faults")
+    parser.add_argument(
+        "--orders", type=int, default=300, help="how many orders of arrival of the platform example `soak` runs"
+    )
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first of these seeds")
     options = parser.parse_args()
     if options.names == ["soak"]:

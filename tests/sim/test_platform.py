@@ -1,13 +1,13 @@
 """The small platform that has only itself: strategies through everything that can go wrong, in any order of arrival.
 
-The scenario is `examples/idp`; here it runs with a few seeds. `mandor simulate examples/idp/scenario.yaml --seeds 200`
-runs it with many.
+The scenario is `examples/idp`; here it runs with two dozen orders of arrival, and `make soak` runs it with hundreds.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 from msgspec import structs
@@ -22,10 +22,32 @@ from mandor.sim.run import LoadedScenario, run_scenario
 
 SCENARIO = Path(__file__).parents[2] / "examples" / "idp" / "scenario.yaml"
 MI = 1 << 20
-SEEDS = (0, 1)
+SEEDS = range(24)
+"""Orders of arrival; seed 0 is the order of the files."""
 ARGOCD = ("argocd-controller", "argocd-server", "argocd-repo-server", "argocd-redis")
 OBSERVABILITY = ("prometheus", "loki", "grafana", "alertmanager", "pyrra")
-HEALTHY = ("healthy", "agent-0 back", "agent-1 back", "both back", "calm")
+HEALTHY = ("healthy", "agent-0 back", "agent-1 back", "both back", "calm", "agent-1 whole", "limits changed")
+PRESSED = (
+    *("memory pressure", "disk pressure", "SonarQube spike", "cardinality explosion", "log storm"),
+    *("everything at once", "smaller agent-1"),
+)
+LOST = ("agent-0 down", "agent-1 down", "both down")
+SIZES = {
+    **{"cilium": 512, "fluent-bit": 128, "node-exporter": 50},
+    **{"vault": 256, "external-secrets": 128, "cert-manager": 128},
+    **{"argocd-controller": 512, "argocd-server": 256, "argocd-repo-server": 256, "argocd-redis": 128},
+    **{"argo-events": 128, "prometheus": 1024, "grafana": 384, "loki": 384, "alertmanager": 128, "pyrra": 128},
+    **{"sonarqube": 1024, "postgresql": 256, "argo-workflows": 256, "trivy-operator": 256},
+}
+"""Requested memory in MiB of every workload of the platform."""
+CLASSES = {
+    "platform-critical": (10000, {"cilium", "fluent-bit", "node-exporter"}),
+    "platform-infrastructure": (9000, {"vault", "external-secrets", "cert-manager", *ARGOCD, "argo-events"}),
+    "platform-observability": (8000, set(OBSERVABILITY)),
+    "platform-security": (7000, {"trivy-operator"}),
+    "platform-cicd": (6000, {"sonarqube", "postgresql", "argo-workflows"}),
+    "platform-low": (5000, set()),
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +89,20 @@ def test_the_scenario_is_the_platform_as_it_is_described(loaded: LoadedScenario)
         "agent-0": "infra",
         "agent-1": "apps",
     }
-    workloads = {each.meta.name: each for each in loaded.workloads}
+    workloads = {each.meta.name: each for each in loaded.first if isinstance(each, Workload)}
     sizes = {name: each.spec.groups["main"].request.memory_bytes // MI for name, each in workloads.items()}
     daemons = {name: size for name, size in sizes.items() if workloads[name].spec.type == "daemon"}
     assert daemons == {"cilium": 512, "fluent-bit": 128, "node-exporter": 50}
     usable = (4 << 30) // MI - int(lines["agent-0"].reserved.memory) // MI - sum(daemons.values())
     assert usable == 3072, "about 3 GB a worker"
+    assert sizes == SIZES
     assert sum(sizes[name] for name in OBSERVABILITY) == 2048
-    assert sum(sizes[name] for name in ("sonarqube", "postgresql", "argo-workflows")) == 1536
-    assert sum(sizes[name] for name in ARGOCD) == 1152
     classes = {each.meta.name: each.spec.value for each in loaded.first if isinstance(each, PriorityClass)}
-    assert list(classes.values()) == [10000, 9000, 8000, 7000, 6000, 5000]
+    members = {
+        name: (value, {each for each, workload in workloads.items() if workload.spec.priority == name})
+        for name, value in classes.items()
+    }
+    assert members == CLASSES
     for name in ("vault", "external-secrets", "cert-manager"):
         placement = workloads[name].spec.groups["main"].placement
         assert placement.where[0].rule == "role == server"
@@ -97,7 +122,7 @@ def test_gitops_has_service_levels_whose_error_budgets_the_answer_keeps_and_hard
     loaded: LoadedScenario, answers: list[RunResult], others: dict[str, RunResult]
 ) -> None:
     levels = [each for each in loaded.scenario.expect if each.availability_least]
-    assert {name for each in levels for name in each.availability_least} == {*ARGOCD, "argo-events"}
+    assert {name for each in levels for name in each.availability_least} == CLASSES["platform-infrastructure"][1]
 
     def spent(run: RunResult) -> list[tuple[str, str]]:
         """Which service, in which phase, was down for longer than its budget."""
@@ -162,7 +187,7 @@ def test_kernel_and_cache_memory_is_reserved_and_causes_no_eviction(
     lines = {line.name: line for line in loaded.scenario.nodes}
     assert all(0 < int(line.overhead.memory) < int(line.reserved.memory) for line in lines.values())
     for run in answers:
-        for name in HEALTHY[:-1]:
+        for name in HEALTHY:
             state = phase(run, name)
             assert state.evictions == (), name
             assert all(node.peak_percent < 94 for node in state.nodes.values()), "overhead and work together fit"
@@ -183,28 +208,27 @@ def test_without_capacity_from_outside_those_that_are_left_carry_what_they_can_a
         assert running(state) | waiting >= {each for each, state in state.workloads.items() if state.wanted}
 
 
-@pytest.mark.req("S3-5")
-def test_what_belongs_on_the_server_goes_elsewhere_when_the_server_is_gone(tmp_path: Path) -> None:
-    text = SCENARIO.read_text().replace("file: manifests", f"file: {SCENARIO.parent / 'manifests'}")
-    before, _, _ = text.partition("timeline:")
-    path = tmp_path / "scenario.yaml"
-    path.write_text(before + "timeline:\n  - {at: 5m, phase: gone, down: server}\nend: 10m\n")
-    (run,) = run_all(narrowed(load_scenario(path), ["should"]), [0], workers=1)
-    assert {"vault", "external-secrets", "cert-manager"} <= running(phase(run, "gone"))
-
-
 @pytest.mark.req("S3-21", "S3-22")
-def test_a_healthy_cluster_is_well_packed_and_talks_little_across_nodes(answers: list[RunResult]) -> None:
-    for run in answers:
-        state = phase(run, "healthy")
-        shares = [state.nodes[name].memory_percent for name in ("agent-0", "agent-1")]
-        # Of 7,524 MiB that both may give, 6,500 are asked for: 86 % on average, whoever places it.
-        assert max(shares) - min(shares) < 30
-        used = [state.nodes[name].used_percent for name in ("agent-0", "agent-1")]
-        assert all(55 < each < 85 for each in used)
-    crossing = phase(answers[0], "healthy").crossing_percent
-    assert crossing is not None
-    assert crossing < 40, "in the order in which it is written"
+def test_packing_and_traffic_are_judged_in_every_phase(loaded: LoadedScenario) -> None:
+    for phase_name, _, _ in loaded.scenario.phases:
+        here = [each for each in loaded.scenario.expect if phase_name in each.phase]
+        assert any(each.crossing_most is not None for each in here), phase_name
+        assert any(each.utilisation for each in here), phase_name
+        assert any(each.running or each.any_running for each in here), phase_name
+        assert any(each.evicted is not None for each in here), phase_name
+
+
+@pytest.mark.req("S3-22")
+def test_traffic_over_all_orders_of_arrival_is_what_the_strategy_page_reports(answers: list[RunResult]) -> None:
+    def crossing(name: str) -> list[float]:
+        found = [phase(run, name).crossing_percent for run in answers]
+        return sorted(each for each in found if each is not None)
+
+    assert len(crossing("healthy")) == len(SEEDS)
+    assert median(crossing("healthy")) <= 33.4
+    assert crossing("healthy")[0] == pytest.approx(11.1), "Loki to Grafana alone: Prometheus is beside Grafana"
+    assert median(crossing("both back")) <= 22.3
+    assert set(crossing("both down")) == {0.0}, "there is one node"
 
 
 def healthy(folder: Path, text: str) -> LoadedScenario:
@@ -215,17 +239,27 @@ def healthy(folder: Path, text: str) -> LoadedScenario:
     return narrowed(load_scenario(path), ["should"])
 
 
+PACKING = "profiles: [{plugins: {multiPoint: {enabled: [{name: BinPack, weight: 20}]}}}]\n"
+
+
 @pytest.mark.req("S3-21")
-def test_with_a_quarter_more_memory_the_workers_are_filled_to_two_thirds_on_average(tmp_path: Path) -> None:
-    larger = SCENARIO.read_text().replace("4096Mi", "5120Mi").replace("memory: 4Gi", "memory: 5Gi")
+def test_with_a_quarter_more_memory_bin_packing_fills_both_workers_to_two_thirds(tmp_path: Path) -> None:
+    larger = SCENARIO.read_text().replace("memory: 4Gi", "memory: 5Gi")
     assert larger != SCENARIO.read_text()
-    loaded = healthy(tmp_path, larger)
-    for seed in range(3):
-        state = run_scenario(loaded, "should", seed).phases[0]
-        shares = [state.nodes[name].memory_percent for name in ("agent-0", "agent-1")]
-        assert 65 <= sum(shares) / 2 <= 70
-        assert max(shares) < 85
-        assert state.pending == ()
+    (tmp_path / "packing.yaml").write_text(PACKING)
+    found: dict[str, list[float]] = {}
+    for name, text in (
+        ("usual", larger),
+        ("packed", larger.replace("should: {}", "should: {profile: packing.yaml}")),
+    ):
+        loaded = healthy(tmp_path, text)
+        for seed in range(8):
+            state = run_scenario(loaded, "should", seed).phases[0]
+            assert state.pending == ()
+            found.setdefault(name, []).extend(state.nodes[each].memory_percent for each in ("agent-0", "agent-1"))
+    assert all(65 <= share <= 70 for share in found["packed"][:2]), "in the order of the files"
+    distance = {name: sum(abs(share - 67.5) for share in shares) for name, shares in found.items()}
+    assert distance["packed"] < distance["usual"]
 
 
 @pytest.mark.req("S3-22")
@@ -233,10 +267,10 @@ def test_the_wish_to_be_near_spares_traffic_over_all_orders_of_arrival(tmp_path:
     loaded = healthy(tmp_path, SCENARIO.read_text())
     careless = replace(loaded, first=tuple(_without_near(each) for each in loaded.first))
     crossing = [
-        sum(run_scenario(each, "should", seed).phases[0].crossing_percent or 0.0 for seed in range(6))
+        sum(run_scenario(each, "should", seed).phases[0].crossing_percent or 0.0 for seed in range(12))
         for each in (loaded, careless)
     ]
-    assert crossing[0] < crossing[1]
+    assert crossing[0] < 0.9 * crossing[1]
 
 
 def _without_near(value: Object) -> Object:
@@ -249,13 +283,71 @@ def _without_near(value: Object) -> Object:
     return value.changed(spec=structs.replace(value.spec, groups=groups))
 
 
-@pytest.mark.req("S3-7", "S3-9", "S3-35", "S3-40", "S3-41", "S3-42")
-@pytest.mark.parametrize("name", ["memory pressure", "disk pressure", "spikes"])
-def test_under_pressure_the_agent_evicts_low_priority_instances(answers: list[RunResult], name: str) -> None:
+@pytest.mark.req("S3-7", "S3-9", "S3-35")
+@pytest.mark.parametrize(("name", "node"), [("memory pressure", "agent-0"), ("disk pressure", "agent-1")])
+def test_a_host_that_runs_short_is_relieved_within_minutes_by_evictions_of_low_priority(
+    answers: list[RunResult], name: str, node: str
+) -> None:
+    assert sum(node in phase(run, name).short_seconds for run in answers) >= 0.9 * len(answers), "the host is short"
     for run in answers:
         state = phase(run, name)
+        assert bool(state.short_seconds) == bool(state.evictions)
         assert all(seconds <= 180 for seconds in state.short_seconds.values())
-        assert not {who for who, _ in state.evictions} & {f"{each}-0" for each in ARGOCD}
+        assert {each for _, each in state.evictions} <= {node}
+        evicted = {who.rpartition("-")[0] for who, _ in state.evictions}
+        assert not evicted & CLASSES["platform-infrastructure"][1]
+        assert not evicted & CLASSES["platform-critical"][1]
+
+
+@pytest.mark.req("S3-40", "S3-35")
+def test_a_spike_of_sonarqube_makes_its_host_short_and_costs_sonarqube_alone(answers: list[RunResult]) -> None:
+    for run in answers:
+        state = phase(run, "SonarQube spike")
+        assert state.short_seconds, "it uses more memory than its host has left"
+        assert {who.rpartition("-")[0] for who, _ in state.evictions} == {"sonarqube"}
+        down = {name for name, each in state.workloads.items() if each.down_seconds > 0}
+        assert down == {"sonarqube"}
+        assert phase(run, "cardinality explosion").workloads["sonarqube"].running == 1, "it is back afterwards"
+
+
+@pytest.mark.req("S3-41")
+def test_a_cardinality_explosion_kills_prometheus_in_its_place_and_costs_no_other(answers: list[RunResult]) -> None:
+    for run in answers:
+        state = phase(run, "cardinality explosion")
+        killed = [
+            each
+            for each in run.notes
+            if each.kind == "restart" and "OOMKilled" in each.text and state.begin <= each.at < state.end
+        ]
+        assert len(killed) >= 2, "its limit holds while the spike lasts"
+        assert all("prometheus" in each.text for each in killed)
+        assert state.evictions == ()
+        down = {name for name, each in state.workloads.items() if each.down_seconds > 0}
+        assert down == {"prometheus"}
+        assert phase(run, "log storm").workloads["prometheus"].down_seconds < 60, "it recovers"
+
+
+@pytest.mark.req("S3-42")
+def test_a_log_storm_within_the_limit_of_loki_interrupts_nothing(answers: list[RunResult]) -> None:
+    for run in answers:
+        state = phase(run, "log storm")
+        assert state.evictions == ()
+        assert {name for name, each in state.workloads.items() if each.down_seconds > 0} <= {"prometheus"}
+        peaks = [state.nodes[name].peak_percent for name in ("agent-0", "agent-1")]
+        before = [phase(run, "cardinality explosion").nodes[name].peak_percent for name in ("agent-0", "agent-1")]
+        assert max(now - then for now, then in zip(peaks, before, strict=True)) > 3, "the storm uses memory"
+
+
+@pytest.mark.req("S3-43", "S3-8")
+def test_with_every_spike_at_once_gitops_and_half_of_monitoring_go_on(answers: list[RunResult]) -> None:
+    for run in answers:
+        state = phase(run, "everything at once")
+        assert state.short_seconds
+        down = {name for name, each in state.workloads.items() if each.down_seconds > 0}
+        assert down <= {"prometheus", "sonarqube"}
+        assert {
+            name for name, each in phase(run, "calm").workloads.items() if each.wanted and not each.running
+        } == set()
 
 
 @pytest.mark.req("S3-23", "S3-24", "S3-25", "S3-32", "S3-49")
@@ -263,6 +355,9 @@ def test_everything_must_paralyses_and_costs_more_downtime_than_the_answer(
     answers: list[RunResult], others: dict[str, RunResult]
 ) -> None:
     must, prefer, should = others["must"], others["prefer"], answers[1]
+    assert {*ARGOCD, "argo-events"} <= running(phase(should, "both down")), "rules are given up for survival"
+    assert not {*ARGOCD, "argo-events"} & running(phase(must, "both down"))
+    assert {rule for _, rule in phase(should, "both down").relaxed} == {"role != server"}
     blocked = phase(must, "agent-0 down").blocked or phase(must, "agent-1 down").blocked
     waiting = len(phase(must, "agent-0 down").pending) + len(phase(must, "agent-1 down").pending)
     answered = len(phase(should, "agent-0 down").pending) + len(phase(should, "agent-1 down").pending)

@@ -1,11 +1,12 @@
 """Names and addresses of the instances of a namespace, as reachable from one node: pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
 from mandor.engines.base import variable
+from mandor.lib.loopback import is_loopback
 from mandor.model.instance import Instance, InstanceStatus, PortStatus, instance_prefix
 from mandor.model.phase import Phase
 
@@ -77,6 +78,17 @@ def reachable_from(
 
 def _alike(port: PortStatus, number: int) -> bool:
     return port.port == number
+
+
+def reached_by_container(instances: Sequence[ReachableInstance], machine: str) -> Sequence[ReachableInstance]:
+    """Return the instances as a container with a network of its own reaches them.
+
+    `machine`: an address of this machine on one of its networks. It replaces loopback addresses of nodes, which are the
+    container's own inside it; several agents on one machine have such an address.
+    """
+    if not machine or not any(is_loopback(each.address) for each in instances):
+        return instances
+    return [replace(each, address=machine) if is_loopback(each.address) else each for each in instances]
 
 
 def chosen(instances: Iterable[ReachableInstance]) -> list[ReachableInstance]:

@@ -15,6 +15,7 @@ from mandor import __version__
 from mandor.engines.base import Engine
 from mandor.errors import MandorError, NotFound
 from mandor.lib.bounded import bounded
+from mandor.lib.loopback import is_loopback
 from mandor.lib.quantity import Size
 from mandor.lib.tasks import side_by_side
 from mandor.model.log_sink import SinkHealth
@@ -113,6 +114,24 @@ def local_address(server: str) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return ""
+
+
+ELSEWHERE = "192.0.2.1"
+"""An address of no machine, reserved for documentation; the route to it leads out of this machine."""
+
+
+def machine_address() -> str:
+    """Return an address of this machine that containers on it can reach; nothing is sent.
+
+    Without a route to other machines, it is the address of another interface, such as the bridge of a container engine.
+    Empty: there is only the loopback interface.
+    """
+    found = local_address(ELSEWHERE)
+    if found and not is_loopback(found):
+        return found
+    addresses = (each for interface in psutil.net_if_addrs().values() for each in interface)
+    outward = (each.address for each in addresses if each.family == socket.AF_INET and not is_loopback(each.address))
+    return next(outward, "")
 
 
 async def capabilities(engines: Mapping[str, Engine], known: Collection[str] = ()) -> dict[str, Capabilities]:

@@ -2,14 +2,18 @@
 
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import msgspec
 
 from mandor.agent.order import Order
 from mandor.agent.ports import ports_of
 from mandor.lib.clock import Clock
+from mandor.lib.loopback import is_loopback
+from mandor.lib.port_holder import port_holder
+from mandor.model.instance import PortStatus
 from mandor.model.node import PortRange
 
 TAKEN_MOST = 64
@@ -37,12 +41,20 @@ def port_in_use(port: int, protocol: str) -> bool:
     return False
 
 
+def server_ports(servers: Iterable[str]) -> list[int]:
+    """Return the ports of those servers that are on this machine, by their URLs."""
+    urls = [urlsplit(each) for each in servers]
+    return [each.port for each in urls if each.port and is_loopback(each.hostname or "")]
+
+
 @dataclass(slots=True)
 class ForeignPorts:
     """Node ports that were in use by another program when an instance was about to start, while they still are."""
 
     port_in_use: PortInUse
     clock: Clock
+    server_ports: Collection[int] = ()
+    """Ports of API servers on this machine."""
     found: dict[int, str] = field(default_factory=dict)
     """Protocol by port."""
     _reported: dict[int, float] = field(default_factory=dict)
@@ -53,8 +65,16 @@ class ForeignPorts:
         for each in ports_of(order, published=True):
             if each.host is not None and self.port_in_use(each.host, each.protocol):
                 self._note(each.host, each.protocol)
-                return f"{each.protocol} port {each.host} of this node is in use by a program outside Mandor"
+                return f"{each.protocol} port {each.host} of this node is in use by {self._user(each)}"
         return ""
+
+    def _user(self, port: PortStatus) -> str:
+        """Return the program that uses the port, and for a server of Mandor how to change it."""
+        holder = port_holder(port.host or 0, port.protocol)
+        if any(port.host == server and port.protocol == "tcp" for server in self.server_ports):
+            shown = f", {holder}" if holder else ""
+            return f"the API server of Mandor{shown}; start it with --listen HOST:PORT on another port"
+        return f"{holder}, a program outside Mandor" if holder else "a program outside Mandor"
 
     def report(self, order: Order, port: int) -> None:
         """Record that an engine found the port in use."""

@@ -8,13 +8,23 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mandor.agent.discovery import Discovery, ReachableInstance, chosen, hosts_file, reachable_from, variables
+from mandor.agent.discovery import (
+    Discovery,
+    ReachableInstance,
+    chosen,
+    hosts_file,
+    reachable_from,
+    reached_by_container,
+    variables,
+)
 from mandor.agent.feed import Feed, Source
+from mandor.agent.fingerprint import machine_address
 from mandor.agent.journal import Blocking
 from mandor.agent.order import Order
 from mandor.engines.containers.launches import hostname
 from mandor.errors import MandorError
 from mandor.lib.clock import Clock, wait_event
+from mandor.lib.loopback import is_loopback
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Object
@@ -77,9 +87,12 @@ class HostsFiles:
         *,
         instances: Callable[[], Iterable[LocalInstance]],
         address: Callable[[], str],
+        machine_address: Callable[[], str] = machine_address,
         read_cluster: Callable[[], Awaitable[ClusterSpec]],
     ) -> None:
+        """`machine_address`: returns an address of this machine that containers can reach, or an empty text."""
         self._node, self._folder, self._store, self._clock, self._blocking = node, folder, store, clock, blocking
+        self._machine_address = machine_address
         self._local_instances, self._address, self._read_cluster = instances, address, read_cluster
         self._remote: dict[str, RemoteInstances] = {}
         self._feeds: dict[str, asyncio.Task[None]] = {}
@@ -93,12 +106,14 @@ class HostsFiles:
 
     async def discovery(self, order: Order) -> Discovery:
         """Return the hosts file and variables for an instance that is about to start."""
-        around = self._reachable(order.instance.meta.namespace)
+        around = self._seen_by(order, self._reachable(order.instance.meta.namespace))
         path = self._path(order.uid)
         if order.uid not in self._written and not await self._blocking(path.exists):
             await self._write(order.uid, hosts_file(around, own_names(order)))
             self.wake()
         address = self._address()
+        if in_container(order) and is_loopback(address):
+            address = self._machine_address()
         own = {"MANDOR_NODE_ADDRESS": address} if address else {}
         return Discovery(str(path), {**own, **variables(around, order.name)})
 
@@ -141,9 +156,15 @@ class HostsFiles:
                 continue  # It has no file yet, or one of an earlier process that may have more names.
             if namespace not in around:
                 around[namespace] = self._reachable(namespace)
-            text = hosts_file(around[namespace], own_names(order))
+            text = hosts_file(self._seen_by(order, around[namespace]), own_names(order))
             if self._written.get(order.uid) != text:
                 await self._write(order.uid, text)
+
+    def _seen_by(self, order: Order, around: Sequence[ReachableInstance]) -> Sequence[ReachableInstance]:
+        """Return the instances as this one reaches them."""
+        if not in_container(order) or not any(is_loopback(each.address) for each in around):
+            return around
+        return reached_by_container(around, self._machine_address())
 
     def _reachable(self, namespace: str) -> list[ReachableInstance]:
         near = (each for each in self._local_instances() if each.order.instance.meta.namespace == namespace)
@@ -164,6 +185,11 @@ class HostsFiles:
 async def _quietly(work: Awaitable[None]) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await work
+
+
+def in_container(order: Order) -> bool:
+    """Return whether tasks of the instance run images, in a network of their own unless they ask for the node's."""
+    return order.template is not None and any(task.image is not None for task in order.template.tasks.values())
 
 
 def own_names(order: Order) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from mandor.agent.feed import Source
 from mandor.agent.fingerprint import capabilities, images, local_address, node_status
-from mandor.agent.foreign_ports import ForeignPorts, PortInUse, no_port_in_use
+from mandor.agent.foreign_ports import ForeignPorts, PortInUse, no_port_in_use, server_ports
 from mandor.agent.machine import Machine
 from mandor.agent.order import Order
 from mandor.agent.ports import unchosen
@@ -58,7 +58,7 @@ class NodeKeeper:
         self.images: dict[str, int] = {}
         self.capacity = settings.capacity or Resources()
         self._usage = UsageThrottle(clock)
-        self._foreign_ports = ForeignPorts(port_in_use, clock)
+        self._foreign_ports = ForeignPorts(port_in_use, clock, server_ports(settings.servers))
         self.address = settings.address
         self.pressure: Callable[[], tuple[str, ...]] = tuple
         """Returns the resources that the node is short of."""

@@ -21,6 +21,7 @@ from mandor.lib.egress import EVERYWHERE, LOOPBACK
 from mandor.lib.lock import LockHeld, hold
 from mandor.lib.loopback import is_loopback
 from mandor.model.node import USUAL_PORTS, PortRange
+from mandor.model.volume import may_be_allowed
 from mandor.roots.settings import Settings, default_name, split_address
 from mandor.roots.tracing import target_of
 
@@ -49,6 +50,45 @@ class Traces:
 
 
 NO_TRACES = Traces()
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """Settings of the server and the agents that `mandor dev` passes on."""
+
+    record: str = ""
+    """File for a recording of the cluster."""
+    scheduler_config: str = ""
+    plugins: str = ""
+    """Folder of scheduler plugins."""
+    host_paths: tuple[str, ...] = ()
+    """Host paths that tasks may mount."""
+    traces: Traces = NO_TRACES
+
+    def check(self) -> None:
+        """Raise `Invalid` for settings with which a program would not start."""
+        target_of(Settings(otlp_traces=self.traces.url, trace_share=self.traces.share))
+        if self.scheduler_config and not Path(self.scheduler_config).is_file():
+            raise Invalid(f"there is no scheduler configuration {self.scheduler_config}", hint="name a YAML file")
+        if self.plugins and not Path(self.plugins).is_dir():
+            raise Invalid(f"there is no folder of plugins {self.plugins}", hint="name a folder with `.py` files")
+        for path in self.host_paths:
+            if not may_be_allowed(path):
+                raise Invalid(f"{path} cannot be allowed as a host path", hint="write an absolute path without `..`")
+
+    @property
+    def of_server(self) -> list[str]:
+        named = {"--record": self.record, "--scheduler-config": self.scheduler_config, "--plugins": self.plugins}
+        paths = [word for option, path in named.items() if path for word in (option, str(Path(path).absolute()))]
+        return [*paths, *self.traces.options]
+
+    @property
+    def of_agents(self) -> list[str]:
+        paths = [word for path in self.host_paths for word in ("--allow-host-path", path)]
+        return [*paths, *self.traces.options, *(("--otlp", self.traces.url) if self.traces.url else ())]
+
+
+NO_EXTRAS = Extras()
 
 
 @dataclass
@@ -111,8 +151,7 @@ def run(
     data: str = ".mandor",
     listen: str = "127.0.0.1:8080",
     nodes: int = 1,
-    record: str = "",
-    traces: Traces = NO_TRACES,
+    extras: Extras = NO_EXTRAS,
     say: Say,
 ) -> None:
     """Run a cluster until a signal."""
@@ -125,11 +164,11 @@ def run(
         )
     if not 1 <= nodes <= NODES_MOST:
         raise Invalid(f"{nodes} nodes are not possible; choose 1 to {NODES_MOST}")
-    target_of(Settings(otlp_traces=traces.url, trace_share=traces.share))  # errors are reported before anything starts
+    extras.check()  # errors are reported before anything starts
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with _locked(directory, f"another `mandor dev` is running in {directory}"):
         (directory / "url").write_text(url + "\n")
-        server, *agents = _children(directory, listen, url, nodes, record, traces)
+        server, *agents = _children(directory, listen, url, nodes, extras)
         with _signals() as signals:
             try:
                 server.start()
@@ -143,7 +182,7 @@ def run(
                     # A workload that is applied before a node is ready would be reported as unschedulable.
                     if greet_by is not None and (_nodes_ready(host, port) >= nodes or time.monotonic() > greet_by):
                         greet_by = None
-                        _greet(url, directory, say)
+                        _greet(url, port, directory, say)
                     time.sleep(0.2)
             finally:
                 for child in (*agents, server):
@@ -182,11 +221,10 @@ async def stop_units(engines: dict[str, Engine]) -> int:
     return count
 
 
-def _children(directory: Path, listen: str, url: str, nodes: int, record: str, traces: Traces) -> list[Child]:
+def _children(directory: Path, listen: str, url: str, nodes: int, extras: Extras) -> list[Child]:
     python = [sys.executable, "-m"]
     command = [*python, "mandor.roots.server", "--dev", "--data", str(directory), "--listen", listen]
-    command += ["--record", str(Path(record).absolute())] if record else []
-    command += traces.options
+    command += extras.of_server
     children = [Child("the server", command, directory / "server.log")]
     for number in range(nodes):
         name = f"{default_name()}-{number}" if nodes > 1 else default_name()
@@ -195,7 +233,7 @@ def _children(directory: Path, listen: str, url: str, nodes: int, record: str, t
         command += ["--engine", "all"]
         command += ["--join-token-file", str(directory / "join.token"), "--port-range", _port_range(number, nodes)]
         command += [option for each in (EVERYWHERE, *LOOPBACK) for option in ("--egress-allow", each)]
-        command += [*traces.options, *(("--otlp", traces.url) if traces.url else ())]
+        command += extras.of_agents
         children.append(Child(f"the agent of {name}", command, home / "agent.log"))
     return children
 
@@ -243,11 +281,15 @@ def _get(host: str, port: int, path: str) -> bytes | None:
         connection.close()
 
 
-def _greet(url: str, directory: Path, say: Say) -> None:
+def _greet(url: str, port: int, directory: Path, say: Say) -> None:
     say(f"mandor is at {url} (panel: {url}/ui/; API documentation: {url}/docs; data: {directory})")
     example = "examples/hello.yaml" if Path("examples/hello.yaml").exists() else "FILE"
     server = "" if url == "http://127.0.0.1:8080" else f" --server {url}"
     say(f"next, in another terminal: {_command()}{server} apply -f {example}")
+    say(
+        f"the API has port {port} of this machine; if a workload publishes that port, end the cluster and start "
+        f"`{_command()} dev --listen 127.0.0.1:PORT` with another one"
+    )
     say("Ctrl-C ends the cluster")
 
 

@@ -66,7 +66,13 @@ def _named(scenario: Scenario) -> Iterator[tuple[tuple[str, int | str], str]]:
         yield from ((("timeline", number), name) for _, name in entry.workloads)
     for number, each in enumerate(scenario.expect):
         told = (each.downtime_most, each.availability_least, each.instances)
-        for name in (*each.running, *each.any_running, *each.apart, *(name for every in told for name in every)):
+        for name in (
+            *each.running,
+            *each.any_running,
+            *each.apart,
+            *(each.evicted or ()),
+            *(name for every in told for name in every),
+        ):
             yield ("expect", number), name
 
 

@@ -61,7 +61,11 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     empty: tuple[str, ...] = ()
     """Nodes on which no instance runs at the end of the phase."""
     utilisation: dict[str, Between] = {}
-    """Requested memory in percent of the allocatable memory, by node."""
+    """Requested memory in percent of the allocatable memory at the end of the phase, by node."""
+    crossing_most: Percent | None = None
+    """Maximum percentage of the traffic that crosses nodes at the end of the phase."""
+    evicted: tuple[str, ...] | None = None
+    """The only workloads of which host defence may evict instances in the phase; an empty list: none."""
 
     def __post_init__(self) -> None:
         if self.nodes and not self.apart:
@@ -74,7 +78,7 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     @property
     def claims(self) -> list[str]:
         plain = ("running", "any_running", "apart", "no_inversion", "only_must_blocks", "same_placement", "empty")
-        counted = ("host_safe", "pending_most", "preemptions_most", "cascade_most")
+        counted = ("host_safe", "pending_most", "preemptions_most", "cascade_most", "crossing_most", "evicted")
         found = [each for each in plain if getattr(self, each)]
         found += [each for each in counted if getattr(self, each) is not None]
         named = ("downtime_most", "availability_least", "instances", "utilisation")

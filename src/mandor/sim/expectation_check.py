@@ -41,6 +41,7 @@ def _broken(wanted: Expectation, phase: PhaseResult, history: HistoryRecorder) -
             yield from _shared_nodes(wanted, history, [(begin, end)])
     yield from _settled(wanted, phase)
     yield from _counted(wanted, phase)
+    yield from _placed(wanted, phase)
     yield from _served(wanted, phase)
 
 
@@ -101,10 +102,20 @@ def _counted(wanted: Expectation, phase: PhaseResult) -> Iterator[str]:
     for what, most, count in counts:
         if most is not None and count > most:
             yield f"{count} {what}, and at most {most} are allowed"
+
+
+def _placed(wanted: Expectation, phase: PhaseResult) -> Iterator[str]:
     for name, bounds in wanted.utilisation.items():
         percent = phase.nodes[name].memory_percent if name in phase.nodes else 0.0
         if not bounds.least <= percent <= bounds.most:
             yield f"{name} is at {percent:.0f} %, not between {bounds.least:g} % and {bounds.most:g} %"
+    crossing = phase.crossing_percent
+    if wanted.crossing_most is not None and crossing is not None and crossing > wanted.crossing_most:
+        yield f"{crossing:g} % of the traffic crosses nodes, and at most {wanted.crossing_most:g} % are allowed"
+    if wanted.evicted is not None:
+        for instance, node in phase.evictions:
+            if instance.rpartition("-")[0] not in wanted.evicted:
+                yield f"{instance} was evicted from {node}"
     for name in wanted.empty:
         if name in phase.nodes and phase.nodes[name].instances:
             yield f"{', '.join(phase.nodes[name].instances)} run on {name}"

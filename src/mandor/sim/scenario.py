@@ -360,7 +360,7 @@ def _at(entry: TimelineEntry) -> float:
 
 LISTS = frozenset(TimelineEntry.__struct_fields__) - {"at", "phase", "usage"}
 """Keys of the timeline under which one thing need not be a list."""
-WORDS = frozenset({"phase", "strategy", "nodes", "running", "any_running", "apart", "empty"})
+WORDS = frozenset({"phase", "strategy", "nodes", "running", "any_running", "apart", "empty", "evicted"})
 NOUNS = {"nodes": "node", "empty": "node"}
 
 

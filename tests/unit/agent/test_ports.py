@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,13 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from mandor.agent.foreign_ports import port_in_use
+from mandor.agent.foreign_ports import ForeignPorts, port_in_use, server_ports
 from mandor.agent.launch import make_launch
 from mandor.agent.order import Memory, Order, TaskMemory
 from mandor.agent.ports import ports_of, publishes
 from mandor.agent.status import describe
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.errors import PortTaken
+from mandor.lib.clock import ManualClock
+from mandor.lib.port_holder import port_holder
 from mandor.model.codec import from_plain
 from mandor.model.instance import PORT_TAKEN
 from mandor.model.node import Capabilities, PortRange
@@ -196,3 +199,18 @@ async def test_an_instance_without_a_chosen_port_is_refused(world: World) -> Non
     await world.order()
     status = await world.until_phase(Phase.FAILED)
     assert status.message == "the scheduler chose no node port for its port http"
+
+
+def test_the_message_about_a_port_in_use_names_the_program_and_how_to_move_the_api() -> None:
+    fixed = order({"web": {"port": 80, "host": 8080}})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        other = order({"web": {"port": 80, "host": port}})
+        api = ForeignPorts(lambda number, protocol: True, ManualClock(), server_ports(["http://127.0.0.1:8080"]))
+        holder = f"(process {os.getpid()})"
+        assert holder in api.taken(other)
+        assert api.taken(other).endswith("a program outside Mandor")
+        moved = ForeignPorts(lambda number, protocol: True, ManualClock(), server_ports([f"http://127.0.0.1:{port}"]))
+        assert f"in use by the API server of Mandor, {port_holder(port)}; start it with --listen" in moved.taken(other)
+    assert "the API server of Mandor" in api.taken(fixed)
+    assert server_ports(["https://control.example:8080"]) == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import resource
 import socket
@@ -21,6 +22,7 @@ from mandor.api.http.request_metrics import RequestMetrics
 from mandor.api.http.tls_acceptor import TlsAcceptor
 from mandor.api.settings import ApiSettings
 from mandor.errors import Unavailable
+from mandor.lib.port_holder import port_holder
 from mandor.lib.tasks import Background
 
 log = logging.getLogger("mandor.api")
@@ -82,9 +84,12 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
+        holder = port_holder(port) if error.errno == errno.EADDRINUSE else ""
         raise Unavailable(
             f"cannot listen on {host}:{port}: {error.strerror or error}",
-            hint="another server may be listening there; choose another address with --listen HOST:PORT",
+            hint=f"{holder or 'another program'} has the port; choose another address with --listen HOST:PORT"
+            if error.errno == errno.EADDRINUSE
+            else "choose another address with --listen HOST:PORT",
         ) from error
     limit_unsent_bytes(listener)
     return listener

@@ -36,6 +36,11 @@ def _trace_options(command: F) -> F:
     "--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Address to listen on."
 )
 @click.option("--nodes", type=int, default=1, show_default=True, help="Number of agents.")
+@click.option("--allow-host-path", metavar="DIR", multiple=True, help="Host path that tasks may mount; repeatable.")
+@click.option(
+    "--scheduler-config", metavar="FILE", help="Scheduler profiles in the format of KubeSchedulerConfiguration."
+)
+@click.option("--plugins", metavar="DIR", help="Directory with scheduler plugins (.py files).")
 @click.option("--record", metavar="FILE", help="Record the cluster, for `mandor simulate --replay`.")
 @_trace_options
 @click.option("--stop", is_flag=True, help="Stop all instances left running by an earlier start, instead.")
@@ -43,6 +48,9 @@ def dev_command(
     data: str,
     listen: str,
     nodes: int,
+    allow_host_path: tuple[str, ...],
+    scheduler_config: str | None,
+    plugins: str | None,
     record: str | None,
     otlp_traces: str | None,
     trace_share: str | None,
@@ -63,8 +71,14 @@ def dev_command(
     if stop:
         dev.stop(data=data, say=_say)
     else:
-        traces = dev.Traces(otlp_traces or "", trace_share or "")
-        dev.run(data=data, listen=listen, nodes=nodes, record=record or "", traces=traces, say=_say)
+        extras = dev.Extras(
+            record=record or "",
+            scheduler_config=scheduler_config or "",
+            plugins=plugins or "",
+            host_paths=allow_host_path,
+            traces=dev.Traces(otlp_traces or "", trace_share or ""),
+        )
+        dev.run(data=data, listen=listen, nodes=nodes, extras=extras, say=_say)
 
 
 @click.command("server")
