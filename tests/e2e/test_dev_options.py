@@ -87,7 +87,7 @@ def test_a_wrong_option_is_reported_before_anything_starts(tmp_path: Path, optio
     assert not (tmp_path / ".mandor" / "server.log").exists()
 
 
-def test_a_workload_that_wants_the_port_of_the_api_is_told_which_program_has_it_and_how_to_change_that(
+def test_the_event_about_the_port_of_the_api_names_the_program_and_the_option_that_changes_the_port(
     tmp_path: Path,
 ) -> None:
     try:

@@ -1,11 +1,12 @@
 """The small platform that has only itself: strategies through everything that can go wrong, in any order of arrival.
 
-The scenario is `examples/idp`; here it runs with two dozen orders of arrival, and `make soak` runs it with hundreds.
+The scenario is `examples/idp`; here it runs with 20 orders of arrival, and `make soak` runs it with hundreds.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -22,7 +23,7 @@ from mandor.sim.run import LoadedScenario, run_scenario
 
 SCENARIO = Path(__file__).parents[2] / "examples" / "idp" / "scenario.yaml"
 MI = 1 << 20
-SEEDS = range(24)
+SEEDS = range(20)
 """Orders of arrival; seed 0 is the order of the files."""
 ARGOCD = ("argocd-controller", "argocd-server", "argocd-repo-server", "argocd-redis")
 OBSERVABILITY = ("prometheus", "loki", "grafana", "alertmanager", "pyrra")
@@ -55,10 +56,16 @@ def loaded() -> LoadedScenario:
     return load_scenario(SCENARIO)
 
 
+@cache
+def answer(seed: int) -> RunResult:
+    """Mandor's answer in one order of arrival, computed once."""
+    return run_scenario(narrowed(load_scenario(SCENARIO), ["should"]), "should", seed)
+
+
 @pytest.fixture(scope="module")
-def answers(loaded: LoadedScenario) -> list[RunResult]:
-    """Mandor's answer, with several orders of arrival."""
-    return run_all(narrowed(loaded, ["should"]), SEEDS, workers=1)
+def answers() -> list[RunResult]:
+    """Mandor's answer, in several orders of arrival."""
+    return [answer(seed) for seed in SEEDS]
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +118,14 @@ def test_the_scenario_is_the_platform_as_it_is_described(loaded: LoadedScenario)
 
 
 @pytest.mark.req("S3-44", "S3-45", "S3-23", "S3-36")
-def test_the_answer_keeps_everything_that_is_expected_of_it_in_every_order_of_arrival(
-    answers: list[RunResult],
-) -> None:
-    assert [failure for run in answers for failure in run.failures] == []
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_answer_keeps_everything_that_is_expected_of_it_in_every_order_of_arrival(seed: int) -> None:
+    assert answer(seed).failures == ()
+
+
+@pytest.mark.req("S3-20")
+def test_the_same_order_of_arrival_gives_the_same_history(loaded: LoadedScenario) -> None:
+    assert run_scenario(narrowed(loaded, ["should"]), "should", 1).digest == answer(1).digest
 
 
 @pytest.mark.req("S3-47")
