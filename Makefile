@@ -101,6 +101,10 @@ attack: setup ## Attack a real server for ten minutes (ARGS="--minutes 60 --seed
 soak: setup ## Hundreds of orders of arrival, then kill, restart and compare: bench/run.py soak (ARGS="--minutes 60", "--seeds 5000", "--orders 1000")
 	@$(BIN)/python bench/run.py soak $(ARGS)
 
+.PHONY: mutants
+mutants: setup ## List small changes of the deciding code that no test notices (ARGS="store --count 100 --seed 7")
+	@$(BIN)/python scripts/mutants.py $(ARGS)
+
 .PHONY: requirements
 requirements: setup ## List every requirement with the tests that show it, and those without
 	@$(BIN)/python scripts/requirements.py $(ARGS)

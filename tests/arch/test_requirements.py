@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,26 @@ def test_no_module_marks_all_its_tests_at_once() -> None:
     marked = [
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests").rglob("*.py")
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if line.startswith("pytestmark") and "mark.req(" in line
+        if _marks_all(ast.parse(path.read_text(encoding="utf-8")))
     ]
-    assert marked == ["tests/arch/test_requirements.py"], "only the sample of this file"
+    assert marked == []
+    assert _marks_all(ast.parse(SAMPLE))
+    assert _marks_all(
+        ast.parse("class TestA:\n    pytestmark: list = [\n        mark.slow,\n        mark.req('S0-1'),\n    ]")
+    )
+    assert not _marks_all(ast.parse("pytestmark = pytest.mark.slow"))
+
+
+def _marks_all(tree: ast.Module) -> bool:
+    """Return whether a `pytestmark` of a module or of a class carries the id of a requirement."""
+    marks = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and target.id == "pytestmark"
+    ]
+    return any("req" in {getattr(each, "attr", "") for each in ast.walk(mark)} for mark in marks)
 
 
 def test_the_checklist_has_every_point() -> None:

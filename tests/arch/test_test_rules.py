@@ -164,3 +164,38 @@ def test_every_rule_finds_what_breaks_it() -> None:
     found = {name: [line for line, _ in rule(tree, BROKEN)] for name, rule in RULES.items()}
     assert found == {"sleeps": [5, 16], "times": [10, 11], "returns": [18]}
     assert list(long_sleeps(tree, BROKEN + "run_virtual")) == []
+
+
+# Engine suites.
+
+
+def test_every_engine_suite_pins_the_capabilities_of_its_engine() -> None:
+    """The suite skips what an engine does not announce, so that a lost announcement would not fail it."""
+    suites = [*(ROOT / "tests" / "conformance").glob("test_engine_*.py"), *(ROOT / "examples").rglob("test_*.py")]
+    unpinned, pinned = [], 0
+    for path in suites:
+        classes = {each.name: each for each in ast.parse(path.read_text()).body if isinstance(each, ast.ClassDef)}
+        for name, each in classes.items():
+            if name.startswith("Test") and "EngineSuite" in _ancestors(each, classes):
+                stated = {target for kind in _family(each, classes) for target in _assigned(kind)}
+                unpinned += [] if {"limits", "extras"} <= stated else [f"{path.relative_to(ROOT)}::{name}"]
+                pinned += 1
+    assert unpinned == []
+    assert pinned >= 10
+
+
+def _family(kind: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
+    yield kind
+    for base in kind.bases:
+        if (found := classes.get(_name(base))) is not None:
+            yield from _family(found, classes)
+
+
+def _ancestors(kind: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    return {_name(base) for each in _family(kind, classes) for base in each.bases}
+
+
+def _assigned(kind: ast.ClassDef) -> Iterator[str]:
+    for statement in kind.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))

@@ -16,6 +16,24 @@ from mandor.testing.engine import EngineSuite
 class FakeSuite(EngineSuite):
     """The suite's launches in the words of `options.fake`."""
 
+    limits = frozenset({"cpu", "memory", "processes"})
+    extras = frozenset(
+        [
+            "events",
+            "exec",
+            "hosts",
+            "links",
+            "logs",
+            "mounts",
+            "ports",
+            "security",
+            "signal",
+            "stats",
+            "tmpfs",
+            "user",
+        ]
+    )
+
     def fake(self, parts: dict[str, Any], **options: Any) -> Launch:
         return self.launch(**{"command": ("anything",), "options": options} | parts)
 

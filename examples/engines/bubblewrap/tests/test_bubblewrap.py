@@ -14,6 +14,8 @@ from mandor.testing import EngineSuite
 
 
 class TestBubblewrapEngine(EngineSuite):
+    limits = frozenset()
+    extras = frozenset({"links", "logs", "mounts", "tmpfs"})
     program: ClassVar[str] = os.environ.get("BWRAP", "bwrap")
 
     def make_engine(self, directory: Path) -> Engine:
