@@ -46,6 +46,11 @@ class Component:
     """An older Debian has it in its backports, made for that system."""
     links: tuple[tuple[str, str], ...] = ()
     """Names that the packages make when they are installed: (path, what it leads to)."""
+    ubuntu: tuple[str, ...] | None = None
+    """Packages on Ubuntu; None: those of Debian; empty: Ubuntu has no package."""
+
+    def packages_on(self, system: System) -> tuple[str, ...]:
+        return self.packages if self.ubuntu is None or system.family != "ubuntu" else self.ubuntu
 
 
 IPTABLES = (("usr/sbin/iptables", "xtables-nft-multi"), ("usr/sbin/ip6tables", "xtables-nft-multi"))
@@ -104,8 +109,10 @@ COMPONENTS = {
             at_least=(100,),
             packages=("chromium", "fonts-dejavu-core"),
             suite="bookworm",
-            hint="as root on Debian or Ubuntu: make components; elsewhere: put chromium 100 or newer on PATH",
+            hint="as root on Debian: make components; on Ubuntu, which has it as a snap only, and elsewhere: "
+            "put chromium 100 or newer on PATH",
             whole=True,
+            ubuntu=(),
         ),
         Component(
             name="docker",
@@ -138,6 +145,7 @@ COMPONENTS = {
             version=("--version",),
             at_least=(6, 0),
             packages=("incus-base", "incus-client", "dnsmasq-base", "nftables"),
+            ubuntu=("incus", "incus-client", "dnsmasq-base", "nftables"),
             suite="trixie",
             hint="as root on Debian or Ubuntu: make components; elsewhere: install Incus 6.0 or newer "
             "(https://linuxcontainers.org/incus/docs/main/installing/)",
@@ -401,7 +409,7 @@ def _private_apt(suffix: str, text: str, suite: str) -> list[str]:
 
 def fetch(component: Component, system: System) -> None:
     """Download and unpack the component's packages; complete or not there at all."""
-    suite = system.suite_for(component)
+    suite, packages = system.suite_for(component), component.packages_on(system)
     found = sources(APT_ETC, system.codename, suite)
     if found is None:
         raise SystemExit(f"components: no source for {system.codename} in {APT_ETC}; {component.hint}")
@@ -417,9 +425,9 @@ def fetch(component: Component, system: System) -> None:
         _run([*apt, "update"], cwd=scratch)
         if component.whole:
             (scratch / "debs" / "partial").mkdir()
-            _run([*apt, *release, *_as_if_installed(scratch / "debs"), *component.packages], cwd=scratch)
+            _run([*apt, *release, *_as_if_installed(scratch / "debs"), *packages], cwd=scratch)
         else:
-            _run([*apt, "download", *component.packages], cwd=scratch / "debs")
+            _run([*apt, "download", *packages], cwd=scratch / "debs")
         for package in sorted((scratch / "debs").glob("*.deb")):
             _run(["dpkg", "-x", str(package), str(scratch / "root")], cwd=scratch)
         for path, target in component.links:
@@ -469,12 +477,13 @@ def main(environ: Mapping[str, str]) -> int:
             print(f"components: {component.name} is there: {there}")
             continue
         wanted = component.name in asked or on_ci or (os.geteuid() == 0 and not component.only_when_asked)
-        if not (apt and wanted):
+        packages = component.packages_on(system)
+        if not (apt and wanted and packages):
             print(f"components: skipped: {missing(component.name)}")
             continue
         suite = system.suite_for(component)
         print(
-            f"components: {component.name}: unpacking {', '.join(component.packages)} ({suite}) under {HOME}",
+            f"components: {component.name}: unpacking {', '.join(packages)} ({suite}) under {HOME}",
             flush=True,
         )
         fetch(component, system)

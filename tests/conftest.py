@@ -270,24 +270,26 @@ def new_docker() -> Iterator[NewDocker]:
 
 
 @pytest.fixture(scope="session")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+def podman() -> Iterator[Podman]:
     """A private podman service with the busybox image, shared by this process's tests."""
-    yield from _podman(tmp_path_factory, rootless=False)
+    yield from _podman(rootless=False)
 
 
 @pytest.fixture(scope="session")
-def rootless_podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+def rootless_podman() -> Iterator[Podman]:
     """A private podman service of an ordinary user."""
-    yield from _podman(tmp_path_factory, rootless=True)
+    yield from _podman(rootless=True)
 
 
-def _podman(tmp_path_factory: pytest.TempPathFactory, *, rootless: bool) -> Iterator[Podman]:
+def _podman(*, rootless: bool) -> Iterator[Podman]:
     _require("busybox")
     binary = _for_root("podman", _require("podman"))
-    running = start_podman(binary, tmp_path_factory.mktemp("podman"), rootless=rootless)
-    running.furnish()
-    yield running
-    running.close()
+    # Not in the folder of pytest: each other run of pytest makes that one private again, also for the rootless user.
+    with tempfile.TemporaryDirectory(prefix="mandor-podman-", ignore_cleanup_errors=True) as folder:
+        running = start_podman(binary, Path(folder), rootless=rootless)
+        running.furnish()
+        yield running
+        running.close()
 
 
 def _for_root(name: str, binary: Path) -> Path:

@@ -137,3 +137,15 @@ def test_a_binary_that_is_too_old_is_not_used(tmp_path: Path, monkeypatch: pytes
     assert components.find("etcd") is None
     old.write_text("#!/bin/sh\necho etcd Version: 3.4.30\n")
     assert components.find("etcd") == old
+
+
+def test_packages_have_the_names_of_the_system(
+    bare: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(System, "here", staticmethod(lambda: System("ubuntu", "noble")))
+    assert components.main({}) == 0
+    shown = capsys.readouterr().out
+    assert "unpacking incus, incus-client, dnsmasq-base, nftables (noble)" in shown
+    assert "skipped: chromium 100 or newer is missing" in shown
+    assert bare == [name for name in ALL if name != "chromium"]

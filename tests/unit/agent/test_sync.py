@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mandor.agent.order import Memory, TaskMemory
-from mandor.agent.sync import Remove, Start, Stop, sync, sync_all
+from mandor.agent.sync import GRACE_UNKNOWN, Remove, Start, Stop, grace_of, sync, sync_all
 from mandor.agent.sync_inputs import MissingDependency, ProbeResult, SyncInputs
 from mandor.engines.base import Unit
 from mandor.lib.quantity import Seconds, SecondsOrNever
@@ -337,6 +337,13 @@ def test_a_stop_order_ends_in_stopped_with_its_reason() -> None:
     assert step.status is not None
     assert (step.status.phase, step.status.message) == (Phase.STOPPED, "scaled down")
     assert step.status.exit_code == 143
+
+
+def test_a_task_that_the_order_does_not_describe_has_the_default_grace() -> None:
+    order = make_order(tasks=GROUP, stop=STOP)
+    assert grace_of(order, "app") == 3
+    assert grace_of(order, "of-an-earlier-release") == GRACE_UNKNOWN
+    assert grace_of(msgspec.structs.replace(order, template=None), "app") == GRACE_UNKNOWN
 
 
 def test_the_grace_of_the_stop_order_overrides_that_of_the_task() -> None:
