@@ -17,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,45 +30,43 @@ MUTANT_SECONDS = 180
 
 @dataclass(frozen=True)
 class Target:
-    """Some code, and the tests that must notice a change in it."""
+    """Some code, and the tests that must notice a change in it: besides these, all that are named after the module."""
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Further tests of a module, where their names differ."""
 
 
+STORES = ("batching", "draft", "feed", "index", "list_watch", "memory", "mirror", "sorted_objects", "sqlite")
 TARGETS = {
     "placement": Target(
-        ("src/mandor/placement/**/*.py",),
-        ("tests/unit/placement", "tests/property/test_placement.py", "tests/property/test_preemption.py"),
+        ("src/mandor/placement/**/*.py",), ("tests/unit/placement", "tests/property/test_placement.py")
     ),
     "controllers": Target(
-        ("src/mandor/controllers/*_plan.py",), ("tests/unit/controllers", "tests/property/test_plan.py")
+        ("src/mandor/controllers/*_plan.py",),
+        ("tests/unit/controllers", "tests/sim/test_controllers.py"),
+        {
+            "growth_plan": ("tests/sim/test_node_autoscale.py",),
+            "machine_plan": ("tests/sim/test_node_autoscale.py",),
+            "need_plan": ("tests/sim/test_node_autoscale.py",),
+            "update_plan": ("tests/sim/test_rollouts.py",),
+            "move_plan": ("tests/sim/test_drain.py", "tests/sim/test_rebalance.py"),
+            "in_place_plan": ("tests/sim/test_rollouts.py",),
+            "workload_plan": ("tests/property/test_plan.py",),
+        },
     ),
     "sync": Target(
         ("src/mandor/agent/sync.py",), ("tests/unit/agent/test_sync.py", "tests/property/test_agent_sync.py")
     ),
-    "baremetal": Target(("src/mandor/baremetal/*.py",), ("tests/unit/baremetal", "tests/property/test_baremetal.py")),
+    "baremetal": Target(
+        ("src/mandor/baremetal/*_plan.py", "src/mandor/baremetal/machine.py"),
+        ("tests/unit/baremetal", "tests/property/test_baremetal.py", "tests/property/test_machines.py"),
+    ),
     "store": Target(
-        tuple(
-            f"src/mandor/store/{name}.py"
-            for name in (
-                "batching",
-                "draft",
-                "feed",
-                "index",
-                "list_watch",
-                "memory",
-                "mirror",
-                "sorted_objects",
-                "sqlite",
-            )
-        ),
-        (
-            "tests/unit/store",
-            "tests/conformance/test_store_memory.py",
-            "tests/conformance/test_store_sqlite.py",
-            "tests/property/test_store_model.py",
-        ),
+        tuple(f"src/mandor/store/{name}.py" for name in STORES),
+        ("tests/unit/store", "tests/conformance/test_store_memory.py", "tests/property/test_store_model.py"),
+        {"sqlite": ("tests/conformance/test_store_sqlite.py", "tests/integration/store/test_sqlite.py")},
     ),
 }
 OPERATORS = re.compile(
@@ -95,10 +93,19 @@ def environ(folder: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(folder / "src"), "MANDOR_COMPONENTS": components, "CI": ""}
 
 
-def test_command(target: Target) -> list[str]:
+def tests_of(target: Target, module: Path) -> list[str]:
+    """Return the tests of a module: those with its name first, since they find most changes."""
+    name = module.stem.removesuffix("_plan")
+    folders = ("unit", "property", "sim", "scenarios")
+    named = [path for each in folders for path in (ROOT / "tests" / each).rglob(f"test_{name}*.py")]
+    found = [str(path.relative_to(ROOT)) for path in sorted(named)]
+    return list(dict.fromkeys([*found, *target.others.get(module.stem, ()), *target.tests]))
+
+
+def test_command(tests: Sequence[str]) -> list[str]:
     return [
         *(str(ROOT / ".venv/bin/python"), "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider"),
-        *("-p", "no:schemathesis", *target.tests),
+        *("-p", "no:schemathesis", *tests),
     ]
 
 
@@ -113,34 +120,45 @@ def cosmic_ray(*words: str, folder: Path, seconds: float = 600) -> None:
         process.wait()
 
 
-def prepare(name: str, target: Target, folder: Path) -> Path:
-    """Find all changes of a target; return the session's file."""
-    paths = sorted(str(path.relative_to(folder)) for source in target.sources for path in folder.glob(source))
-    config = [
+def write_config(file: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
+    lines = [
         "[cosmic-ray]",
-        f"module-path = {paths!r}",
+        f"module-path = {list(modules)!r}",
         f"timeout = {MUTANT_SECONDS}.0",
         "excluded-modules = []",
-        f'test-command = "{" ".join(test_command(target))}"',
+        f'test-command = "{" ".join(test_command(tests))}"',
         "[cosmic-ray.distributor]",
         'name = "local"',
     ]
-    (folder / f"{name}.toml").write_text("\n".join(config) + "\n")
-    cosmic_ray("init", f"{name}.toml", f"{name}.sqlite", folder=folder)
-    return folder / f"{name}.sqlite"
+    file.write_text("\n".join(lines) + "\n")
 
 
-def sample(session: Path, count: int, seed: int) -> int:
-    """Keep a random sample of the changes; return its size."""
+def find_changes(target: Target, folder: Path) -> Path:
+    """Find all changes of a target; return the session's file."""
+    paths = sorted(str(path.relative_to(folder)) for source in target.sources for path in folder.glob(source))
+    write_config(folder / "all.toml", paths, target.tests)
+    cosmic_ray("init", "all.toml", "all.sqlite", folder=folder)
+    return folder / "all.sqlite"
+
+
+def sample(session: Path, count: int, seed: int) -> dict[str, set[str]]:
+    """Return a random sample of the changes: their ids by module."""
     columns = "job_id, operator_name, module_path, start_pos_row, start_pos_col, occurrence"
     with sqlite3.connect(session) as database:
         rows = database.execute(f"SELECT {columns} FROM mutation_specs").fetchall()
-        known = sorted((row for row in rows if OPERATORS.fullmatch(row[1])), key=lambda row: row[1:])
-        kept = {row[0] for row in random.Random(seed).sample(known, min(count, len(known)))}
+    known = sorted((row for row in rows if OPERATORS.fullmatch(row[1])), key=lambda row: row[1:])
+    kept: dict[str, set[str]] = {}
+    for row in random.Random(seed).sample(known, min(count, len(known))):
+        kept.setdefault(row[2], set()).add(row[0])
+    return kept
+
+
+def keep(session: Path, changes: Set[str]) -> None:
+    """Remove all other changes from a session."""
+    with sqlite3.connect(session) as database:
         for table in ("mutation_specs", "work_items"):
-            found = [row[0] for row in database.execute(f"SELECT job_id FROM {table}") if row[0] not in kept]
+            found = [row[0] for row in database.execute(f"SELECT job_id FROM {table}") if row[0] not in changes]
             database.executemany(f"DELETE FROM {table} WHERE job_id = ?", [(each,) for each in found])
-    return len(kept)
 
 
 def survivors(session: Path) -> Iterator[str]:
@@ -170,31 +188,46 @@ def main(arguments: Sequence[str]) -> int:
     unknown = set(options.targets) - TARGETS.keys()
     if unknown:
         parser.error(f"no target called {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
-    for name in options.targets or TARGETS:
-        with tempfile.TemporaryDirectory(prefix="mandor-mutants-") as place:
-            folder = Path(place)
-            copy_tree(folder)
-            baseline = subprocess.run(
-                test_command(TARGETS[name]),
-                cwd=folder,
-                env=environ(folder),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if baseline.returncode:
-                print(baseline.stdout[-3000:], f"{name}: the tests fail without any change", sep="\n")
+    return max([run(name, options.count, options.seed, options.minutes) for name in options.targets or TARGETS])
+
+
+def run(name: str, count: int, seed: int, minutes: float) -> int:
+    """Try a sample of the changes of a target, module by module, and print those that no test notices."""
+    target, ends_at = TARGETS[name], time.monotonic() + minutes * 60
+    found, tries, total = list[str](), 0, 0
+    with tempfile.TemporaryDirectory(prefix="mandor-mutants-") as place:
+        folder = Path(place)
+        copy_tree(folder)
+        session = find_changes(target, folder)
+        for module, changes in sorted(sample(session, count, seed).items()):
+            total += len(changes)
+            if time.monotonic() > ends_at:
+                continue
+            tests = tests_of(target, Path(module))
+            if not passes(tests, folder):
                 return 1
-            session = prepare(name, TARGETS[name], folder)
-            count = sample(session, options.count, options.seed)
-            began = time.monotonic()
-            cosmic_ray("exec", f"{name}.toml", f"{name}.sqlite", folder=folder, seconds=options.minutes * 60)
-            found = list(survivors(session))
-            seconds = time.monotonic() - began
-            print(f"{name}: {len(found)} of {tried(session)} changes noticed by no test", end="")
-            print(f" ({count} in the sample of seed {options.seed}, {seconds:.0f} s)")
-            print("\n".join(f"  {each}" for each in found), flush=True)
+            own = folder / "one.sqlite"
+            shutil.copy(session, own)
+            keep(own, changes)
+            write_config(folder / "one.toml", [module], tests)
+            left = max(ends_at - time.monotonic(), 1)
+            cosmic_ray("exec", own.with_suffix(".toml").name, own.name, folder=folder, seconds=left)
+            shutil.copy(ROOT / module, folder / module)  # The tool may have been stopped in the middle of a change.
+            found += survivors(own)
+            tries += tried(own)
+    print(f"{name}: {len(found)} of {tries} changes noticed by no test ({total} in the sample of seed {seed})")
+    print("".join(f"  {each}\n" for each in found), end="", flush=True)
     return 0
+
+
+def passes(tests: Sequence[str], folder: Path) -> bool:
+    """Return whether the tests pass without any change."""
+    done = subprocess.run(
+        test_command(tests), cwd=folder, env=environ(folder), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        print(done.stdout[-3000:], f"the tests fail without any change: {' '.join(tests)}", sep="\n")
+    return done.returncode == 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -153,10 +154,9 @@ class TestRootlessPodmanEngine(PodmanSuite):
         self.podman = rootless_podman
 
     @pytest.fixture
-    def volume(self, tmp_path: Path) -> Path:
-        """A folder that the user of this podman can write."""
-        folder = (tmp_path / "volume").resolve()
-        folder.mkdir()
+    def volume(self, rootless_podman: Podman) -> Path:
+        """A folder that the user of this podman can write, and reaches while another run of pytest closes its own."""
+        folder = Path(tempfile.mkdtemp(prefix="volume-", dir=rootless_podman.folder)).resolve()
         (folder / "seen").write_text("kept\n")
         open_up(folder)
         for path in (folder, folder / "seen"):
