@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,61 @@ def test_with_a_broker_that_is_away_tasks_are_taken_and_the_server_shows_what_is
         status, body = cluster.call("POST", "/schedule", ask)
         assert status == 200
         assert cluster.call("GET", f"/result/{body['task_id']}")[1] == {"status": "processing"}
+
+
+def listed(number: int, usage: float, vms: int) -> dict[str, Any]:
+    """A machine with 16 cores, as the node API of the document's project lists it."""
+    return {
+        "name": f"bm{number:02}",
+        "ip": f"10.0.0.{number}",
+        "cpu": 16,
+        "memory": 32768,
+        "storage": 1000,
+        "usage_cpu": usage,
+        "usage_mem": usage,
+        "pool": "default",
+        "dedicated": False,
+        "model": "DL360 Gen10",
+        "max_vms": 20,
+        "current_vms": vms,
+    }
+
+
+@contextmanager
+def serving(folder: Path, machines: list[dict[str, Any]], **settings: str) -> Iterator[Cluster]:
+    (folder / "machines.json").write_text(json.dumps(machines))
+    chosen = {"MANDOR_INVENTORY": str(folder / "machines.json"), "MANDOR_TASK_ATTEMPTS": "1"} | settings
+    with Cluster(folder / "cluster", settings=chosen) as cluster:
+        cluster.start_server()
+        eventually("the machines are known", lambda: len(cluster.items("nodes")) == len(machines))
+        yield cluster
+
+
+def placements(cluster: Cluster, count: int) -> list[str]:
+    """The machines of some requests for one core, in order; an empty name where none was found."""
+    body = {"requested_cpu": 1, "requested_memory": 1024, "requested_pool": "default", "dedicated": False}
+    tasks = [cluster.call("POST", "/schedule", body)[1]["task_id"] for _ in range(count)]
+    return [result(cluster, each).get("result", {}).get("name", "") for each in tasks]
+
+
+@pytest.mark.req("S4-8", "S4-10")
+def test_machines_whose_usage_is_given_as_shares_are_not_taken_for_empty(tmp_path: Path) -> None:
+    machines = [listed(number, 1.0 if number % 2 else 0.25, 10 if number % 2 else 3) for number in range(1, 9)]
+    with serving(tmp_path, machines) as cluster:
+        found = placements(cluster, 50)
+    free = {each["name"] for each in machines if each["usage_cpu"] < 1}
+    assert {each: found.count(each) for each in free} == dict.fromkeys(free, 12), "each has 12 free cores"
+    assert found.count("") == 2
+
+
+@pytest.mark.req("S4-39", "S4-42")
+def test_the_machine_that_carries_the_server_takes_no_virtual_machine(tmp_path: Path) -> None:
+    """The second machine has the address of the server, and would be the best by its usage."""
+    machines = [listed(1, 0.0, 0), listed(2, 0.5, 1)]
+    with serving(tmp_path, machines, MANDOR_ADDRESS="https://10.0.0.2:8443") as cluster:
+        eventually(
+            "it is known", lambda: "ControlPlaneNode" in {each["spec"]["reason"] for each in cluster.items("events")}
+        )
+        assert placements(cluster, 5) == ["bm01"] * 5
+        nodes = {each["meta"]["name"]: each["meta"].get("labels", {}) for each in cluster.items("nodes")}
+        assert nodes == {"bm01": {}, "bm02": {"control-plane": "true"}}
