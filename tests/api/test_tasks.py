@@ -106,7 +106,7 @@ async def test_without_a_worker_it_shows_that_it_is_being_processed(dev: Api) ->
 
 
 async def check_recorded_with_its_failure(dev: Api, task: str) -> None:
-    """In one commit: nobody can die in between."""
+    """The event and the failure are in one commit, so that no crash can separate them."""
     stored = await read_request(dev.store, request_key(task))
     events = [each for each in (await dev.store.list(Event.kind)).items if isinstance(each, Event)]
     told = [each for each in events if each.spec.reason == "TaskFailed" and each.spec.about == str(stored.key)]

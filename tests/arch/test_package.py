@@ -1,4 +1,4 @@
-"""What a user installs: a wheel that builds, is typed, and brings the command."""
+"""The wheel and requirements.txt: they install, the wheel is typed, and brings the command."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_wheel_holds_nothing_but_the_package(wheel: zipfile.ZipFile) -> None
 def test_pip_puts_the_wheel_into_a_virtual_environment_and_the_command_runs_there(
     wheel: zipfile.ZipFile, tmp_path: Path
 ) -> None:
-    """What it depends on comes from the environment that runs the tests, so that no network is needed."""
+    """Dependencies come from the environment that runs the tests, so that no network is needed."""
     venv.create(tmp_path / "venv", with_pip=False)
     python, mandor = (tmp_path / "venv" / "bin" / name for name in ("python", "mandor"))
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index"]

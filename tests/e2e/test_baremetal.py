@@ -41,7 +41,7 @@ DEDICATED = """curl -X POST http://localhost:8080/schedule -H "Content-Type: app
 
 
 def recipe(target: str) -> tuple[list[str], dict[str, str]]:
-    """What the Makefile runs for it: the command, and its environment."""
+    """Return the command of a target in the Makefile, and its environment."""
     make = shutil.which("make")
     assert make is not None
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}

@@ -19,7 +19,7 @@ from tests.docs.text import ROOT
 from tests.e2e.cluster import eventually
 
 PYTHON, PACKAGES = "/mnt", "/media"
-"""Where the interpreter and the packages of the tests are inside, readable by every user."""
+"""Folders of the enclosure with the interpreter and the packages of the tests; every user can read them."""
 SYSTEMCTL = """\
 #!{python}
 \"\"\"Stands for systemd, which does not run inside: starts what the unit says, as the user that it says.\"\"\"

@@ -74,7 +74,7 @@ async def test_a_cluster_of_nothing_but_servers_places_no_virtual_machine_and_sa
 
 
 @pytest.mark.req("S4-42")
-async def test_a_label_of_a_user_is_kept_and_releases_the_machine(world: World) -> None:
+async def test_the_label_false_of_a_user_opens_the_machine_and_is_not_overwritten(world: World) -> None:
     await world.add_nodes("seed", labels={"control-plane": "false"})
     await world.store.commit(Put(server("s1", "https://seed:8443")))
     await world.run(3)
