@@ -28,7 +28,7 @@ def vm_command() -> None:
 @click.option("--cpu", type=int, required=True, metavar="CORES", help="Number of cores.")
 @click.option("--memory", type=int, required=True, metavar="MIB", help="Memory in MiB.")
 @click.option("--pool", default="default", show_default=True, help="Pool of hosts.")
-@click.option("--dedicated", is_flag=True, help="Use a host exclusively.")
+@click.option("--dedicated", is_flag=True, help="Use a dedicated host (see `vm_dedicated`).")
 @click.option(
     "--where", multiple=True, metavar="RULE", help="Node rule that the host must satisfy: `zone == a`; repeatable."
 )
