@@ -244,6 +244,30 @@ def test_data_below_a_subpath_outlives_the_containers(docker_cluster: Cluster, t
 
 
 @pytest.mark.real("docker")
+@pytest.mark.req("S0-32")
+def test_a_service_of_compose_ends_once_and_is_found_by_its_container_name(
+    docker_cluster: Cluster, tmp_path: Path
+) -> None:
+    file, cluster = tmp_path / "compose.yaml", docker_cluster
+    file.write_text(
+        f"""services:
+  db: {{image: {NAME}, command: sleep 1000, container_name: database, stop_grace_period: 1s}}
+  once:
+    image: {NAME}
+    command: [sh, -c, 'until grep -w database /etc/hosts; do sleep 0.1; done; exit 3']
+    depends_on: [db]
+"""
+    )
+    mandor(cluster, "apply", "-f", str(file))
+    cluster.wait_running("db", 1)
+    eventually("it has ended", lambda: [e["status"]["phase"] for e in cluster.instances("once")] == ["Failed"])
+    assert "database" in mandor(cluster, "logs", "once-0").stdout
+    (ended,) = cluster.instances("once")
+    assert (ended["status"]["exit_code"], ended["status"].get("restarts", 0)) == (3, 0)
+    assert ended["spec"].get("attempt", 0) == 0
+
+
+@pytest.mark.real("docker")
 @pytest.mark.req("S0-32", "S2-37")
 def test_a_named_volume_of_compose_starts_as_in_docker_and_is_kept(docker_cluster: Cluster, tmp_path: Path) -> None:
     file, cluster = tmp_path / "compose.yaml", docker_cluster

@@ -118,3 +118,23 @@ def test_a_hosts_file_is_limited_and_keeps_the_nearest() -> None:
     assert sum(each.near for each in instances) == 10
     assert len(hosts_file(instances, ["db-0"])) < 64 * 1024
     assert len(variables(instances, "db-0")["MANDOR_ADDR_WEB_HTTP"].split(",")) == ADDRESSES_MOST
+
+
+@pytest.mark.req("S2-6")
+def test_an_alias_resolves_unless_a_workload_or_an_instance_has_the_name() -> None:
+    def instance(workload: str, address: str, *aliases: str, ready: bool = True) -> Instance:
+        status = InstanceStatus(phase=Phase.RUNNING, ready=ready, address=address, aliases=aliases)
+        spec = InstanceSpec(workload=workload, group="main", release="r", index=0, node=HERE)
+        return Instance(meta=Meta(name=f"{workload}-0", namespace="a"), spec=spec, status=status)
+
+    world = [
+        instance("db", "10.0.0.1", "database", "web", "web-0", "localhost"),
+        instance("web", "10.0.0.2", "database"),
+        instance("late", "10.0.0.3", "slow", ready=False),
+    ]
+    seen = [reachable_from(each, each.status, HERE, ADDRESS[HERE]) for each in world]
+    text = hosts_file(chosen(each for each in seen if each is not None), ["other-0"])
+    names = {line.split()[0]: line.split()[1:] for line in text.removeprefix(BEGINNING).splitlines()}
+    assert names["10.0.0.1"] == ["db-0", "main.db", "db", "database"]
+    assert names["10.0.0.2"] == ["web-0", "main.web", "web", "database"]
+    assert names["10.0.0.3"] == ["late-0"]

@@ -47,6 +47,7 @@ class ReachableInstance:
     """Port names and numbers, on that address."""
     alike: bool
     """Whether every port has the number that the instance listens on, so that its name alone is enough to connect."""
+    aliases: tuple[str, ...] = ()
 
 
 def reachable_from(
@@ -73,6 +74,7 @@ def reachable_from(
         address=address,
         ports=tuple((each.name, number) for each, number in ports),
         alike=len(ports) == len(status.ports) and all(_alike(each, number) for each, number in ports),
+        aliases=status.aliases,
     )
 
 
@@ -103,14 +105,17 @@ def hosts_file(instances: Sequence[ReachableInstance], own: Sequence[str]) -> st
     """Return the content of a hosts file. `own`: the names of its instance, present even before it has an address.
 
     `<instance>` is present while it runs, so that members of a forming cluster find each other; `<workload>` and
-    `<group>.<workload>` name ready instances, and only those whose ports have the numbers that they listen on.
+    `<group>.<workload>` name ready instances, and only those whose ports have the numbers that they listen on. Aliases
+    do the same, unless an instance or a workload has the name.
     """
     workloads = {each.workload for each in instances}
+    taken = workloads | {each.name for each in instances}
     lines = []
     for each in instances:
         names = [each.name] if each.name == each.workload or each.name not in workloads else []
         if each.ready and each.alike:
             names += [f"{each.group}.{each.workload}", each.workload]
+            names += [alias for alias in each.aliases if alias not in taken]
         if each.name == own[0]:
             names += [name for name in own if name not in names]
         names = [name for name in names if name not in RESERVED]

@@ -120,6 +120,7 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, inputs: SyncIn
         address=address,
         host=inputs.host if ports else "",
         ports=ports,
+        aliases=order.template.aliases if order.template is not None and not status.phase.over else (),
         since=since,
         started_at=min(started) if started else before.started_at,
         tasks=_tasks(order, memory, inputs),

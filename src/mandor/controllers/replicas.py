@@ -326,6 +326,9 @@ def renew(draft: Draft, each: Instance, group: Group, release: Release, cluster:
 
 def _after_failure(draft: Draft, each: Instance, group: Group, release: Release, cluster: ClusterView) -> None:
     earlier = _earlier_failures(each, group)
+    most = group.reschedule.attempts
+    if most is not None and earlier >= most and not refused(each):
+        return  # it stays ended
     left = wait_seconds(each, group, cluster.now, earlier)
     if left > 0:
         draft.again(left)

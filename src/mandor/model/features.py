@@ -13,6 +13,7 @@ from msgspec import Struct, inspect
 from mandor.model.meta import Object
 
 FEATURES = (
+    "aliases",
     "apply",
     "audit",
     "audit-chain",
@@ -36,6 +37,7 @@ FEATURES = (
     "oidc",
     "plan",
     "pull-secrets",
+    "reschedule-attempts",
     "running-at-once",
     "sealing-keys",
     "secret-changes",

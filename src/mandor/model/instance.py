@@ -129,6 +129,8 @@ class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     host: str = ""
     """Address of the node, where the host ports are; set only together with `ports`."""
     ports: tuple[PortStatus, ...] = ()
+    aliases: Annotated[tuple[str, ...], needs("aliases")] = ()
+    """Further names under which other instances find it."""
     nominated: str = ""
     """Node on which room is being made by preemption, while the instance is Pending."""
     since: float = 0.0

@@ -6,6 +6,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
+from mandor.model.features import needs
 from mandor.model.meta import InvalidField
 from mandor.model.share import Share, check_share, share_of
 
@@ -36,12 +37,16 @@ class Restart(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_
 
 
 class Reschedule(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Replacement of failed instances on other nodes. The delay doubles from `delay` to `max_delay`."""
+    """Replacement of instances that ended, on other nodes. The delay doubles from `delay` to `max_delay`."""
 
     delay: Seconds = Seconds(30)
     """Delay before the first replacement; doubled for each further one. Defaults to 30s."""
     max_delay: Seconds = Seconds(3600)
     """Maximum delay. Defaults to 1h."""
+    attempts: Annotated[Annotated[int, Bounds(ge=0, le=10_000)] | None, needs("reschedule-attempts")] = None
+    """Maximum number of replacements of an instance that ended by itself; with 0 it stays ended. An instance of a lost
+    node is always replaced. Defaults to no limit.
+    """
 
 
 class Disconnect(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):

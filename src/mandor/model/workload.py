@@ -1,6 +1,7 @@
 """Workload: the desired groups of tasks; Release: one immutable version of a workload's template."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
@@ -60,6 +61,8 @@ class Port(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 
 PORTS_MOST = 64
 ALTERNATIVES_MOST = 8
+ALIASES_MOST = 16
+_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 MACHINE = "virtual-machine"
 """Value of `options.<engine>.type` for a task that runs as a virtual machine."""
 
@@ -118,6 +121,10 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """Ports by name, at most 64. A number alone is the port on which the task listens; `auto` alone is a host port
     chosen by the scheduler.
     """
+    aliases: Annotated[tuple[str, ...], needs("aliases")] = ()
+    """Further names under which other instances of the namespace find the group, at most 16; the name of a workload
+    takes precedence.
+    """
     volumes: dict[str, GroupVolume] = {}
     """Volumes by name, at most 16; tasks mount them."""
     placement: Placement = Placement()
@@ -142,6 +149,11 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
             check_name(name, "task name")
         if all(task.role != "main" for task in self.tasks.values()):
             raise ValueError("at least one task of a group must have the role `main`")
+        if len(self.aliases) > ALIASES_MOST:
+            raise ValueError(f"{len(self.aliases)} aliases; at most {ALIASES_MOST} are allowed")
+        for name in self.aliases:
+            if not _HOST_NAME.fullmatch(name):
+                raise ValueError(f"the alias {name[:80]!r} is not a host name")
         if len(self.volumes) > 16:
             raise ValueError(f"{len(self.volumes)} volumes; at most 16 are allowed")
         for name in self.volumes:

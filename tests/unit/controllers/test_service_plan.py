@@ -144,6 +144,42 @@ CASES: list[tuple[str, dict[str, Any], list[Instance], list[str]]] = [
         ["replace web-0 of web.1 attempt 1 avoid "],
     ),
     (
+        "one without attempts stays ended",
+        {"replicas": 1, "reschedule": {"attempts": 0}},
+        [make_instance(0, Phase.SUCCEEDED, since=NOW - 9000, started_at=NOW - 20_000)],
+        [],
+    ),
+    (
+        "also after it failed",
+        {"replicas": 1, "reschedule": {"attempts": 0}},
+        [make_instance(0, Phase.FAILED, since=NOW - 9000)],
+        [],
+    ),
+    (
+        "one that has attempts left is replaced",
+        {"replicas": 1, "reschedule": {"attempts": 2}},
+        [make_instance(0, Phase.FAILED, since=0, attempt=1)],
+        ["replace web-0 of web.1 attempt 2 avoid n1"],
+    ),
+    (
+        "one that used all attempts is not",
+        {"replicas": 1, "reschedule": {"attempts": 2}},
+        [make_instance(0, Phase.FAILED, since=0, attempt=2)],
+        [],
+    ),
+    (
+        "an instance without attempts that its node refused is placed again",
+        {"replicas": 1, "reschedule": {"attempts": 0}},
+        [make_instance(0, Phase.FAILED, reason="Refused", since=NOW - 2)],
+        ["replace web-0 of web.1"],
+    ),
+    (
+        "an instance without attempts on a lost node is replaced",
+        {"replicas": 1, "reschedule": {"attempts": 0}},
+        [make_instance(0, Phase.LOST, node="gone")],
+        ["replace web-0 of web.1"],
+    ),
+    (
         "a clock that runs ahead does not stop anything for ever",
         {"replicas": 1},
         [make_instance(0, Phase.FAILED, since=NOW + 90_000)],

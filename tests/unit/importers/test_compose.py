@@ -169,6 +169,46 @@ volumes: {data: , unused: {driver: local}}
     assert found.report.notes == ()
 
 
+NEVER = {"policy": "never"}
+ENDED = {"attempts": 0}
+
+
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize(
+    ("text", "restart", "reschedule"),
+    [
+        ("", NEVER, ENDED),
+        ("restart: 'no'", NEVER, ENDED),
+        ("restart: always", {"policy": "always"}, None),
+        ("restart: on-failure", {"policy": "on-failure", "attempts": 10_000}, ENDED),
+        ("restart: on-failure:3", {"policy": "on-failure", "attempts": 3}, ENDED),
+        ("deploy: {restart_policy: {condition: none}}", NEVER, ENDED),
+        ("deploy: {restart_policy: {condition: any}}", {"policy": "always"}, None),
+        ("deploy: {mode: replicated-job}", None, None),
+    ],
+)
+def test_a_service_stays_ended_as_in_compose(
+    text: str, restart: dict[str, Any] | None, reschedule: dict[str, Any] | None
+) -> None:
+    made = service(text or "tty: false")
+    assert (made.get("restart"), made.get("reschedule")) == (restart, reschedule)
+
+
+@pytest.mark.req("S0-32")
+def test_a_service_is_found_under_all_its_names() -> None:
+    text = """
+services:
+  db: {image: a, container_name: shop-db, hostname: db1, networks: {back: {aliases: [database, db, 'not a name']}}}
+  web: {image: b, links: ['db:postgres', 'db']}
+networks: {back: }
+"""
+    found = imported(text)
+    db, web = (each.manifest for each in found.made)
+    assert db["aliases"] == ["shop-db", "db1", "database", "postgres"]
+    assert "aliases" not in web
+    assert [note.text for note in found.report.notes if note.fate == "dropped"] == ["'not a name' is not a host name"]
+
+
 @pytest.mark.req("S0-32")
 @pytest.mark.parametrize(
     ("volume", "mount"),

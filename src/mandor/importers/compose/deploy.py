@@ -20,6 +20,8 @@ FACTS = {
 }
 _ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 _CONSTRAINT = re.compile(r"\s*(?P<fact>[\w.\-/]+)\s*(?P<op>==|!=)\s*(?P<value>.+?)\s*")
+_WITHOUT_LIMIT = 10_000
+"""Restarts in half an hour: more than there can be."""
 _POLICY = {"none": "never", "on-failure": "on-failure", "any": "always", "unless-stopped": "always"}
 
 
@@ -221,8 +223,6 @@ def _restart(draft: Draft, service: Part, policy: Part) -> None:
         found["policy"] = {"no": "never", "false": "never", "unless-stopped": "always"}.get(name, name)
         if times:
             found["attempts"] = _times(service, times)
-        if found["policy"] == "never" and draft.type is None:
-            service.guess("restart", "a service that ends is started again", "use `type: batch` for a task that ends")
     if policy:
         if word:
             service.guess("restart", "`deploy.restart_policy` overrides it")
@@ -238,10 +238,21 @@ def _restart(draft: Draft, service: Part, policy: Part) -> None:
         delay = found.get("delay")
         if delay is not None and Seconds.parse(delay) > 300:
             found["max_delay"] = delay
+    if draft.type is None:
+        _stay_ended(draft, found)
     if draft.type == "batch" and found.get("policy") == "always":
         found["policy"] = "on-failure"
     if found:
         draft.group["restart"] = found
+
+
+def _stay_ended(draft: Draft, found: dict[str, Any]) -> None:
+    """Keep a service ended when Compose does: by default, and after its restarts on failure."""
+    found.setdefault("policy", "never")
+    if found["policy"] == "on-failure":
+        found.setdefault("attempts", _WITHOUT_LIMIT)
+    if found["policy"] != "always":
+        draft.group["reschedule"] = {"attempts": 0}
 
 
 def _times(service: Part, text: str) -> int:

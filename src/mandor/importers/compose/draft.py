@@ -24,6 +24,8 @@ class Draft:
     mounts: list[dict[str, Any]] = field(default_factory=list)
     volumes: dict[str, dict[str, Any]] = field(default_factory=dict)
     ports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    aliases: list[str] = field(default_factory=list)
+    """Further names under which other services find it."""
     requests: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)
     placement: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class Draft:
             mounts=self.mounts,
             volumes=self.volumes,
             ports=self.ports,
+            aliases=self.aliases,
             resources=filled(**self.requests, limits=self.limits),
             placement=self.placement,
             security=self.security,

@@ -1,5 +1,6 @@
 """Converts one service of a Compose file into a workload."""
 
+import re
 import shlex
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from mandor.importers.compose.storage import Storage, labels_of
 from mandor.importers.compose.texts import Texts
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds, Size
-from mandor.model.workload import Group
+from mandor.model.workload import ALIASES_MOST, Group
 
 CONDITIONS = {
     "service_started": "started",
@@ -23,6 +24,7 @@ CONDITIONS = {
     "service_completed_successfully": "completed",
 }
 _PULL = {"always": "always", "missing": "missing", "if_not_present": "missing", "never": "never"}
+_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LOG_DRIVERS = frozenset({"json-file", "local"})
 _ARCH = {"amd64", "arm64"}
 
@@ -91,6 +93,7 @@ class Reader:
         read_deploy(draft, service)
         _health(draft, service.part("healthcheck"))
         self._order(draft, service)
+        self._linked(draft, name)
         service.texts("profiles")
         for key in service:
             if key in DROPPED and service.peek(key) is False and key in _SO_ANYWAY:
@@ -208,9 +211,9 @@ class Reader:
     def _identity(self, draft: Draft, service: Part) -> None:
         if (user := service.text("user")) is not None:
             draft.security["user"] = int(user) if user.isdecimal() else user
-        if (name := service.text("container_name")) is not None:
-            draft.labels["container_name"] = name
-            service.guess("container_name", "instances have names of their own; it is kept as a label")
+        for key in ("container_name", "hostname"):
+            if (name := service.text(key)) is not None:
+                _add_alias(draft, service, key, name)
         draft.options |= filled(hostname=service.text("hostname") or None)
 
     def _network(self, draft: Draft, service: Part) -> None:
@@ -229,7 +232,9 @@ class Reader:
         external = []
         for name, part in named.items():
             if isinstance(value, dict):
-                part.drop_rest("networks are managed by the engine: addresses and aliases are not chosen")
+                for alias in part.texts("aliases"):
+                    _add_alias(draft, part, "aliases", alias)
+                part.drop_rest("networks are managed by the engine: addresses are not chosen")
             if name not in self.networks and name != "default":
                 raise service.wrong("networks", f"the network {name!r} is not among the top `networks`")
             if name in self.networks and self.networks[name].peek("external"):
@@ -256,7 +261,7 @@ class Reader:
             name, _, alias = text.partition(":")
             waits.setdefault(name, "started")
             if alias and alias != name:
-                service.guess("links", f"{name} has no second name {alias} here")
+                service.guess("links", f"all services find {name} under the name {alias}")
         for name in waits:
             if name not in self.services:
                 key = "depends_on" if "depends_on" in service else "links"
@@ -270,8 +275,30 @@ class Reader:
             for key in ("depends_on", "links"):
                 service.drop(key, "workloads do not wait for each other in this version")
 
+    def _linked(self, draft: Draft, name: str) -> None:
+        """Add the names that the `links` of other services give to the service."""
+        for other in self.services:
+            source: Any = self.services.peek(other)
+            links = source.get("links") if isinstance(source, dict) else None
+            for text in links if isinstance(links, list) else ():
+                target, _, alias = str(text).partition(":")
+                if target == name and alias:
+                    _add_alias(draft, self.services, other, alias)
+
     def _runs(self, name: str) -> bool:
         return wanted(self.services.peek(name), self.loader.profiles)
+
+
+def _add_alias(draft: Draft, part: Part, key: str, name: str) -> None:
+    """Add a name under which other services find the service."""
+    if name == draft.name or name in draft.aliases:
+        return
+    if not _HOST_NAME.fullmatch(name):
+        part.note(key, "dropped", f"{name[:60]!r} is not a host name")
+    elif len(draft.aliases) >= ALIASES_MOST:
+        part.note(key, "dropped", f"a workload has at most {ALIASES_MOST} further names")
+    else:
+        draft.aliases.append(name)
 
 
 def wanted(service: Any, profiles: tuple[str, ...]) -> bool:

@@ -339,8 +339,8 @@ class JobReader:
             self.retries = min(1000, attempts if attempts is not None else 1)
             part.drop("interval", "attempts are counted without an interval")
         elif not unlimited:
-            for key in ("attempts", "interval", "unlimited"):
-                part.drop(key, "a service is replaced without a limit")
+            found["attempts"] = min(10_000, max(0, attempts or 0))
+            part.drop("interval", "attempts are counted until an instance runs for longer than the maximum delay")
         else:
             for key in ("attempts", "interval"):
                 part.ignore(key)  # Nomad does not count without a limit
