@@ -64,7 +64,7 @@ class Nominations:
             if decision.nominated:
                 self.displace(decision.nominated, attempt.request.priority)
         for victim in order.victims:
-            self._view.state.assume_stopping(victim, self._clock.now())
+            self._view.state.assume_stopping(victim, order.at)
         self._work.preemptions.append(order)
         victims = {each.key for each in order.victims}
         awaited = _AwaitedRoom(victims, tuple(claim.instance.key for claim in order.claims))
@@ -117,7 +117,7 @@ class Nominations:
             claims.append(Claim(instance, node.meta.name, node.meta.version))
             victims += there
         first = held[0][1]
-        return Preemption(tuple(claims), tuple(victims), first.reason, first.message)
+        return Preemption(tuple(claims), tuple(victims), first.reason, first.message, self._clock.now())
 
     def _withdraw(self, key: Key) -> None:
         """Free the held room of an instance and retry it, with all members of its gang."""

@@ -47,6 +47,8 @@ class Preemption:
     """Instances to stop, each on the node of a claim."""
     reason: str
     message: str
+    at: float
+    """Time of the decision, which is also that of the stop orders: the table counts it before they are written."""
 
     @property
     def nodes(self) -> dict[str, int]:
@@ -95,11 +97,11 @@ class Preempting:
     async def _write(self, order: Preemption) -> Sequence[Instance]:
         """Write one part; return the victims that were stopped by it, not those that were stopping already."""
         now, victims = [each.instance for each in order.claims], order.victims
-        failures = 0
+        failures, at = 0, order.at
         for _ in range(TRIES):
             left = _not_stopping(order, victims)
             try:
-                await self._store.commit(*self._writes(order, now, left))
+                await self._store.commit(*self._writes(order, now, left, at))
             except Conflict as error:
                 self._check_ours(order, error)
             except Unavailable as error:
@@ -111,6 +113,7 @@ class Preempting:
             else:
                 return left
             now, victims = await self._read_again(order)
+            at = self._clock.now()  # A late order must not shorten the grace period.
             written = all(
                 each.status.nominated == claim.node for claim, each in zip(order.claims, now, strict=True)
             ) and not _not_stopping(order, victims)
@@ -118,8 +121,9 @@ class Preempting:
                 return order.victims  # An earlier commit succeeded, though its reply was lost.
         raise Stale(f"its instances changed during each of {TRIES} tries")
 
-    def _writes(self, order: Preemption, now: Sequence[Instance], victims: Sequence[Instance]) -> list[Write]:
-        at = self._clock.now()
+    def _writes(
+        self, order: Preemption, now: Sequence[Instance], victims: Sequence[Instance], at: float
+    ) -> list[Write]:
         writes: list[Write] = [Check(Key(Node.kind, "", node), version) for node, version in order.nodes.items()]
         for claim, each in zip(order.claims, now, strict=True):
             status = msgspec.structs.replace(
