@@ -361,14 +361,7 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
     @property
     def template(self) -> GroupTemplate:
-        return GroupTemplate(
-            engine=self.engine,
-            ports=self.ports,
-            volumes=self.volumes,
-            placement=self.placement,
-            tasks=self.tasks,
-            alternatives=self.alternatives,
-        )
+        return GroupTemplate(**{name: getattr(self, name) for name in GroupTemplate.__struct_fields__})
 
     @property
     def count(self) -> int:

@@ -242,3 +242,26 @@ def test_never_survives_the_codec() -> None:
     assert again.spec.groups["main"].disconnect.stop_after == NEVER
     assert again == workload
     assert again.meta == Meta(name="a", namespace="default")
+
+
+def test_the_template_of_a_group_has_all_its_fields() -> None:
+    task = {"image": "a", "mounts": [{"volume": "v", "path": "/v"}]}
+    given = {
+        "engine": ["docker"],
+        "ports": {"http": {"port": 80}},
+        "aliases": ["database"],
+        "volumes": {"v": {}},
+        "placement": {"pool": "ssd"},
+        "tasks": {"main": task},
+        "alternatives": [{"engine": ["podman"]}],
+    }
+    group = from_plain(given, Group)
+    fields = GroupTemplate.__struct_fields__
+    assert {name: getattr(group.template, name) for name in fields} == {name: getattr(group, name) for name in fields}
+    assert set(given) == set(fields), "a new field is given here, too"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "x" * 300])
+def test_an_alias_is_a_host_name(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a host name"):
+        from_plain({"aliases": [name], "tasks": {"main": {"image": "a"}}}, GroupTemplate)
