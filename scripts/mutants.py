@@ -203,7 +203,7 @@ def run(name: str, count: int, seed: int, minutes: float) -> int:
             total += len(changes)
             if time.monotonic() > ends_at:
                 continue
-            tests = tests_of(target, Path(module))
+            tests, unchanged = tests_of(target, Path(module)), (folder / module).read_text()
             if not passes(tests, folder):
                 return 1
             own = folder / "one.sqlite"
@@ -212,7 +212,7 @@ def run(name: str, count: int, seed: int, minutes: float) -> int:
             write_config(folder / "one.toml", [module], tests)
             left = max(ends_at - time.monotonic(), 1)
             cosmic_ray("exec", own.with_suffix(".toml").name, own.name, folder=folder, seconds=left)
-            shutil.copy(ROOT / module, folder / module)  # The tool may have been stopped in the middle of a change.
+            (folder / module).write_text(unchanged)  # The tool may have been stopped in the middle of a change.
             found += survivors(own)
             tries += tried(own)
     print(f"{name}: {len(found)} of {tries} changes noticed by no test ({total} in the sample of seed {seed})")

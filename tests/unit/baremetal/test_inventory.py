@@ -19,11 +19,13 @@ from mandor.baremetal.worker import CLAIMS
 from mandor.errors import Invalid, Unavailable
 from mandor.lib.clock import SystemClock
 from mandor.lib.tasks import Background
+from mandor.model.claim import DEDICATED
 from mandor.model.instance import Instance
 from mandor.model.inventory import Inventory
 from mandor.model.meta import Key, Meta
-from mandor.model.node import Node, NodePhase, Occupied
+from mandor.model.node import Node, NodePhase, Occupied, Taint
 from mandor.model.record import Event
+from mandor.model.resources import Resources
 from mandor.model.vm_request import VmRequest, VmRequestSpec
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
@@ -97,6 +99,7 @@ async def test_machines_become_nodes_and_change_with_the_list(world: World) -> N
     node = await world.node("bm-1")
     assert node is not None
     assert (node.status.phase, node.status.address, node.spec.pool) == (NodePhase.READY, "10.0.0.1", "ai")
+    assert node.status.capacity == Resources(32_000, 128 << 30)
     assert node.status.occupied is not None
     assert (node.status.occupied.cpu_milli, node.status.occupied.machines) == (4000, 2)
     assert node.status.facts["vm.quota"] == "8"
@@ -106,6 +109,24 @@ async def test_machines_become_nodes_and_change_with_the_list(world: World) -> N
     assert node.status.phase is NodePhase.DOWN
     await world.look({**BM, "name": "bm-2"})
     assert await world.node("bm-1") is None
+
+
+async def test_a_machine_becomes_dedicated_and_shared_again_and_keeps_taints_of_people(world: World) -> None:
+    await world.look(BM)
+    node = await world.node("bm-1")
+    assert node is not None
+    await world.store.commit(Put(replace(node, spec=replace(node.spec, taints=(Taint("repair"),)))))
+
+    async def taints(**fields: Any) -> list[str]:
+        await world.look({**BM, **fields})
+        found = await world.node("bm-1")
+        assert found is not None
+        return [each.key for each in found.spec.taints]
+
+    assert await taints() == ["repair"]
+    assert await taints(dedicated=True) == ["repair", DEDICATED]
+    assert await taints(dedicated=True) == ["repair", DEDICATED]
+    assert await taints() == ["repair"]
 
 
 OTHER_SHAPE = {

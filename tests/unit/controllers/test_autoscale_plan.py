@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mandor.controllers.autoscale_plan import History, Measured, differs, plan_count
+from mandor.controllers.autoscale_plan import MISSING_ALL, History, Measured, differs, plan_count
 from mandor.model.autoscale import Autoscale, AutoscaleStatus
 from mandor.model.codec import from_plain, to_plain
 from mandor.model.resources import Resources
@@ -43,6 +43,16 @@ def decide(
 )
 def test_the_count_is_what_brings_the_average_to_the_target(part: float, count: int, wanted: int) -> None:
     assert count_of(autoscale(cpu="70%"), count=count, usage=used(count, cpu=part)) == wanted
+
+
+def test_a_group_without_a_request_and_one_without_readings_have_different_problems() -> None:
+    def problem(request: Resources) -> str:
+        _, status = decide(autoscale(cpu="70%"), count=1, usage=GroupUsage(0, 0, 0), request=request)
+        (reading,) = status.readings
+        return reading.problem
+
+    assert problem(Resources(0, GI)) == "its tasks request no cpu, so there is no utilisation to compute"
+    assert problem(Resources(1, GI)) == MISSING_ALL
 
 
 @pytest.mark.req("S2-47")
