@@ -16,11 +16,8 @@ from mandor.model.instance import Instance
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.placement.decision import Decision
-from mandor.placement.framework.profile import Profile
-from mandor.placement.table import Table
 from mandor.scheduler import gang_cycle
 from mandor.scheduler.attempt import Attempt
-from mandor.scheduler.decision_log import DecisionLog
 from mandor.scheduler.gang_cycle import GangCycle
 from mandor.store.base import Put, Write
 from tests.scenarios.make import make_group, make_workload
@@ -132,29 +129,6 @@ async def test_members_beyond_the_least_wait_alone(world: World) -> None:
     assert {each.status.message for each in waiting} == {"0/1 nodes fit: 1 NodeResourcesFit (short of 1 cpu)"}
     await world.add_nodes("n2", cpu=2)
     await world.until(lambda: world.serving_count("mpi") == 6, seconds=20)
-
-
-async def test_each_decision_of_a_gang_is_counted_and_logged_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noted: list[str] = []
-    note = DecisionLog.note
-
-    def counted(self: DecisionLog, attempt: Attempt, profile: Profile, decision: Decision, table: Table) -> None:
-        noted.append(decision.key.name)
-        note(self, attempt, profile, decision, table)
-
-    monkeypatch.setattr(DecisionLog, "note", counted)
-    await world.add_nodes("n1", "n2", cpu=4)
-    await world.run(2)
-    await world.apply(gang(replicas=2, gang={"min": 2}))
-    await world.until(lambda: world.serving_count("mpi") == 2)
-    await world.apply(gang(replicas=4, gang={"min": 2}))  # Two late members.
-    await world.until(lambda: world.serving_count("mpi") == 4)
-    assert sorted(noted) == sorted(bound(world))
-    assert world.scheduler is not None
-    (attempts,) = (each for each in world.scheduler.metrics() if each.name == "mandor_scheduler_attempts_total")
-    assert sum(count for _, count in attempts.samples if isinstance(count, float)) == 4
 
 
 async def test_a_gang_waits_for_members_that_do_not_exist_yet(world: World) -> None:

@@ -118,7 +118,7 @@ class GangCycle:
         elif any(unasked(profile, each.state) for each in decision.placed):
             self._retry(left)
         elif decision.fault:
-            self._fault(self._out(members), decision.message)
+            self._fault(members, profile, decision)
         elif decision.placed:
             await self._placed(members, profile, gang_members, decision)
         elif decision.nominated:
@@ -261,9 +261,12 @@ class GangCycle:
         self._nominations.hold(*((each, decision) for each in others))
         self._park(others, "Unschedulable", decision.message)
 
-    def _fault(self, members: Sequence[Attempt], message: str) -> None:
-        self._requeue.after_fault(members[0], message)
-        self._park(members[1:], PLUGIN_FAULT, message)
+    def _fault(self, members: Sequence[Attempt], profile: Profile, decision: GangDecision) -> None:
+        first, *others = self._out(members)
+        made = Decision(first.request.key, message=decision.message, fault=decision.fault)
+        self._deciding.record(first, profile, made)
+        self._requeue.after_fault(first, decision.message)
+        self._park(others, PLUGIN_FAULT, decision.message)
 
     def _park(self, members: Sequence[Attempt], reason: str, message: str) -> None:
         for each in members:
