@@ -12,6 +12,7 @@ from mandor.placement.framework.points import FilterPlugin
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import NodeView
+from mandor.placement.gang import GangTrial
 from mandor.placement.table import Table
 from mandor.scheduler import gang_cycle
 from mandor.scheduler.attempt import Attempt
@@ -27,16 +28,16 @@ class Decisions:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.logged: list[Decision] = []
         self.trials = 0
-        note, trial = DecisionLog.note, gang_cycle.GangTrial
+        note = DecisionLog.note
 
         def noted(log: DecisionLog, attempt: Attempt, profile: Profile, decision: Decision, table: Table) -> None:
             if attempt.request.identity.workload == "mpi":
                 self.logged.append(decision)
             note(log, attempt, profile, decision, table)
 
-        def counted(*parts: Any, **options: Any) -> gang_cycle.GangTrial:
+        def counted(*parts: Any, **options: Any) -> GangTrial:
             self.trials += 1
-            return trial(*parts, **options)
+            return GangTrial(*parts, **options)
 
         monkeypatch.setattr(DecisionLog, "note", noted)
         monkeypatch.setattr(gang_cycle, "GangTrial", counted)
