@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from mandor.model.node import Node, NodeStatus, PortRange
+from mandor.model.node import Node, NodeStatus, PortRange, Taint
 from mandor.model.placement import Apart, Near, Spread, Strength
 from mandor.model.resources import Resources
 from mandor.placement.framework.identity import NO_IDENTITY, Identity
@@ -28,7 +28,16 @@ identities = st.builds(
     st.sampled_from(["web", "db"]),
     st.sampled_from(["main", "side"]),
     labels,
+    st.just(""),
+    st.sampled_from(["r.1", "r.2"]),
+    st.sampled_from([{}, {"team": "red"}]),
 )
+CONDITIONS = ["app in [a, c]", "app != a", "tier exists", "tier not exists", "tier not in [b]", "app == b"]
+compared = st.lists(st.sampled_from(["app", "tier", "release", "none"]), max_size=2, unique=True)
+
+
+TAINTS = [Taint("sla", "5"), Taint("sla", "x"), Taint("sla", "9", "PreferNoSchedule")]
+TOLERATED: list[dict[str, Any]] = [{"key": "sla"}, {"key": "sla", "above": 4}, {"key": "sla", "below": 5}]
 
 
 @st.composite
@@ -36,22 +45,32 @@ def ties(draw: st.DrawFn) -> dict[str, Any]:
     rule: dict[str, Any] = {"over": draw(overs), "strength": draw(strengths)}
     if rule["strength"] == "prefer":
         rule["weight"] = draw(st.integers(1, 100))
-    identity = draw(st.sampled_from(["self", "web", "db", "match"]))
+    identity = draw(st.sampled_from(["self", "web", "db", "match", "labels", "*"]))
     if identity == "match":
         rule["match"] = draw(st.sampled_from(MATCHES))
+    elif identity == "labels":
+        rule["labels"] = draw(st.lists(st.sampled_from(CONDITIONS), min_size=1, max_size=2, unique=True))
     else:
         rule["workload"] = identity
-        if identity != "self" and draw(st.booleans()):
+        if identity not in {"self", "*"} and draw(st.booleans()):
             rule["group"] = "side"
     if identity != "self":
         rule["namespaces"] = draw(st.sampled_from([[], ["other"], ["*"]]))
-    return rule
+        rule["namespace_labels"] = draw(st.sampled_from([[], [], ["team == red"], ["team not exists"]]))
+    return {**rule, "same": draw(compared), "different": draw(compared)} if draw(st.booleans()) else rule
 
 
 @st.composite
 def spreads(draw: st.DrawFn) -> dict[str, Any]:
-    rule = {"over": draw(overs), "max_skew": draw(st.integers(1, 3)), "strength": draw(strengths)}
-    return {**rule, "match": draw(labels)} if draw(st.booleans()) else rule
+    rule: dict[str, Any] = {"over": draw(overs), "max_skew": draw(st.integers(1, 3)), "strength": draw(strengths)}
+    if draw(st.booleans()):
+        rule["match"] = draw(labels)
+    if draw(st.booleans()):
+        rule["labels"] = [draw(st.sampled_from(CONDITIONS))]
+        rule["same"] = draw(compared)
+    if rule["strength"] != "prefer":
+        rule["min_domains"] = draw(st.integers(1, 3))
+    return {**rule, "honor": draw(st.sampled_from([[], ["where"], ["taints"], ["where", "taints"]]))}
 
 
 @st.composite
@@ -62,6 +81,7 @@ def groups(draw: st.DrawFn) -> dict[str, Any]:
         "apart": draw(st.lists(ties(), max_size=2)),
         "spread": draw(st.lists(spreads(), max_size=2)),
         "where": draw(st.lists(st.sampled_from([{"rule": "zone == a"}, {"rule": "disk exists"}]), max_size=1)),
+        "tolerate": draw(st.lists(st.sampled_from(TOLERATED), max_size=1)),
         "dedicated": draw(st.integers(0, 5)) == 0,
         "pool": draw(st.sampled_from([None, None, "x"])),
     }
@@ -85,6 +105,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         cpu=draw(st.sampled_from([0, 0.5, 1, 3, 4])),
         memory=draw(st.sampled_from([0, 256, 700, 1024])) * MI,
         pool=draw(st.sampled_from(["x", "y"])),
+        taints=draw(st.lists(st.sampled_from(TAINTS), max_size=1).map(tuple)),
         labels=draw(st.dictionaries(st.sampled_from(["zone", "rack", "disk"]), st.sampled_from(["a", "b", "c"]))),
         facts=draw(st.dictionaries(st.just("vm.quota"), st.sampled_from(["0", "1", "3", "many"]))),
         engines=PROCESS,
@@ -127,24 +148,50 @@ def clusters(draw: st.DrawFn) -> tuple[list[Node], Placed, PlacementRequest]:
 # Who is where, as plain as can be.
 
 
+def holds(condition: str, labels: dict[str, str]) -> bool:
+    """Return whether labels fulfil one of `CONDITIONS`, or a condition on the team of a namespace."""
+    return {
+        "app in [a, c]": labels.get("app") in {"a", "c"},
+        "app != a": labels.get("app") != "a",
+        "app == b": labels.get("app") == "b",
+        "tier exists": "tier" in labels,
+        "tier not exists": "tier" not in labels,
+        "tier not in [b]": labels.get("tier") != "b",
+        "team == red": labels.get("team") == "red",
+        "team not exists": "team" not in labels,
+    }[condition]
+
+
+def alike(rule: Near | Apart | Spread, owner: Identity, other: Identity) -> bool:
+    """Return whether the other fulfils `match`, `labels`, `same` and `different` of the owner's rule."""
+    mine = {**dict(owner.labels), "release": owner.release}
+    theirs = {**dict(other.labels), "release": other.release}
+    different = () if isinstance(rule, Spread) else rule.different
+    return (
+        set(rule.match.items()) <= other.labels
+        and all(holds(each, dict(other.labels)) for each in rule.labels)
+        and all(theirs.get(each) == mine[each] for each in rule.same if each in mine)
+        and all(theirs.get(each) != mine[each] for each in different if each in mine)
+    )
+
+
 def names_whom(rule: Near | Apart | Spread, owner: Identity, other: Identity) -> bool:
-    """Does the owner's rule speak of the other?"""
-    if other is NO_IDENTITY:
+    """Return whether the owner's rule selects the other."""
+    if other is NO_IDENTITY or not alike(rule, owner, other):
         return False
+    own_group = (other.namespace, other.workload, other.group) == (owner.namespace, owner.workload, owner.group)
     if isinstance(rule, Spread):
-        if other.namespace != owner.namespace:
-            return False
-        if rule.match:
-            return set(rule.match.items()) <= other.labels
-        return (other.workload, other.group) == (owner.workload, owner.group)
+        return other.namespace == owner.namespace if rule.match or rule.labels else own_group
     if rule.workload == "self":
-        return (other.namespace, other.workload, other.group) == (owner.namespace, owner.workload, owner.group)
-    spaces = rule.namespaces or (owner.namespace,)
-    if "*" not in spaces and other.namespace not in spaces:
+        return own_group
+    spaces = rule.namespaces or (() if rule.namespace_labels else (owner.namespace,))
+    there = dict(other.namespace_labels)
+    selected = bool(rule.namespace_labels) and all(holds(each, there) for each in rule.namespace_labels)
+    if "*" not in spaces and other.namespace not in spaces and not selected:
         return False
-    if rule.workload is not None:
+    if rule.workload not in {None, "*"}:
         return other.workload == rule.workload and (rule.group is None or other.group == rule.group)
-    return set(rule.match.items()) <= other.labels
+    return True
 
 
 def place_of(node: Node, over: str) -> str | None:

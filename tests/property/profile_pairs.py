@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from mandor.placement.built_in import DEFAULTS, OPTIONAL
@@ -30,6 +31,7 @@ from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import NodeView, Snapshot
 from mandor.placement.plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
 from mandor.placement.plugins.load_aware import LoadAware, LoadAwareArgs
+from mandor.placement.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from mandor.placement.plugins.node_resources_balanced_allocation import (
     NodeResourcesBalancedAllocation,
     NodeResourcesBalancedAllocationArgs,
@@ -147,6 +149,14 @@ def first_wins() -> Profile:
 
 
 CPU_ONLY = (Weighed("cpu", 3),)
+HARD = "requiredDuringSchedulingIgnoredDuringExecution"
+SOFT = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def exists(key: str) -> dict[str, object]:
+    return {"matchExpressions": [{"key": key, "operator": "Exists"}]}
+
+
 PROFILES: dict[str, Callable[[], Profile]] = {
     "default": with_others,
     "first wins": first_wins,
@@ -158,6 +168,19 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     "by a curve": lambda: with_others(strategy("RequestedToCapacityRatio", Weighed("memory"))),
     "least of CPU": lambda: with_others(strategy("LeastAllocated", *CPU_ONLY)),
     "memory ignored": lambda: with_others(NodeResourcesFit(NodeResourcesFitArgs(ignored_resources=("memory",)))),
+    "added affinity": lambda: with_others(
+        NodeAffinity(
+            msgspec.convert(
+                {
+                    "addedAffinity": {
+                        HARD: {"nodeSelectorTerms": [exists("zone"), exists("rack")]},
+                        SOFT: [{"weight": 7, "preference": exists("disk")}],
+                    }
+                },
+                NodeAffinityArgs,
+            )
+        )
+    ),
     "balance as it is": lambda: with_others(
         NodeResourcesBalancedAllocation(NodeResourcesBalancedAllocationArgs(formula="state")),
         NodeResourcesFit=5,

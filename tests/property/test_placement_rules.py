@@ -95,6 +95,13 @@ def keeps_where(request: PlacementRequest, node: Node) -> bool:
     return all(rule.rules[0].test(node_facts(node).get(rule.rules[0].fact)) for rule in request.rules.where)
 
 
+def counts_node(rule: Spread, request: PlacementRequest, node: Node) -> bool:
+    """Return whether a rule counts a node, by its policies."""
+    hard = [each for each in node.taints if each.effect != "PreferNoSchedule"]
+    tolerated = all(any(one.covers(each) for one in request.shape.tolerate) for each in hard)
+    return ("where" not in rule.honor or keeps_where(request, node)) and ("taints" not in rule.honor or tolerated)
+
+
 def in_domains(
     rule: Spread, request: PlacementRequest, found: list[Node], placed: Placed, eligible: list[Node]
 ) -> dict[str | None, int]:
@@ -111,18 +118,19 @@ def has_all(node: Node, rules: list[Spread]) -> bool:
 
 def plain_spread(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:
     rules = [rule for rule in request.hard if isinstance(rule, Spread)]
-    eligible = [
-        each
-        for each in found
-        if keeps_where(request, each) and all(place_of(each, rule.over) is not None for rule in rules)
-    ]
     for rule in rules:
+        eligible = [
+            each
+            for each in found
+            if counts_node(rule, request, each) and all(place_of(each, other.over) is not None for other in rules)
+        ]
         counts = in_domains(rule, request, found, placed, eligible)
         here = place_of(node, rule.over)
         if here is None or here not in counts:
             return False
         itself = int(names_whom(rule, request.identity, request.identity))
-        if counts[here] + itself - min(counts.values()) > rule.max_skew:
+        least = min(counts.values()) if len(counts) >= rule.min_domains else 0
+        if counts[here] + itself - least > rule.max_skew:
             return False
     return True
 
@@ -136,9 +144,9 @@ def plain_spread_score(request: PlacementRequest, node: Node, found: list[Node],
     counted = [each for each in found if has_all(each, rules)]
     if node not in counted:
         return -1
-    eligible = [each for each in counted if keeps_where(request, each)]
     total = 0.0
     for rule in rules:
+        eligible = [each for each in counted if counts_node(rule, request, each)]
         if rule.over == "node":
             count = sum(
                 names_whom(rule, request.identity, identity)

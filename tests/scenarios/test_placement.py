@@ -70,12 +70,14 @@ class Board:
         fields |= {key: step.fields[key] for key in ("cpu", "memory", "disk") if key in step.fields}
         avoid = frozenset(str(fields.pop("avoid", "")).split(",")) - {""}
         workload = str(fields.pop("workload", ""))
-        identity = Identity("default", workload, "main", fields.pop("labels", {})) if workload else NO_IDENTITY
+        namespace, release = str(fields.pop("namespace", "default")), str(fields.pop("release", ""))
+        labels, there = fields.pop("labels", {}), fields.pop("namespace_labels", {})
+        identity = Identity(namespace, workload, "main", labels, "", release, there) if workload else NO_IDENTITY
         if isinstance(fields.get("where"), dict):
             fields["where"] = [fields["where"]]
         shape = Shape.of(make_template(**fields))
         return [
-            PlacementRequest(Key(Instance.kind, "default", name), shape, avoid=avoid, identity=identity)
+            PlacementRequest(Key(Instance.kind, namespace, name), shape, avoid=avoid, identity=identity)
             for name in step.words
         ]
 

@@ -45,7 +45,9 @@ def check_neighbour_namespaces(caller: Caller, before: Object | None, value: Obj
         return
     stored = [each for _, each in _neighbour_rules(before)] if isinstance(before, Workload) else []
     for path, rule in _neighbour_rules(value):
-        for namespace in () if rule in stored else rule.namespaces:
+        # Conditions on the labels of namespaces can select any namespace, also a later one.
+        chosen = (*rule.namespaces, EVERYWHERE) if rule.namespace_labels else rule.namespaces
+        for namespace in () if rule in stored else chosen:
             if namespace == EVERYWHERE or not (namespace == value.meta.namespace or caller.sees(namespace)):
                 where = "all namespaces" if namespace == EVERYWHERE else f"the namespace {namespace}"
                 raise Forbidden(

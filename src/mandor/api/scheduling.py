@@ -16,6 +16,7 @@ from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.record import Namespace
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -36,7 +37,7 @@ from mandor.store.base import Store
 
 T = TypeVar("T")
 
-KINDS = (Node, PriorityClass, Quota, Reservation, Volume, Workload, Release, Instance)
+KINDS = (Namespace, Node, PriorityClass, Quota, Reservation, Volume, Workload, Release, Instance)
 """Kinds that placement depends on."""
 AT_ONCE = LIMITS[Lane.FORECAST].slots
 """Forecasts that are computed at once; one identity holds one slot at most."""

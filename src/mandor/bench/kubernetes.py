@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mandor.errors import Invalid
-from mandor.importers.kubernetes.placement import FindNamespaces, PlacementReader, no_namespaces
+from mandor.importers.kubernetes.placement import FindNamespaces, PlacementReader
 from mandor.importers.kubernetes.pod import PodReader
 from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects
 from mandor.importers.kubernetes.words import PROFILES, closer, plain_name, renamed
@@ -68,7 +68,7 @@ class Reader:
     def __init__(
         self,
         refuse: Refuse,
-        namespaces: FindNamespaces = no_namespaces,
+        namespaces: FindNamespaces | None = None,
         priorities: Mapping[str, int] | None = None,
     ) -> None:
         self._refuse = refuse

@@ -28,7 +28,7 @@ from mandor.model.phase import Phase
 from mandor.model.pool import NodePool
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
-from mandor.model.record import Cluster, Token
+from mandor.model.record import Cluster, Namespace, Token
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -54,6 +54,7 @@ FITS_MOST = 10
 CALL_SECONDS = 120.0
 """Time limit of a provisioner call in seconds."""
 _BOARD = (
+    Namespace.kind,
     PriorityClass.kind,
     Quota.kind,
     Reservation.kind,

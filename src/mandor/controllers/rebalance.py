@@ -20,6 +20,7 @@ from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.rebalance import PlannedMove, Rebalance
+from mandor.model.record import Namespace
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -36,6 +37,7 @@ from mandor.store.recorder import Recorder
 log = logging.getLogger(__name__)
 
 _BOARD = (
+    Namespace.kind,
     PriorityClass.kind,
     Quota.kind,
     Reservation.kind,

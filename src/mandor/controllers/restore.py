@@ -20,6 +20,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.record import Namespace
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -53,6 +54,7 @@ class RestoreController(Controller[str]):
 
     name = "restore"
     watches = (
+        Namespace.kind,
         PriorityClass.kind,
         Quota.kind,
         Reservation.kind,

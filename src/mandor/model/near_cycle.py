@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mandor.model.placement import EVERYWHERE, SELF, Near
+from mandor.model.placement import EVERY, EVERYWHERE, SELF, Near
 from mandor.model.workload import Workload
 
 
@@ -55,7 +55,7 @@ def find_deadlocks(workloads: Iterable[Workload]) -> list[Deadlock]:
     for place, workload in known.items():
         rules = []
         for index, rule in enumerate(workload.spec.groups[place[2]].placement.near):
-            candidates = known if rule.workload is None else by_name.get(rule.workload, ())
+            candidates = known if rule.workload in {None, EVERY} else by_name.get(rule.workload, ())
             pairs += len(candidates)
             if rule.strength == "must" and pairs <= PAIRS_MOST:
                 rules.append((index, _named(rule, place, known, candidates)))
@@ -99,13 +99,14 @@ def _free(waits: _Waits) -> set[_Place]:
 def _named(rule: Near, place: _Place, known: Mapping[_Place, Workload], candidates: Iterable[_Place]) -> set[_Place]:
     if rule.workload == SELF:
         return {place}
-    spaces = set(rule.namespaces) or {place[0]}
+    # More groups than selected do no harm: a cycle is then not found.
+    spaces = {EVERYWHERE} if rule.namespace_labels else set(rule.namespaces) or {place[0]}
     return {
         other
         for other in candidates
         if (EVERYWHERE in spaces or other[0] in spaces)
         and (rule.group is None or rule.group == other[2])
-        and rule.match.items() <= known[other].meta.labels.items()
+        and rule.selects(known[other].meta.labels)
     }
 
 

@@ -1,20 +1,25 @@
 """Placement: rules about the nodes on which a group's instances may run."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Seconds
-from mandor.model.meta import InvalidField, check_name
+from mandor.model.meta import InvalidField, check_labels, check_name
 from mandor.model.node import Effect, Taint
-from mandor.model.rule import Rule, parse_rule
+from mandor.model.rule import Rule, parse_label_rule, parse_rule
 
 Strength = Literal["must", "should", "prefer"]
 Weight = Annotated[int, Bounds(ge=1, le=100)]
 Skew = Annotated[int, Bounds(ge=1, le=100_000)]
 
 SELF = "self"
+EVERY = "*"
+"""Workload of a rule that selects the instances of all workloads."""
+RELEASE = "release"
+"""Name in `same` and `different` for the release of an instance."""
 EVERYWHERE = "*"
 DEFAULT_POOL = "default"
 KINDS = ("pool", "where", "near", "apart", "spread")
@@ -27,7 +32,8 @@ class Where(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
 
     rule: str | None = None
     """The condition: `FACT == VALUE`, `FACT in [A, B]`, `FACT exists`, `FACT >= 4`, `FACT version >= 5.4` or `FACT =~
-    /REGEX/`; negated with `!=`, `not in` or `not exists`.
+    /REGEX/`; negated with `!=`, `not in` or `not exists`. `FACT integer > 4` compares whole numbers only, as Kubernetes
+    does: no other value matches.
     """
     any: tuple[str, ...] = ()
     """Conditions of which at least one must hold."""
@@ -76,13 +82,31 @@ class InstanceSelector(Struct, frozen=True, gc=False, omit_defaults=True, forbid
     """Selects instances, and the topology domain in which they are counted."""
 
     workload: str | None = None
-    """Workload whose instances are selected; `self` selects the other instances of this group."""
+    """Workload whose instances are selected; `self` selects the other instances of this group, `*` those of all
+    workloads.
+    """
     group: str | None = None
     """Group of that workload. Defaults to all its groups."""
     match: dict[str, str] = {}
     """Labels that the workloads of selected instances must all have."""
+    labels: tuple[str, ...] = ()
+    """Conditions on the labels of the workloads of selected instances, for example `tier in [web, api]` or `canary not
+    exists`; all of them apply.
+    """
+    same: tuple[str, ...] = ()
+    """Labels whose values must equal those of this workload; `release` selects instances of the same release. Labels
+    that this workload does not have are ignored.
+    """
+    different: tuple[str, ...] = ()
+    """Labels whose values must differ from those of this workload, or be absent."""
     namespaces: tuple[str, ...] = ()
-    """Namespaces of the selected instances. Defaults to the workload's own namespace; `*` means all."""
+    """Namespaces of the selected instances; `*` means all. Defaults to the workload's own namespace, if
+    `namespace_labels` is absent, too.
+    """
+    namespace_labels: tuple[str, ...] = ()
+    """Conditions on the labels of namespaces, for example `team == web`: namespaces that fulfil them all are added to
+    `namespaces`, also later ones.
+    """
     over: str = "node"
     """Fact that defines the domains: nodes with the same value are in one domain, for example `node`, `zone` or `rack`.
     Defaults to `node`.
@@ -98,21 +122,33 @@ class InstanceSelector(Struct, frozen=True, gc=False, omit_defaults=True, forbid
         self._check_subject()
         _check_weight(self.strength, self.weight)
         _check_over(self.over)
+        _check_labels((*self.labels, *self.namespace_labels), (*self.same, *self.different))
 
     def _check_subject(self) -> None:
-        if (self.workload is None) == (not self.match):
-            raise ValueError("set either `workload: NAME` (or `self`) or `match: {LABEL: VALUE}`")
-        if self.group is not None and self.workload in {None, SELF}:
+        chosen = self.match or self.labels
+        if (self.workload is None) == (not chosen):
+            raise ValueError(
+                "set either `workload: NAME` (or `self`, `*`) or `match: {LABEL: VALUE}` or `labels: [RULE]`"
+            )
+        if self.group is not None and self.workload in {None, SELF, EVERY}:
             raise ValueError("`group` requires `workload: NAME`")
-        if self.namespaces and self.workload == SELF:
-            raise ValueError("`namespaces` cannot be combined with `workload: self`")
+        if (self.namespaces or self.namespace_labels) and self.workload == SELF:
+            raise ValueError("`namespaces` and `namespace_labels` cannot be combined with `workload: self`")
 
     @property
     def subject(self) -> str:
         """Short text that names the selected instances."""
+        chosen = f"{self.workload}/{self.group}" if self.group else self.workload
         if self.workload is None:
-            return ",".join(f"{key}={value}" for key, value in sorted(self.match.items()))
-        return f"{self.workload}/{self.group}" if self.group else self.workload
+            chosen = ", ".join([*(f"{key}={value}" for key, value in sorted(self.match.items())), *self.labels])
+        same = f" of the same {' and '.join(self.same)}" if self.same else ""
+        return f"{chosen}{same}" + (f" of a different {' and '.join(self.different)}" if self.different else "")
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the labels of a workload fulfil `match` and `labels`."""
+        return self.match.items() <= labels.items() and all(
+            each.test(labels.get(each.fact)) for each in map(parse_label_rule, self.labels)
+        )
 
 
 class Near(InstanceSelector, frozen=True):
@@ -141,6 +177,20 @@ class Spread(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
     """Maximum difference between the instance counts of a domain and of the emptiest domain. Defaults to 1."""
     match: dict[str, str] = {}
     """Labels of the workloads in the namespace whose instances are counted. Defaults to the instances of this group."""
+    labels: tuple[str, ...] = ()
+    """Conditions on the labels of the workloads in the namespace whose instances are counted, for example `tier in
+    [web, api]`; all of them apply, and those of `match`.
+    """
+    same: tuple[str, ...] = ()
+    """Labels whose values must equal those of this workload; `release` counts the instances of the same release. Labels
+    that this workload does not have are ignored.
+    """
+    min_domains: Annotated[int, Bounds(ge=1, le=100_000)] = 1
+    """Number of domains to use at least: while there are fewer, the emptiest domain counts as empty. Defaults to 1."""
+    honor: tuple[Literal["where", "taints"], ...] = ("where",)
+    """Nodes that count: `where`: those that match the `where` rules that must hold. `taints`: those whose taints are
+    tolerated. Defaults to `[where]`.
+    """
     strength: Strength = "must"
     """`must`: never violated. `should`: violated only if the instance would otherwise stay pending. `prefer`: more even
     nodes score higher. Defaults to `must`.
@@ -148,6 +198,11 @@ class Spread(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         _check_over(self.over)
+        _check_labels(self.labels, self.same)
+        if self.min_domains > 1 and self.strength == "prefer":
+            raise InvalidField(
+                "`min_domains` requires `strength: must` or `should`", "min_domains", hint="remove `min_domains`"
+            )
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -168,6 +223,10 @@ class Toleration(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
     """`NoSchedule`, `PreferNoSchedule` or `NoExecute`. Defaults to any effect."""
     seconds: Seconds | None = None
     """Time that an instance stays on its node after a `NoExecute` taint is added. Defaults to no limit."""
+    above: int | None = None
+    """Tolerates taints whose value is a whole number above this one."""
+    below: int | None = None
+    """Tolerates taints whose value is a whole number below this one."""
 
     def __post_init__(self) -> None:
         if self.seconds is not None and self.effect not in {None, "NoExecute"}:
@@ -177,8 +236,17 @@ class Toleration(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
                 hint="remove `seconds` or `effect`",
             )
 
+        if (self.above is not None or self.below is not None) and (not self.key or self.value is not None):
+            raise InvalidField("`above` and `below` require `key`, and exclude `value`", "key", hint="set `key`")
+
     def covers(self, taint: Taint) -> bool:
-        return self.key in {"", taint.key} and self.value in {None, taint.value} and self.effect in {None, taint.effect}
+        return (
+            self.key in {"", taint.key}
+            and self.value in {None, taint.value}
+            and self.effect in {None, taint.effect}
+            and (self.above is None or Rule(taint.key, "integer >", (str(self.above),)).test(taint.value))
+            and (self.below is None or Rule(taint.key, "integer <", (str(self.below),)).test(taint.value))
+        )
 
 
 class Placement(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -248,6 +316,14 @@ class Placement(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
 def _check_weight(strength: Strength, weight: int | None) -> None:
     if weight is not None and strength != "prefer":
         raise ValueError("`weight` requires `strength: prefer`")
+
+
+def _check_labels(conditions: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    if len(conditions) + len(keys) > 32:
+        raise ValueError(f"{len(conditions) + len(keys)} conditions on labels; at most 32 are allowed")
+    for text in conditions:
+        parse_label_rule(text)
+    check_labels(dict.fromkeys(keys, ""))
 
 
 def _check_over(over: str) -> None:

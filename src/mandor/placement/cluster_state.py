@@ -12,6 +12,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.record import Namespace
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -112,6 +113,9 @@ class ClusterState:
         elif isinstance(value, PriorityClass):
             changed = self._groups.set_class(value.meta.name, value if after is not None else None)
             self._due.extend(map(self._update_attributes, changed))
+        elif isinstance(value, Namespace):
+            relabelled = self._groups.set_namespace(value.meta.name, value.meta.labels if after is not None else {})
+            self._due.extend(map(self._update_attributes, relabelled))
         elif isinstance(value, Reservation):
             self._apply_reservation(value, gone=after is None)
         elif isinstance(value, Quota):

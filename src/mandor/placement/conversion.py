@@ -90,10 +90,12 @@ def shapes_of(release: Release) -> Mapping[str, Shape]:
     return made
 
 
-def identity_of(instance: Instance, workload: Workload | None) -> Identity:
-    labels = workload.meta.labels if workload is not None else {}
+def identity_of(
+    instance: Instance, workload: Workload | None, namespace_labels: Mapping[str, str] | None = None
+) -> Identity:
+    spec, labels = instance.spec, workload.meta.labels if workload is not None else {}
     named = class_name(workload)
-    return Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels, named)
+    return Identity(instance.meta.namespace, spec.workload, spec.group, labels, named, spec.release, namespace_labels)
 
 
 def class_name(workload: Workload | None) -> str:

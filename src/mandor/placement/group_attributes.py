@@ -1,6 +1,6 @@
 """Rank and identity of the instances of each group, cached until their workload changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
@@ -10,6 +10,9 @@ from mandor.placement.claims import CLAIM_RANK
 from mandor.placement.conversion import identity_of, rank_of, workload_key
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.occupancy import ORDINARY, Rank
+
+PARTS_MOST = 1024
+"""Groups and releases of a workload whose identities are cached."""
 
 
 class GroupAttributes:
@@ -21,8 +24,10 @@ class GroupAttributes:
         self._find = find
         self._ranks: dict[tuple[str, str], dict[str, Rank]] = {}
         """Ranks by namespace and workload, then by group."""
-        self._identities: dict[Key, dict[str, Identity]] = {}
-        """Identities by workload, then by group."""
+        self._identities: dict[Key, dict[tuple[str, str], Identity]] = {}
+        """Identities by workload, then by group and release."""
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        """Labels of namespaces that have some."""
 
     def rank(self, instance: Instance) -> Rank:
         spec = instance.spec
@@ -57,16 +62,31 @@ class GroupAttributes:
         return changed
 
     def identity(self, instance: Instance) -> Identity:
-        key, group = workload_key(instance), instance.spec.group
-        groups = self._identities.setdefault(key, {})
-        found = groups.get(group)
+        key, part = workload_key(instance), (instance.spec.group, instance.spec.release)
+        parts = self._identities.setdefault(key, {})
+        found = parts.get(part)
         if found is None:
             workload = self._find(key)
-            found = identity_of(instance, workload if isinstance(workload, Workload) else None)
-            groups[group] = found
+            there = self._namespaces.get(key.namespace)
+            found = identity_of(instance, workload if isinstance(workload, Workload) else None, there)
+            if len(parts) >= PARTS_MOST:
+                del parts[next(iter(parts))]
+            parts[part] = found
         return found
 
     def forget(self, workload: Key) -> None:
         """Drop ranks and identities of a workload that has changed."""
         self._ranks.pop((workload.namespace, workload.name), None)
         self._identities.pop(workload, None)
+
+    def set_namespace(self, name: str, labels: Mapping[str, str]) -> list[Key]:
+        """Set the labels of a namespace; return the workloads whose identities have changed."""
+        if self._namespaces.get(name, {}) == labels:
+            return []
+        self._namespaces.pop(name, None)
+        if labels:
+            self._namespaces[name] = labels
+        changed = [key for key in self._identities if key.namespace == name]
+        for key in changed:
+            del self._identities[key]
+        return changed

@@ -16,6 +16,7 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.record import Namespace
 from mandor.model.reservation import Reservation
 from mandor.model.table_report import TableReport
 from mandor.model.volume import Volume
@@ -78,7 +79,7 @@ CYCLES_MOST = 10_000
 BURST_SECONDS = 0.25
 """Seconds after a decision during which the scheduler counts as busy."""
 
-WATCHED = (PriorityClass, Quota, Reservation, Volume, Node, Release, Workload, Instance)
+WATCHED = (Namespace, PriorityClass, Quota, Reservation, Volume, Node, Release, Workload, Instance)
 
 Profiles = Mapping[str, Profile]
 

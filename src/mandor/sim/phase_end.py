@@ -7,7 +7,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
-from mandor.model.placement import Apart, Near, Where
+from mandor.model.placement import EVERY, Apart, Near, Where
 from mandor.model.priority import PriorityClass
 from mandor.model.resources import Resources
 from mandor.model.workload import GroupTemplate, Release, Workload
@@ -133,10 +133,10 @@ class PhaseEndState:
     def _meant(self, rule: Apart | Near, demand: InstanceDemand, other: InstanceDemand) -> bool:
         if rule.workload == "self":
             return other.instance.spec.workload == demand.instance.spec.workload
-        if rule.workload is not None:
+        if rule.workload not in {None, EVERY}:
             return other.instance.spec.workload == rule.workload
         workload = self._world.find(Workload, other.instance.spec.workload, other.instance.meta.namespace)
-        return workload is not None and rule.match.items() <= workload.meta.labels.items()
+        return workload is not None and rule.selects(workload.meta.labels)
 
 
 def _open(node: Node) -> bool:

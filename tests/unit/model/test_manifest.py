@@ -332,10 +332,16 @@ def test_the_order_in_which_rules_are_written_is_kept() -> None:
 @pytest.mark.parametrize(
     ("placement", "message"),
     [
-        ("{near: [{over: zone}]}", "set either `workload: NAME` (or `self`) or `match: {LABEL: VALUE}`"),
+        ("{near: [{over: zone}]}", "set either `workload: NAME` (or `self`, `*`) or `match: {LABEL: VALUE}`"),
         ("{near: [{workload: a, match: {b: c}}]}", "set either `workload: NAME`"),
         ("{near: [{workload: self, group: b}]}", "`group` requires `workload: NAME`"),
-        ("{apart: [{workload: self, namespaces: [a]}]}", "`namespaces` cannot be combined with `workload: self`"),
+        ("{apart: [{workload: self, namespaces: [a]}]}", "`namespaces` and `namespace_labels` cannot be combined"),
+        ("{apart: [{workload: self, namespace_labels: [a exists]}]}", "cannot be combined with `workload: self`"),
+        ("{apart: [{labels: [a > 1]}]}", "labels are compared with"),
+        ("{near: [{match: {a: b}, namespace_labels: [a]}]}", "is not a rule"),
+        ("{spread: [{over: zone, min_domains: 2, strength: prefer}]}", "`min_domains` requires"),
+        ("{spread: [{over: zone, honor: [taint]}]}", "is not one of where, taints"),
+        ("{tolerate: [{above: 3}]}", "`above` and `below` require `key`"),
         ("{apart: [{workload: a, weight: 5}]}", "`weight` requires `strength: prefer`"),
         ("{apart: [{workload: a, strength: maybe}]}", "is not one of must, should, prefer"),
         ("{spread: [{max_skew: 1}]}", "`over` is missing"),

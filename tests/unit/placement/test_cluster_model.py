@@ -6,10 +6,14 @@ from weakref import ref
 import pytest
 
 from mandor.lib.steps import at_once
+from mandor.model.meta import Meta
 from mandor.model.phase import Phase
+from mandor.model.record import Namespace
 from mandor.placement import conversion
 from mandor.placement.cluster_model import ClusterModel
 from mandor.placement.conversion import shapes_of
+from mandor.placement.cycle import decide
+from mandor.placement.profiles import default_profile
 from tests.scenarios.make import make_instance, make_node, make_stored_release, make_workload
 
 
@@ -58,3 +62,28 @@ def test_shapes_are_made_once_for_one_specification_and_forgotten_when_there_are
     assert len(conversion._shapes) == 2
     assert shapes_of(small) is not made
     assert shapes_of(small)["main"].wanted == made["main"].wanted
+
+
+@pytest.mark.req("S3-31")
+def test_a_rule_follows_the_labels_of_namespaces() -> None:
+    """The instance is placed before its namespace gets the label that the rule of another namespace selects."""
+    there = make_workload("there")
+    placed = make_instance(0, workload="there", release="there.1")
+    rule = {"apart": [{"workload": "*", "namespace_labels": ["team == red"]}]}
+    rival = make_workload("rival", placement=rule).changed(meta=Meta(name="rival", namespace="x", uid="uid-rival"))
+    waits = make_instance(0, Phase.PENDING, workload="rival", release="rival.1")
+    waits = waits.changed(meta=Meta(name="rival-0", namespace="x"))
+    model = ClusterModel(
+        [make_node("n1"), there, make_stored_release(there), placed, rival, make_stored_release(rival), waits]
+    )
+
+    def node() -> str | None:
+        request = model.request(waits)
+        assert request is not None
+        return decide(default_profile(), request, model.table.snapshot()).node
+
+    assert node() == "n1"
+    model.put(Namespace(meta=Meta(name="default", labels={"team": "red"})))
+    assert not node()
+    model.put(Namespace(meta=Meta(name="default", labels={"team": "blue"})))
+    assert node() == "n1"

@@ -492,3 +492,61 @@ def test_an_extender_and_ignored_resources_take_the_names_of_kubernetes() -> Non
     assert ignored == ["nvidia/gpu", "amd/gpu", "hugepages-1gi", "intel/fpga"]
     assert not plugin._args.ignores("gpu")
     assert not plugin._args.ignores("cpu")
+
+
+ADDED = """\
+profiles:
+- schedulerName: default
+- schedulerName: edge
+  pluginConfig:
+  - name: NodeAffinity
+    args:
+      addedAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution:
+          nodeSelectorTerms:
+          - matchExpressions:
+            - {key: place, operator: In, values: [edge]}
+            - {key: cores, operator: Gt, values: ["4"]}
+          - matchFields:
+            - {key: metadata.name, operator: In, values: [spare]}
+        preferredDuringSchedulingIgnoredDuringExecution:
+        - weight: 50
+          preference: {matchExpressions: [{key: disk, operator: Exists}]}
+"""
+
+
+@pytest.mark.req("S1-28")
+def test_added_affinity_holds_for_all_instances_of_the_profile() -> None:
+    made = make(ADDED)
+    table = Table()
+    table.set_node(make_node("plain", labels={"place": "centre", "cores": "8"}))
+    table.set_node(make_node("small", labels={"place": "edge", "cores": "4"}))
+    table.set_node(make_node("odd", labels={"place": "edge", "cores": "8.5"}))
+    request = PlacementRequest(Key("instance", "default", "web-0"), Shape.of(make_template()), profile="edge")
+    waits = decide(made["edge"], request, table.snapshot())
+    assert not waits.node
+    assert waits.message == (
+        "0/3 nodes fit: 3 NodeAffinity (not `place in [edge]` and `cores integer > 4` or `node in [spare]`, "
+        "which the profile edge adds)"
+    )
+    assert decide(made["default"], request, table.snapshot()).node
+    table.set_node(make_node("large", labels={"place": "edge", "cores": "8"}))
+    assert decide(made["edge"], request, table.snapshot()).node == "large"
+    table.set_node(make_node("spare", labels={"disk": "ssd"}))
+    assert decide(made["edge"], request, table.snapshot()).node == "spare", "it has a disk, which is preferred"
+
+
+@pytest.mark.parametrize(
+    ("term", "message"),
+    [
+        ("{key: a, operator: Gt, values: ['4.5']}", "is not a rule"),
+        ("{key: a, operator: In}", "In needs at least one value"),
+        ("{key: a, operator: Exists, values: [b]}", "Exists takes no values"),
+        ("{key: a, operator: Is, values: [b]}", "`Is` is not one of In, NotIn, Exists, DoesNotExist, Gt, Lt"),
+    ],
+)
+def test_a_wrong_term_of_added_affinity_is_reported_with_its_line(term: str, message: str) -> None:
+    text = ADDED.replace("{key: place, operator: In, values: [edge]}", term)
+    ((line, said, _),) = mistakes(text)
+    assert line == 11
+    assert message in said

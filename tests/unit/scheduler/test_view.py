@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from mandor.model.lifecycle import Disruption
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.model.record import Namespace
 from mandor.model.resources import Resources
 from mandor.model.workload import Release, Workload, make_release
 from mandor.placement.framework.points import ClusterEvent
@@ -30,10 +32,13 @@ WORKLOAD = make_workload("web", cpu="1").changed(meta=Meta(name="web", namespace
 WEB0 = Key(Instance.kind, "default", "web-0")
 
 
+KINDS = ("instance", "workload", "release", "node", "namespace")
+
+
 class Desk:
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.mirrors = {kind: Mirror(self.store, kind) for kind in ("instance", "workload", "release", "node")}
+        self.mirrors = {kind: Mirror(self.store, kind) for kind in KINDS}
         queue = SchedulingQueue(PrioritySort())
         self.view = View(queue, self.mirrors["instance"], self.mirrors["workload"])
         for mirror in self.mirrors.values():
@@ -69,7 +74,9 @@ class Desk:
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
     made = Desk()
-    async with made.mirrors["instance"], made.mirrors["workload"], made.mirrors["release"], made.mirrors["node"]:
+    async with AsyncExitStack() as stack:
+        for mirror in made.mirrors.values():
+            await stack.enter_async_context(mirror)
         await made.put(make_node("n1", cpu=4))
         yield made
 
@@ -226,6 +233,21 @@ async def test_instances_created_after_a_change_of_their_workload_use_the_new_sp
         ("web-0", ("later",), {"tier": "web"}),
         ("web-1", ("later",), {"tier": "web"}),
     ]
+
+
+@pytest.mark.req("S3-31")
+async def test_labels_of_a_namespace_reach_placed_and_queued_instances(desk: Desk) -> None:
+    await desk.put(WORKLOAD, make_release(WORKLOAD, 1))
+    await desk.put_instance()
+    desk.assign()
+    await desk.put((await desk.instance()).bound("n1", at=1.0))
+    made = make_instance(1, Phase.PENDING)
+    await desk.put(made.changed(meta=Meta(name=made.meta.name, namespace="default")))
+    await desk.put(Namespace(meta=Meta(name="default", labels={"team": "red"})))
+    wanted = frozenset({("team", "red")})
+    assert [each.identity.namespace_labels for each in desk.view.table.allocations.values()] == [wanted]
+    requests = [attempt.request for attempt in iter(desk.view.queue.pop, None)]
+    assert [request.identity.namespace_labels for request in requests] == [wanted]
 
 
 async def test_a_bind_that_is_shown_changes_nothing_that_was_counted(desk: Desk) -> None:

@@ -82,7 +82,7 @@ class KubernetesImporter(Importer):
                     check_policy(part, options)
                 else:
                     _sort(part, pile, shelf)
-        pods = PodReader(shelf, PlacementReader(shelf.labelled))
+        pods = PodReader(shelf, PlacementReader())
         works = _named_apart([read_work(part, kind, pods) for part, kind in pile.works])
         for part, kind in pile.joined:
             join(part, kind, works)
@@ -149,9 +149,7 @@ def _sort(part: Part, pile: _Pile, shelf: ReferencedObjects) -> None:
         pile.joined.append((part, kind))
     elif kind in POLICY_KINDS:
         pile.policies.append((part, kind))
-        if kind == "Namespace":
-            shelf.namespaces[name] = part.part("metadata").text_map("labels")
-        elif kind == "PersistentVolumeClaim":
+        if kind == "PersistentVolumeClaim":
             shelf.claims[namespace, name] = part
     elif kind == "ConfigMap":
         part.text("apiVersion"), part.text("kind")

@@ -10,13 +10,13 @@ from typing import Any
 
 from mandor.importers.base import filled
 from mandor.importers.kubernetes.amounts import seconds
-from mandor.importers.kubernetes.selector import read_selector
-from mandor.importers.kubernetes.words import fact
+from mandor.importers.kubernetes.selector import cut, read_selector, word
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
+from mandor.model.kubernetes_names import fact
+from mandor.model.placement import EVERY, RELEASE
 
 RULES_MOST = 32
-RULE_MOST = 480
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _ALL = "*"
@@ -27,8 +27,11 @@ _PRESSURE = {
 }
 """Keys of Kubernetes' pressure taints, and of the taints that replace them: DiskPressure includes inodes."""
 _PID_PRESSURE = "node.kubernetes.io/pid-pressure"
-_POLICIES = {"nodeaffinitypolicy": "Honor", "nodetaintspolicy": "Ignore"}
-"""Policies of spread constraints for nodes that are closed to a pod, and the value that equals Mandor's behaviour."""
+_POLICIES = {"nodeAffinityPolicy": ("Honor", "where"), "nodeTaintsPolicy": ("Ignore", "taints")}
+"""Policies of spread constraints for nodes that are closed to a pod: the default, and the word for `honor`."""
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_RELEASE_KEYS = frozenset({"pod-template-hash", "controller-revision-hash", "pod-template-generation"})
+"""Labels that Kubernetes sets to the release of a pod."""
 
 FindNamespaces = Callable[[Mapping[str, str]], tuple[str, ...]]
 """Returns the namespaces with these labels."""
@@ -45,28 +48,25 @@ def refuse(part: Part, key: str, why: str) -> None:
     )
 
 
-def no_namespaces(labels: Mapping[str, str]) -> tuple[str, ...]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class PlacementReader:
-    namespaces: FindNamespaces = no_namespaces
+    namespaces: FindNamespaces | None = None
+    """Finds namespaces by labels now; None: a manifest has the labels, and they are compared at each decision."""
     unsayable: Unsayable = refuse
 
     def read(self, spec: Part) -> dict[str, Any]:
         affinity = spec.part("affinity")
         where: list[dict[str, Any]] = [
-            {"rule": f"{fact(key)} == {_word(value)}"} for key, value in spec.text_map("nodeSelector").items()
+            {"rule": f"{fact(key)} == {word(value)}"} for key, value in spec.text_map("nodeSelector").items()
         ]
         node = spec.text("nodeName")
-        where += [{"rule": f"node == {_word(node)}"}] if node else []
+        where += [{"rule": f"node == {word(node)}"}] if node else []
         where += self._node_rules(affinity.part("nodeAffinity"))
         return filled(
             where=where,
             tolerate=list(self._tolerations(spec)),
-            near=list(self._ties(affinity.part("podAffinity"), near=True)),
-            apart=list(self._ties(affinity.part("podAntiAffinity"), near=False)),
+            near=list(self._ties(affinity.part("podAffinity"))),
+            apart=list(self._ties(affinity.part("podAntiAffinity"))),
             spread=list(self._spread(spec)),
         )
 
@@ -108,43 +108,52 @@ class PlacementReader:
 
     # Other pods.
 
-    def _ties(self, source: Part, *, near: bool) -> Iterator[dict[str, Any]]:
+    def _ties(self, source: Part) -> Iterator[dict[str, Any]]:
         for term in source.parts(REQUIRED):
-            yield from self._tie(term, hard=True, near=near)
+            yield from self._tie(term, hard=True)
         for wish in source.parts(PREFERRED):
             weight = wish.whole("weight") or 1
-            for tie in self._tie(wish.part("podAffinityTerm"), hard=False, near=near):
+            for tie in self._tie(wish.part("podAffinityTerm"), hard=False):
                 yield {**tie, "strength": "prefer", "weight": weight}
 
-    def _tie(self, term: Part, *, hard: bool, near: bool) -> list[dict[str, Any]]:
+    def _tie(self, term: Part, *, hard: bool) -> list[dict[str, Any]]:
         selector = read_selector(term.part("labelSelector"))
         over = fact(term.text("topologyKey") or "")
-        namespaces = self._namespaces_of(term)
-        why = selector.beyond or ("a selector of everything" if selector.everything else "")
-        if not why and near and len(selector.ways) > 1 and hard:
-            why = f"one of {len(selector.ways)} sets of labels"
-        for key in ("matchLabelKeys", "mismatchLabelKeys"):
-            if key in term:
-                self._lost(term, key, "labels whose values are known later", hard=hard)
+        why = selector.beyond
+        if term.peek("labelSelector") is None:
+            why = "a term without `labelSelector`, which selects nothing"
         if why:
-            self._lost(term, "labelSelector", why, hard=hard)
+            self._lost(term, "labelSelector" if "labelSelector" in term else "topologyKey", why, hard=hard)
             return []
-        return [filled(match=match, namespaces=namespaces, over=over) for match in selector.ways]
+        return [
+            filled(
+                workload=EVERY if selector.everything else None,
+                match=selector.match,
+                labels=list(selector.labels),
+                same=_keys(term, "matchLabelKeys"),
+                different=_keys(term, "mismatchLabelKeys"),
+                **self._namespaces_of(term, hard=hard),
+                over=over,
+            )
+        ]
 
-    def _namespaces_of(self, term: Part) -> list[str]:
+    def _namespaces_of(self, term: Part, *, hard: bool) -> dict[str, Any]:
         found = term.texts("namespaces")
-        if "namespaceSelector" not in term or term.peek("namespaceSelector") is None:
-            return found
+        if term.peek("namespaceSelector") is None:
+            term.take("namespaceSelector")
+            return {"namespaces": found}
         selector = read_selector(term.part("namespaceSelector"))
         if selector.everything:
-            return [*found, _ALL]
-        if selector.beyond or len(selector.ways) > 1:
-            self.unsayable(term, "namespaceSelector", selector.beyond or "several sets of labels")
-            return found
-        known = self.namespaces(selector.ways[0])
-        if not known:
-            self.unsayable(term, "namespaceSelector", "no namespace among these files has these labels")
-        return [*found, *known]
+            return {"namespaces": [*found, _ALL]}
+        if selector.beyond:
+            self._lost(term, "namespaceSelector", selector.beyond, hard=hard)
+            return {"namespaces": found}
+        if selector.match.keys() == {_NAMESPACE_NAME} and not selector.labels:
+            return {"namespaces": [*found, selector.match[_NAMESPACE_NAME]]}
+        if self.namespaces is not None and not selector.labels:
+            return {"namespaces": [*found, *self.namespaces(selector.match)]}
+        equal = [f"{key} == {word(value)}" for key, value in selector.match.items()]
+        return {"namespaces": found, "namespace_labels": [*equal, *selector.labels]}
 
     def _lost(self, part: Part, key: str, why: str, *, hard: bool) -> None:
         if hard:
@@ -156,21 +165,39 @@ class PlacementReader:
     def _spread(self, spec: Part) -> Iterator[dict[str, Any]]:
         for each in spec.parts("topologySpreadConstraints"):
             hard = each.text("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"
-            for key in each.keys():  # noqa: SIM118 - a part is no dict
-                usual = _POLICIES.get(key.lower())
-                if usual is not None and each.text(key) != usual:
-                    self._lost(each, key, f"{each.peek(key)}; it is always {usual}", hard=hard)
-            if (each.whole("minDomains") or 1) != 1:
-                self._lost(each, "minDomains", "domains that do not exist are not counted", hard=hard)
-            each.drop("matchLabelKeys", "all releases of a workload are counted together")
+            honor = self._honored(each)
+            domains = each.whole("minDomains") or 1
+            if domains > 1 and not hard:
+                each.drop("minDomains", "a preference has no least number of domains")
+                domains = 1
             selector = read_selector(each.part("labelSelector"))
             over, skew = fact(each.text("topologyKey") or ""), each.whole("maxSkew") or 1
-            if selector.beyond or len(selector.ways) > 1:
-                self._lost(each, "labelSelector", selector.beyond or "one of several sets of labels", hard=hard)
+            if selector.beyond:
+                self._lost(each, "labelSelector", selector.beyond, hard=hard)
                 continue
             if selector.everything:
                 self._everybody(each)
-            yield filled(over=over, max_skew=skew, match=selector.ways[0], strength=None if hard else "prefer")
+            yield filled(
+                over=over,
+                max_skew=skew,
+                match=selector.match,
+                labels=list(selector.labels),
+                same=_keys(each, "matchLabelKeys"),
+                min_domains=domains if domains > 1 else None,
+                strength=None if hard else "prefer",
+            ) | ({} if honor == ["where"] else {"honor": honor})
+
+    def _honored(self, each: Part) -> list[str]:
+        """Return the policies for nodes that are closed to the pod."""
+        found = []
+        spelled = {key.lower(): key for key in each.keys()}  # noqa: SIM118 - a part is no dict
+        for known, (usual, name) in _POLICIES.items():
+            key = spelled.get(known.lower(), known)
+            given = each.text(key) or usual
+            if given not in {"Honor", "Ignore"}:
+                raise each.wrong(key, f"{given[:40]!r} is neither Honor nor Ignore")
+            found += [name] if given == "Honor" else []
+        return found
 
     def _everybody(self, each: Part) -> None:
         key = "labelSelector" if "labelSelector" in each else "topologyKey"
@@ -188,16 +215,31 @@ class PlacementReader:
             if key == _PID_PRESSURE:
                 each.drop_all("key", "agents do not measure the number of processes, so there is no such taint")
                 continue
-            if operator not in {"Equal", "Exists"}:
+            if operator not in {"Equal", "Exists", "Gt", "Lt"}:
                 each.drop_all("operator", f"there is no operator {operator}")
                 continue
             for name in _PRESSURE.get(key or "", (key,)):
                 yield filled(
                     key=name or None,
                     value=value if operator == "Equal" else None,
+                    above=_whole(each) if operator == "Gt" else None,
+                    below=_whole(each) if operator == "Lt" else None,
                     effect=effect or None,
                     seconds=str(Seconds(stay)) if stay is not None and effect in {None, "", "NoExecute"} else None,
                 )
+
+
+def _keys(part: Part, key: str) -> list[str]:
+    """Return the names for `same` and `different` of label keys; the hash of a template is the release."""
+    return list(dict.fromkeys(RELEASE if each in _RELEASE_KEYS else fact(each) for each in part.texts(key)))
+
+
+def _whole(toleration: Part) -> int:
+    text = toleration.text("value") or ""
+    try:
+        return int(text)
+    except ValueError:
+        raise toleration.wrong("value", f"{text[:40]!r} is not a whole number") from None
 
 
 def _where(clause: Clause) -> dict[str, Any]:
@@ -209,26 +251,11 @@ def _clauses(expression: Part) -> list[Clause]:
     name, operator = fact(expression.text("key") or ""), expression.text("operator")
     values = expression.texts("values")
     if operator in {"In", "NotIn"} and values:
-        word = "in" if operator == "In" else "not in"
-        rules = [f"{name} {word} [{', '.join(each)}]" for each in _cut([_word(value) for value in values])]
+        op = "in" if operator == "In" else "not in"
+        rules = [f"{name} {op} [{', '.join(each)}]" for each in cut([word(value) for value in values])]
         return [tuple(rules)] if operator == "In" else [(rule,) for rule in rules]
     if operator in {"Exists", "DoesNotExist"}:
         return [(f"{name} {'exists' if operator == 'Exists' else 'not exists'}",)]
     if operator in {"Gt", "Lt"} and len(values) == 1:
-        return [(f"{name} {'>' if operator == 'Gt' else '<'} {values[0]}",)]
+        return [(f"{name} integer {'>' if operator == 'Gt' else '<'} {values[0]}",)]
     raise expression.wrong("operator", f"{operator} of {len(values)} values is no rule")
-
-
-def _cut(words: list[str]) -> Iterator[list[str]]:
-    part: list[str] = []
-    for word in words:
-        if part and sum(len(each) + 2 for each in part) + len(word) > RULE_MOST - 140:
-            yield part
-            part = []
-        part.append(word)
-    yield part
-
-
-def _word(value: str) -> str:
-    """Return a value as text of a rule."""
-    return f'"{value}"' if not value or any(each in value for each in ",[]= ") else value

@@ -1,54 +1,75 @@
-"""Label selectors as alternatives of equal labels."""
+"""Label selectors as equal labels and conditions on labels."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
 
 from mandor.importers.kubernetes.words import renamed
 from mandor.importers.part import Part
+from mandor.model.kubernetes_names import fact
 
-WAYS_MOST = 32
+RULE_MOST = 480
+"""Characters of a rule in a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A selector that matches if all labels of one of its `ways` are equal."""
+    """A label selector as equal labels and conditions, which must all hold."""
 
-    ways: tuple[dict[str, str], ...] = ({},)
+    match: dict[str, str]
+    labels: tuple[str, ...] = ()
+    """Conditions as a manifest writes them."""
     beyond: str = ""
-    """Part of the selector that equal labels cannot express; empty: none."""
+    """Part of the selector that a manifest cannot express; empty: none."""
 
     @property
     def everything(self) -> bool:
-        return not self.beyond and self.ways == ({},)
+        return not (self.match or self.labels or self.beyond)
 
 
 def read_selector(part: Part) -> Selector:
     """Return the selector of `matchLabels` and `matchExpressions`; accounts for all of its keys."""
-    same = renamed(part.text_map("matchLabels"))
-    choices: list[list[dict[str, str]]] = []
+    match = renamed(part.text_map("matchLabels"))
+    labels: list[str] = []
     beyond = ""
     for each in part.parts("matchExpressions"):
-        key, operator, values = each.text("key", ""), each.text("operator", ""), each.texts("values")
-        if operator == "In" and values:
-            choices.append([renamed({key or "": value}) for value in values])
-        else:
-            beyond = f"`{key} {operator}{_listed(values)}`; other instances are selected by equal labels only"
-    ways = []
-    count = 1
-    for each_choice in choices:
-        count *= len(each_choice)
-    if count > WAYS_MOST:
-        return Selector(beyond=f"{count} ways to be chosen")
-    for chosen in product(*choices):
-        merged = dict(same)
-        if all(merged.setdefault(key, value) == value for labels in chosen for key, value in labels.items()):
-            ways.append(merged)
-    return Selector(tuple(ways) or ({},), beyond if ways else "nobody can have all of these labels")
+        key, operator, values = fact(each.text("key", "") or ""), each.text("operator", ""), each.texts("values")
+        if operator == "In" and len(values) == 1 and key not in match:
+            match[key] = values[0]
+            continue
+        rules = _rules(key, operator or "", values)
+        if rules is None:
+            raise each.wrong("operator", f"{operator} of {len(values)} values is no condition")
+        if any(len(rule) > RULE_MOST for rule in rules):
+            beyond = f"`{key} {operator}` of {len(values)} values"
+        labels += rules
+    return Selector(match, tuple(labels), beyond)
 
 
-def _listed(values: list[str]) -> str:
-    return f" [{', '.join(values)}]"[:80] if values else ""
+def _rules(key: str, operator: str, values: list[str]) -> list[str] | None:
+    words = [word(each) for each in values]
+    if operator == "In" and values:
+        return [f"{key} in [{', '.join(words)}]"]
+    if operator == "NotIn" and values:
+        return [f"{key} not in [{', '.join(each)}]" for each in cut(words)]
+    if operator in {"Exists", "DoesNotExist"} and not values:
+        return [f"{key} {'exists' if operator == 'Exists' else 'not exists'}"]
+    return None
+
+
+def cut(words: list[str]) -> Iterator[list[str]]:
+    """Yield the words in parts that fit into a rule each."""
+    part: list[str] = []
+    for each in words:
+        if part and sum(len(other) + 2 for other in part) + len(each) > RULE_MOST - 140:
+            yield part
+            part = []
+        part.append(each)
+    yield part
+
+
+def word(value: str) -> str:
+    """Return a value as text of a rule."""
+    return f'"{value}"' if not value or any(each in value for each in ",[]= ") else value
 
 
 def chooses(selector: Part, labels: Mapping[str, str]) -> bool:

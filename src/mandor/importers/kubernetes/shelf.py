@@ -1,4 +1,4 @@
-"""Objects that other objects refer to: ConfigMaps, Secrets, claims, namespaces."""
+"""Objects that other objects refer to: ConfigMaps, Secrets, claims."""
 
 import base64
 import binascii
@@ -54,8 +54,6 @@ class ReferencedObjects:
     secrets: dict[Named, frozenset[str]] = field(default_factory=dict)
     """Keys of Secrets, without their values."""
     claims: dict[Named, Part] = field(default_factory=dict)
-    namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Labels of namespaces."""
     used: set[tuple[str, str, str]] = field(default_factory=set)
     """Kind, namespace and name of referenced objects."""
 
@@ -74,9 +72,6 @@ class ReferencedObjects:
     def secret(self, namespace: str, name: str) -> frozenset[str] | None:
         """Return the keys of a Secret."""
         return self.secrets.get((place(namespace), name))
-
-    def labelled(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        return tuple(name for name, found in self.namespaces.items() if labels.items() <= found.items())
 
 
 def config_texts(part: Part) -> dict[str, str]:

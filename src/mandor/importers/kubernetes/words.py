@@ -3,19 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-FACTS = {
-    "kubernetes.io/hostname": "node",
-    "metadata.name": "node",
-    "topology.kubernetes.io/zone": "zone",
-    "failure-domain.beta.kubernetes.io/zone": "zone",
-    "topology.kubernetes.io/region": "region",
-    "failure-domain.beta.kubernetes.io/region": "region",
-    "kubernetes.io/os": "os",
-    "beta.kubernetes.io/os": "os",
-    "kubernetes.io/arch": "arch",
-    "beta.kubernetes.io/arch": "arch",
-}
-"""Labels of Kubernetes nodes, and the node facts with the same meaning."""
+from mandor.model.kubernetes_names import FACTS, fact
 
 PROFILES = {"default-scheduler": "default"}
 
@@ -27,10 +15,6 @@ ENGINES = ("docker", "podman", "cri")
 
 _PRIORITY_KEPT = 100_000
 """Kubernetes priorities above this are compressed into Mandor's smaller range, in the same order."""
-
-
-def fact(key: str) -> str:
-    return FACTS.get(key, key)
 
 
 def renamed(labels: Mapping[str, Any]) -> dict[str, str]:

@@ -1,14 +1,16 @@
-"""Evaluates `where` rules on nodes, once for each distinct value of a fact."""
+"""Evaluates `where` rules and tolerations on nodes, once for each distinct value of a fact."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from mandor.model.placement import Where
+from mandor.model.node import Taint
+from mandor.model.placement import Toleration, Where
 from mandor.model.rule import Rule
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.snapshot import Engines, Snapshot
 
+TOLERATED = "tolerated"
 NEGATIVE = frozenset({"!=", "not in", "not exists"})
 
 
@@ -25,13 +27,28 @@ def matching_all(rules: Sequence[Where], nodes: Snapshot) -> Mask:
 def matching(where: Where, nodes: Snapshot) -> Mask:
     """Return the nodes that match any alternative of the rule."""
     rules = where.rules
-    found = _passes(rules[0], nodes)
+    found = passes(rules[0], nodes)
     for rule in rules[1:]:
-        found = found | _passes(rule, nodes)
+        found = found | passes(rule, nodes)
     return found
 
 
-def _passes(rule: Rule, nodes: Snapshot) -> Mask:
+def tolerated_nodes(tolerate: tuple[Toleration, ...], nodes: Snapshot) -> Mask:
+    """Return the nodes without taints that keep an instance with these tolerations away."""
+    return nodes.taints.where((TOLERATED, tolerate), lambda taints: not untolerated(taints, tolerate))
+
+
+def untolerated(taints: Sequence[Taint], tolerate: Sequence[Toleration]) -> list[Taint]:
+    """Return the taints that keep instances with these tolerations away."""
+    return [
+        each
+        for each in taints
+        if each.effect != "PreferNoSchedule" and not any(toleration.covers(each) for toleration in tolerate)
+    ]
+
+
+def passes(rule: Rule, nodes: Snapshot) -> Mask:
+    """Return the nodes that fulfil one condition."""
     if rule.fact == "engine":
         return nodes.engines.where(rule, lambda engines: engine_rule(rule, engines))
     return nodes.fact(rule.fact).where(rule, lambda value: rule.test(value[0]))

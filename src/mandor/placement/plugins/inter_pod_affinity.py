@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.identity import AffinityTerm, Selector
+from mandor.placement.framework.identity import AffinityTerm
 from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
 from mandor.placement.framework.points import ALL_EVENTS, SCORE_MOST, SKIP, PreFilterPlugin, PreScorePlugin, Skip
 from mandor.placement.framework.request import RELAXED_WEIGHT, PlacementRequest
@@ -55,12 +55,12 @@ class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incre
 
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         said = [
-            f"not near {_shown(term.selector)}"
+            f"not near {term.selector}"
             for term in request.rules.near
             if not _company(term, request, nodes)[refused].all()
         ]
         said += [
-            f"not apart from {_shown(term.selector)}"
+            f"not apart from {term.selector}"
             for term in request.rules.apart
             if not _nobody(nodes.topology.domains(term.selector, term.over))[refused].all()
         ]
@@ -123,9 +123,3 @@ def _company(term: AffinityTerm, request: PlacementRequest, nodes: Snapshot) -> 
     if term.selector.matches(request.identity) and not there.any():
         return nodes.topology.known(term.over)
     return there
-
-
-def _shown(selector: Selector) -> str:
-    if selector.workload:
-        return f"{selector.workload}/{selector.group}" if selector.group else selector.workload
-    return ",".join(f"{key}={value}" for key, value in sorted(selector.labels))

@@ -7,12 +7,13 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
+from mandor.model.kubernetes_names import fact
 from mandor.model.placement import Spread
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import NO_IDENTITY, selector_of
 from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
-from mandor.placement.framework.node_rule import matching_all
+from mandor.placement.framework.node_rule import matching_all, tolerated_nodes
 from mandor.placement.framework.points import (
     CAPACITY_EVENTS,
     SCORE_MOST,
@@ -26,11 +27,6 @@ from mandor.placement.framework.request import PlacementRequest, SpreadOver
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.topology_counts import NODE, Domains
 
-_FACTS = {
-    "kubernetes.io/hostname": NODE,
-    "topology.kubernetes.io/zone": "zone",
-    "topology.kubernetes.io/region": "region",
-}
 _NOT_COUNTED = -1
 
 
@@ -83,21 +79,22 @@ class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incr
 
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         rules = request.rules.spread
-        eligible = _eligible(request, rules, nodes)
         fits = np.ones(len(nodes), dtype=np.bool_)
         for each in rules:
-            fits &= _within_skew(each, eligible, nodes)
+            fits &= _within_skew(each, _eligible(request, each, rules, nodes), nodes)
         return fits
 
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
-        eligible = _eligible(request, request.rules.spread, nodes)
         said = []
         for each in request.rules.spread:
             over = each.rule.over
+            eligible = _eligible(request, each, request.rules.spread, nodes)
             if not nodes.topology.known(over)[refused].all():
                 said.append(f"no `{over}`")
             elif not _within_skew(each, eligible, nodes)[refused].all():
-                said.append(f"more than {each.rule.max_skew} ahead of the emptiest {over}")
+                there = _domain_count(each, eligible, nodes)
+                few = f" ({there} of {each.rule.min_domains} domains)" if there < each.rule.min_domains else ""
+                said.append(f"more than {each.rule.max_skew} ahead of the emptiest {over}{few}")
         return "; ".join(said)
 
     def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
@@ -105,7 +102,6 @@ class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incr
 
     def score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Scores:
         rules, strict = self._wished(request)
-        eligible = _eligible(request, rules if strict else (), nodes)
         counted = feasible
         if strict:
             for each in rules:
@@ -113,6 +109,7 @@ class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incr
         sums = np.zeros(len(nodes))
         for each in rules:
             domains = nodes.topology.domains(each.selector, each.rule.over)
+            eligible = _eligible(request, each, rules if strict else (), nodes)
             count = domains.counts if domains.column is None else _counts(domains, eligible)[0]
             term = domains.spread_out(count * log(_size(domains, counted) + 2) + (each.rule.max_skew - 1))
             sums += term if strict else np.where(nodes.topology.known(each.rule.over), term, 0.0)
@@ -149,13 +146,18 @@ def _evenness(scores: Scores, low: int, high: int) -> Scores:
 
 
 def _spread(constraint: DefaultConstraint) -> Spread:
-    over = _FACTS.get(constraint.topology_key, constraint.topology_key)
-    return Spread(over=over, max_skew=constraint.max_skew, strength="prefer")
+    return Spread(over=fact(constraint.topology_key), max_skew=constraint.max_skew, strength="prefer")
 
 
-def _eligible(request: PlacementRequest, rules: Sequence[SpreadOver], nodes: Snapshot) -> Mask | None:
-    """Return the nodes whose domains are counted; None: all."""
-    found: Mask | None = matching_all(request.rules.where, nodes) if request.rules.where else None
+def _eligible(request: PlacementRequest, rule: SpreadOver, rules: Sequence[SpreadOver], nodes: Snapshot) -> Mask | None:
+    """Return the nodes that a rule counts: they have the facts of all `rules`, and match what the rule honors; None:
+    all."""
+    found: Mask | None = None
+    if request.rules.where and "where" in rule.rule.honor:
+        found = matching_all(request.rules.where, nodes)
+    if "taints" in rule.rule.honor:
+        tolerated = tolerated_nodes(request.shape.tolerate, nodes)
+        found = tolerated if found is None else found & tolerated
     for each in rules:
         known = nodes.topology.known(each.rule.over)
         found = known if found is None else found & known
@@ -176,11 +178,19 @@ def _within_skew(each: SpreadOver, eligible: Mask | None, nodes: Snapshot) -> Ma
     there = counts if present is None else counts[present]
     if not len(there):
         return np.zeros(len(nodes), dtype=np.bool_)
-    most = each.rule.max_skew - each.counts_itself + int(there.min())
+    least = int(there.min()) if _domain_count(each, eligible, nodes) >= each.rule.min_domains else 0
+    most = each.rule.max_skew - each.counts_itself + least
     open_domains: Mask = counts <= most
     if present is not None:
         open_domains &= present
     return domains.spread_out(open_domains) & nodes.topology.known(each.rule.over)
+
+
+def _domain_count(each: SpreadOver, eligible: Mask | None, nodes: Snapshot) -> int:
+    """Return the number of domains that a rule counts."""
+    known = nodes.topology.known(each.rule.over)
+    domains = nodes.topology.domains(each.selector, each.rule.over)
+    return _size(domains, known if eligible is None else known & eligible)
 
 
 def _size(domains: Domains, counted: Mask) -> int:

@@ -9,6 +9,7 @@ from mandor.model.placement import Toleration
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.incremental import IncrementalFilter, IncrementalScore, Reach
+from mandor.placement.framework.node_rule import tolerated_nodes, untolerated
 from mandor.placement.framework.points import NODE_EVENTS, SKIP, PreScorePlugin, Skip, scaled, tally
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot
@@ -28,15 +29,14 @@ class TaintToleration(IncrementalFilter, PreScorePlugin, IncrementalScore):
         return request.shape.tolerate
 
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
-        tolerate = request.shape.tolerate
-        return nodes.taints.where((self.name, tolerate), lambda taints: not _hard(taints, tolerate))
+        return tolerated_nodes(request.shape.tolerate, nodes)
 
     def rules_out(self, request: PlacementRequest, node: Node) -> bool:
-        return bool(_hard(node.taints, request.shape.tolerate))
+        return bool(untolerated(node.taints, request.shape.tolerate))
 
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
         tolerate = request.shape.tolerate
-        return tally(_reason(_hard(nodes.taints[int(slot)], tolerate)) for slot in refused.nonzero()[0])
+        return tally(_reason(untolerated(nodes.taints[int(slot)], tolerate)) for slot in refused.nonzero()[0])
 
     def pre_score(self, state: CycleState, request: PlacementRequest, nodes: Snapshot, feasible: Mask) -> Skip | None:
         """Skip the score if no node has such taints: all nodes are equal."""
@@ -48,10 +48,6 @@ class TaintToleration(IncrementalFilter, PreScorePlugin, IncrementalScore):
 
     def normalize(self, state: CycleState, request: PlacementRequest, scores: Scores) -> Scores:
         return scaled(scores, reverse=True)
-
-
-def _hard(taints: Sequence[Taint], tolerate: Sequence[Toleration]) -> list[Taint]:
-    return [each for each in taints if each.effect != "PreferNoSchedule" and not _tolerated(each, tolerate)]
 
 
 def _soft(taints: Sequence[Taint], tolerate: Sequence[Toleration]) -> list[Taint]:
