@@ -20,6 +20,7 @@ from mandor.importers.part import plain
 from mandor.importers.registry import convert, detect
 from mandor.lib.yaml12 import dump, load_all
 from mandor.model.manifest import load_files
+from mandor.model.placement import Apart, Spread, Toleration
 from mandor.model.resources import TaskResources
 from mandor.model.task import Probe, Task
 from mandor.model.volume import GroupVolume, VolumeType
@@ -27,7 +28,7 @@ from mandor.model.workload import Group, WorkloadSpec
 
 FILES = Path(__file__).parent / "files" / "kubernetes"
 APPLICATIONS = sorted((FILES / "applications").iterdir())
-MODEL = (Group, GroupVolume, Probe, Task, TaskResources, WorkloadSpec)
+MODEL = (Apart, Group, GroupVolume, Probe, Spread, Toleration, Task, TaskResources, WorkloadSpec)
 FOLDERS = [*APPLICATIONS, *sorted((FILES / "addons").iterdir())]
 EVERYTHING = FILES / "everything.yaml"
 

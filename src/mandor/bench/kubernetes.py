@@ -12,7 +12,7 @@ from mandor.errors import Invalid
 from mandor.importers.kubernetes.placement import FindNamespaces, PlacementReader
 from mandor.importers.kubernetes.pod import PodReader
 from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects
-from mandor.importers.kubernetes.words import PROFILES, closer, plain_name, renamed
+from mandor.importers.kubernetes.words import PROFILES, plain_name, renamed
 from mandor.importers.part import Ledger, Part
 from mandor.lib.quantity import Cpu, Size
 from mandor.lib.yaml12 import List, Map
@@ -130,7 +130,7 @@ class Reader:
         return Pod(
             group=self._group(spec),
             labels=renamed(_map(meta, "labels")),
-            priority=closer(self._priority(spec)),
+            priority=self._priority(spec),
             gates=tuple(plain_name(each["name"]) for each in _list(spec, "schedulingGates")),
             profile=PROFILES.get(spec.get("schedulerName", "default"), spec.get("schedulerName", "default")),
             name=meta.get("name"),

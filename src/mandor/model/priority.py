@@ -9,7 +9,8 @@ from msgspec import Struct, field
 from mandor.model.meta import Object
 from mandor.model.record import Empty
 
-PriorityNumber = Annotated[int, Bounds(ge=-1_000_000, le=1_000_000)]
+PriorityNumber = Annotated[int, Bounds(ge=-(2**31), le=2**31 - 1)]
+"""A priority; Kubernetes has the same range."""
 Priority = PriorityNumber | str | None
 """Priority of a workload: a number, the name of a priority class, or None."""
 

@@ -375,7 +375,7 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     Defaults to `service`.
     """
     priority: Priority = None
-    """A number from -1000000 to 1000000, or the name of a priority class. Instances of higher priority are placed first
+    """A whole number of 32 bits, or the name of a priority class. Instances of higher priority are placed first
     and may preempt those of lower priority. Defaults to the default priority class, otherwise 0.
     """
     profile: str = "default"

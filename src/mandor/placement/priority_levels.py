@@ -17,7 +17,6 @@ from mandor.placement.framework.snapshot import Amounts
 
 LEVELS_MOST = 64
 """Priorities with a column of their own; above that, neighbouring priorities share one."""
-_COARSE = 2_000_001 // LEVELS_MOST + 1
 _SHAPES_MOST = 4096
 _NEVER = -np.inf
 T = TypeVar("T", bound=np.generic)
@@ -32,6 +31,8 @@ class PriorityLevels:
         self._taken: dict[int, Amounts] = {}
         self._lumped: set[int] = set()
         """Lowest priorities of the shared columns."""
+        self._width = 1
+        """Priorities that a shared column covers; a power of two, so that wider columns contain whole ones."""
         self._going = self._nothing(capacity)
         self._latest: NDArray[np.float64] = np.full(capacity, _NEVER)
         self._ends: dict[int, dict[float, int]] = {}
@@ -146,17 +147,21 @@ class PriorityLevels:
         return found
 
     def _name(self, priority: int) -> int:
-        lowest = priority // _COARSE * _COARSE
+        lowest = priority // self._width * self._width
         return lowest if lowest in self._lumped else priority
 
     def _lump(self) -> None:
         """Drop empty columns; if that is not enough, merge neighbouring priorities."""
         self._taken = {each: taken for each, taken in self._taken.items() if taken[-1].any()}
         self._lumped &= self._taken.keys()
+        if not self._lumped:
+            self._width = 1
         if len(self._taken) < LEVELS_MOST:
             return
         fine, self._taken = self._taken, {}
-        self._lumped = {each // _COARSE * _COARSE for each in fine}
+        while len({each // self._width for each in fine}) > LEVELS_MOST // 2:
+            self._width *= 2
+        self._lumped = {each // self._width * self._width for each in fine}
         for priority, taken in fine.items():
             known = self._taken.setdefault(self._name(priority), taken)
             if known is not taken:

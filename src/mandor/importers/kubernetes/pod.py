@@ -13,7 +13,7 @@ from mandor.importers.kubernetes.sharing import engines_of, pod_sharing
 from mandor.importers.kubernetes.shelf import Owner, ReferencedObjects, containers_of, maps_in, mounts_of
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.volumes import Volumes
-from mandor.importers.kubernetes.words import ENGINES, PROFILES, SYSTEM_PRIORITIES, closer, plain_name
+from mandor.importers.kubernetes.words import ENGINES, PROFILES, SYSTEM_PRIORITIES, plain_name
 from mandor.importers.part import Part
 from mandor.model.workload import FLAT
 
@@ -179,10 +179,5 @@ def _workload(spec: Part) -> dict[str, Any]:
 def _priority(spec: Part) -> int | str | None:
     number, name = spec.whole("priority"), spec.text("priorityClassName")
     if name:
-        if name in SYSTEM_PRIORITIES:
-            spec.guess("priorityClassName", "its number, brought within the bounds that priorities have here")
-            return closer(SYSTEM_PRIORITIES[name])
-        return name
-    if number is not None and closer(number) != number:
-        spec.guess("priority", "brought within the bounds that priorities have here")
-    return None if number is None else closer(number)
+        return SYSTEM_PRIORITIES.get(name, name)
+    return number

@@ -7,7 +7,6 @@ from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import CPU, DISK, MEMORY, amount, amounts_of, cpu, named, size
 from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
 from mandor.importers.kubernetes.volumes import claim_volume
-from mandor.importers.kubernetes.words import closer
 from mandor.importers.part import Part
 from mandor.model.resources import device_amounts, device_name, page_bytes
 
@@ -30,10 +29,8 @@ def _head(kind: str, meta: ObjectMeta, *, namespaced: bool = True) -> Manifest:
 
 def _priority_class(part: Part, meta: ObjectMeta) -> Manifest:
     value = part.whole("value") or 0
-    if closer(value) != value:
-        part.guess("value", "brought within the bounds that priorities have here")
     return _head("priority-class", meta, namespaced=False) | filled(
-        value=closer(value),
+        value=value,
         default=part.flag("globalDefault") or None,
         preempt="never" if _preemption(part) == "Never" else None,
         description=(part.text("description") or "")[:1024] or None,

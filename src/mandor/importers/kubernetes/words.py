@@ -13,21 +13,10 @@ SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-crit
 ENGINES = ("docker", "podman", "cri")
 """Engines that run images of Kubernetes files."""
 
-_PRIORITY_KEPT = 100_000
-"""Kubernetes priorities above this are compressed into Mandor's smaller range, in the same order."""
-
 
 def renamed(labels: Mapping[str, Any]) -> dict[str, str]:
     """Return labels with Mandor's names for the well-known ones; the host name label is left out."""
     return {fact(key): str(value) for key, value in labels.items() if FACTS.get(key) != "node"}
-
-
-def closer(priority: int) -> int:
-    """Return a priority within Mandor's range, in the same order as before."""
-    if abs(priority) <= _PRIORITY_KEPT:
-        return priority
-    beyond = (abs(priority) - _PRIORITY_KEPT) // 10_000
-    return (_PRIORITY_KEPT + beyond) * (1 if priority > 0 else -1)
 
 
 def plain_name(text: str) -> str:

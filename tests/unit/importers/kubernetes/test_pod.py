@@ -103,7 +103,7 @@ PODS: list[tuple[str, str, Any]] = [
     ("terminationGracePeriodSeconds: 5", "stop", {"grace": "5s"}),
     ("restartPolicy: Always", "stop", {"grace": "30s"}),
     ("priorityClassName: high", "priority", "high"),
-    ("priorityClassName: system-node-critical", "priority", 299990),
+    ("priorityClassName: system-node-critical", "priority", 2_000_001_000),
     ("schedulerName: packer", "profile", "packer"),
     ("schedulingGates: [{name: example.com/wait}]", "gates", ["example.com-wait"]),
     ("restartPolicy: Never", "batch", {"retries": 0}),

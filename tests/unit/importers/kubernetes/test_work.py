@@ -285,6 +285,9 @@ POLICIES: list[tuple[str, str, dict[str, Any]]] = [
             "description": "fast",
         },
     ),
+    ("PriorityClass", "value: 1000000000", {"kind": "priority-class", "name": "x", "value": 1_000_000_000}),
+    ("PriorityClass", "value: 999999999", {"kind": "priority-class", "name": "x", "value": 999_999_999}),
+    ("PriorityClass", "value: -2147483648", {"kind": "priority-class", "name": "x", "value": -(2**31)}),
     (
         "ResourceQuota",
         "spec: {hard: {pods: 10, requests.cpu: 4, memory: 8Gi, requests.nvidia.com/gpu: 2}}",
