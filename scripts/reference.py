@@ -63,8 +63,8 @@ _TITLES = {
     "Taint": "taints",
 }
 _ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Device", "Limits", "Probe", "File",
-          "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart",
-          "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Update", "Autoscale",
+          "Overhead", "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near",
+          "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Update", "Autoscale",
           "ScalePace", "Metric", "Gang", "Batch", "Schedule", "Window",
           "NodeAutoscale", "MachineKind", "RoleRule", "Identity")  # fmt: skip
 

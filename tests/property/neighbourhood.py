@@ -107,7 +107,9 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         pool=draw(st.sampled_from(["x", "y"])),
         taints=draw(st.lists(st.sampled_from(TAINTS), max_size=1).map(tuple)),
         labels=draw(st.dictionaries(st.sampled_from(["zone", "rack", "disk"]), st.sampled_from(["a", "b", "c"]))),
-        facts=draw(st.dictionaries(st.just("vm.quota"), st.sampled_from(["0", "1", "3", "many"]))),
+        facts=draw(
+            st.dictionaries(st.sampled_from(["vm.quota", "instances.max"]), st.sampled_from(["0", "1", "3", "many"]))
+        ),
         engines=PROCESS,
     )
     status = node.status

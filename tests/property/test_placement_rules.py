@@ -15,6 +15,7 @@ from mandor.placement.framework.identity import NO_IDENTITY
 from mandor.placement.framework.points import FilterPlugin, ScorePlugin
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import node_facts
+from mandor.placement.plugins.instance_limit import InstanceLimit
 from mandor.placement.plugins.inter_pod_affinity import InterPodAffinity
 from mandor.placement.plugins.load_aware import LoadAware, LoadAwareArgs
 from mandor.placement.plugins.node_name import NodeName
@@ -230,10 +231,17 @@ def plain_turn(request: PlacementRequest, node: Node, found: list[Node], placed:
     return 100 if last(node) == min(last(each) for each in found) else 0
 
 
+def plain_limit(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:
+    most = node.status.facts.get("instances.max", "")
+    held = sum(shape.heads for other, shape, _ in there(found, placed) if other is node)
+    return not most.isdigit() or held < int(most)
+
+
 FILTERS: list[tuple[FilterPlugin, Callable[..., bool]]] = [
     (InterPodAffinity(), plain_ties),
     (PodTopologySpread(), plain_spread),
     (PoolFit(), plain_pool),
+    (InstanceLimit(), plain_limit),
     (NodeName(), plain_name),
     (VMQuota(VMQuotaArgs(quota=2)), plain_machines),
     (Quota(QuotaArgs(namespaces={"default": {"cpu": "1.5", "instances": 5}})), plain_quota),

@@ -152,7 +152,7 @@ class NodeKeeper:
                 ports=self._foreign_ports.within(self._settings.ports),
                 usage=self._usage.reported,
                 pressure=self.pressure(),
-                facts={**self._machine.facts(), **self._extra()},
+                facts={**self._machine.facts(), **self._settings.facts, **self._extra()},
                 log_sinks=self.log_sinks(),
             )
             if status == node.status:

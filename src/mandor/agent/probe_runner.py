@@ -81,7 +81,7 @@ class ProbeRunner:
     def _result(self, unit: Unit) -> ProbeResult:
         startup = self._counters.get((unit, "startup"))
         if startup is not None and unit not in self._started:
-            return ProbeResult(alive=startup.good, ready=False)
+            return ProbeResult(alive=startup.good, ready=False, started=False)
         return ProbeResult(self._good(unit, "health"), self._good(unit, "readiness"))
 
     def _good(self, unit: Unit, kind: ProbeKind) -> bool:

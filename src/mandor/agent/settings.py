@@ -10,7 +10,7 @@ from mandor.agent.pressure import DEFAULT_THRESHOLDS, Threshold
 from mandor.errors import Invalid
 from mandor.lib.egress import EVERYWHERE
 from mandor.model.meta import check_labels, check_name
-from mandor.model.node import USUAL_PORTS, PortRange
+from mandor.model.node import INSTANCES_MAX, USUAL_PORTS, PortRange
 from mandor.model.resources import Resources
 from mandor.model.volume import may_be_allowed
 
@@ -35,6 +35,8 @@ class AgentSettings:
     """Capacity of a node that is part of its machine; absent: the capacity of the machine."""
     devices: Mapping[str, int] = field(default_factory=dict)
     """Number of devices by kind."""
+    max_instances: int | None = None
+    """Largest number of instances on this node, reported as the fact `instances.max`; None: no limit."""
     host_paths: Sequence[str] = ()
     """Directories of this machine that tasks may mount, including everything below them."""
     egress_allow: Sequence[str] = (EVERYWHERE,)
@@ -76,6 +78,11 @@ class AgentSettings:
         """Return the capacity of the node on a machine."""
         has = self.capacity or machine
         return msgspec.structs.replace(has, devices={**has.devices, **self.devices})
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Facts of the node that are set, not detected."""
+        return {} if self.max_instances is None else {INSTANCES_MAX: str(self.max_instances)}
 
     def __post_init__(self) -> None:
         try:

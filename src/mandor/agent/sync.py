@@ -5,7 +5,7 @@ The first rule that applies:
 * the engine does not answer, or the instance is held: no action; an engine that is down is reported
 * the order was withdrawn: stop running units, remove ended ones, then forget the instance
 * the instance is ending (stop order, completed, failed, refused, disconnected): stop its units, then report the end
-* otherwise: run the init tasks one after the other, then main tasks and sidecars, each restarted on its own
+* otherwise: run the init tasks and early sidecars one after the other, then the other tasks, each restarted on its own
 """
 
 from collections.abc import Iterable, Mapping
@@ -208,17 +208,15 @@ class _Step:
 
 
 def _run(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> Decision:
+    assert order.template is not None
     step = _Step(memory)
-    init = _names(order, "init")
-    for name in init:
-        if not step.memory.task(name).completed:
+    first = order.template.starts_first
+    waits = False
+    for name in (*first, *(each for each in _names(order, "sidecar", "main") if each not in first)):
+        known = step.memory.task(name)
+        if not known.completed and (known.attempt or not waits):
             _sync_task(step, order, name, inputs, now)
-        if not step.memory.task(name).completed:
-            break
-    else:
-        for name in _names(order, "sidecar", "main"):
-            if not step.memory.task(name).completed:
-                _sync_task(step, order, name, inputs, now)
+        waits = waits or (name in first and not _lets_others_start(step.memory, order, name, inputs))
     memory = step.memory
     ending = None
     if step.failure is not None:
@@ -232,6 +230,19 @@ def _run(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> Decisi
     if inputs.settled and 0 < left < float("inf"):
         step.wake(now + max(left, SOON_SECONDS))
     return Decision(memory, tuple(step.actions), describe(order, memory, inputs, now), step.wake_at)
+
+
+def _lets_others_start(memory: Memory, order: Order, name: str, inputs: SyncInputs) -> bool:
+    """Return whether the tasks after an init task, or after an early sidecar, may start."""
+    assert order.template is not None
+    task, known = order.template.tasks[name], memory.task(name)
+    if task.role == "init":
+        return known.completed
+    mine = _unit_of(inputs.units or (), name, known.attempt)
+    if mine is None or mine.phase is not UnitPhase.RUNNING:
+        return False
+    result = inputs.probe_results.get(mine.unit)
+    return task.startup is None or (result is not None and result.started)
 
 
 def _sync_task(step: _Step, order: Order, name: str, inputs: SyncInputs, now: float) -> None:

@@ -17,6 +17,8 @@ class ProbeResult:
 
     alive: bool = True
     ready: bool = True
+    started: bool = True
+    """Whether the startup probe has passed."""
 
 
 PASSED = ProbeResult()

@@ -19,6 +19,8 @@ CLOCK_AHEAD = "clock.ahead"
 """Fact with the number of seconds by which the node's clock is ahead of the servers'; absent if it is only a few."""
 CONTROL_PLANE = "control-plane"
 """Label of nodes that carry a server of the control plane; with the value `false` they count as other nodes."""
+INSTANCES_MAX = "instances.max"
+"""Fact, or label, with the largest number of instances that a node may hold; absent: no limit."""
 RENEWS = "credential.renews"
 """Fact that is `yes` if the agent can renew its credential; absent for agents that cannot."""
 

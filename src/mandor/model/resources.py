@@ -73,6 +73,24 @@ DEVICES_MOST = 65_536
 """Devices of one kind that a task can request; 128 GiB in huge pages of 2 MiB."""
 
 
+NO_RESOURCES = Resources()
+
+
+class Overhead(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """Resources that an instance takes beside its tasks; added to its request and not enforced."""
+
+    cpu: Cpu = Cpu(0)
+    """CPU, in cores (`0.5`) or thousandths of a core (`500m`)."""
+    memory: Size = Size(0)
+    """Memory, for example `160Mi`."""
+    disk: Size = Size(0)
+    """Disk space."""
+
+    @property
+    def request(self) -> Resources:
+        return Resources(int(self.cpu), int(self.memory), int(self.disk))
+
+
 class Device(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """A number of devices of one kind. Devices are only counted: the scheduler does not choose individual devices."""
 

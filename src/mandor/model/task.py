@@ -235,7 +235,8 @@ class Identity(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
 class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     role: Literal["main", "init", "sidecar"] = "main"
     """`init` runs to its end before the other tasks, `sidecar` runs beside them, `main` determines the result of the
-    instance. Defaults to `main`.
+    instance. Init tasks, and sidecars that are listed before the first main task, start in the order of the manifest:
+    the next one starts when the init task has ended, or the sidecar has started. Defaults to `main`.
     """
     image: Text | None = None
     """Image to run. Required unless `command` is set."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -22,7 +22,7 @@ from mandor.model.meta import NAME_MOST, InvalidField, Meta, Object, check_name
 from mandor.model.node import COMMAND
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
-from mandor.model.resources import Resources
+from mandor.model.resources import NO_RESOURCES, Overhead, Resources
 from mandor.model.rollout import NO_ORDERS, Rollout, RolloutOrders
 from mandor.model.schedule import RUN_NAME_MOST, Schedule
 from mandor.model.secret import secret_of
@@ -131,6 +131,8 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """Rules about the nodes on which instances may run."""
     tasks: dict[str, Task]
     """Tasks by name, at most 32."""
+    overhead: Overhead = Overhead()
+    """Resources that an instance takes beside its tasks, for example for the virtual machine of a sandboxed runtime."""
     alternatives: tuple[Alternative, ...] = ()
     """Alternative forms of the group, at most 8, tried in this order when the main form does not fit on any node."""
 
@@ -238,17 +240,39 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         return self.needs_anywhere | ({"machines"} if engine in self.machine_on else frozenset())
 
     @property
+    def starts_first(self) -> tuple[str, ...]:
+        """Init tasks and early sidecars in the order of their start. A sidecar is early if it is listed before the
+        first main task.
+        """
+        names = list(self.tasks)
+        main = next(index for index, name in enumerate(names) if self.tasks[name].role == "main")
+        return tuple(
+            name
+            for index, name in enumerate(names)
+            if self.tasks[name].role == "init" or (self.tasks[name].role == "sidecar" and index < main)
+        )
+
+    @property
     def request(self) -> Resources:
-        """Resources of one instance. Init tasks run one at a time before the others, so only the largest counts."""
+        """Resources of one instance, with its overhead."""
         scratch = sum(each.size for each in self.volumes.values() if each.type == "scratch")
-        together, largest = Resources(disk_bytes=scratch), Resources()
-        for task in self.tasks.values():
-            asked = task.resources.request
-            if task.role == "init":
-                largest = largest.at_least(asked)
+        return self.total(lambda task: task.resources.request, Resources(disk_bytes=scratch))
+
+    def total(self, amount: Callable[[Task], Resources], shared: Resources = NO_RESOURCES) -> Resources:
+        """Return the largest sum of amounts at any time, with the overhead. Init tasks run one at a time, each beside
+        the sidecars that started before it; `shared` is used beside all tasks but init tasks.
+        """
+        beside, largest, first = Resources(), Resources(), self.starts_first
+        for name in first:
+            asked = amount(self.tasks[name])
+            if self.tasks[name].role == "init":
+                largest = largest.at_least(asked + beside)
             else:
-                together += asked
-        return largest.at_least(together)
+                beside += asked
+        for name, task in self.tasks.items():
+            if name not in first:
+                beside += amount(task)
+        return largest.at_least(beside + shared) + self.overhead.request
 
 
 class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):

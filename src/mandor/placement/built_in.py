@@ -11,6 +11,7 @@ from mandor.placement.plugins.engine_fit import EngineFit
 from mandor.placement.plugins.fragmentation import Fragmentation
 from mandor.placement.plugins.gang import Gang
 from mandor.placement.plugins.image_locality import ImageLocality
+from mandor.placement.plugins.instance_limit import InstanceLimit
 from mandor.placement.plugins.inter_pod_affinity import InterPodAffinity
 from mandor.placement.plugins.load_aware import LoadAware
 from mandor.placement.plugins.node_affinity import NodeAffinity
@@ -44,6 +45,7 @@ DEFAULTS: tuple[tuple[type[Plugin], int], ...] = (
     (NodeAffinity, 2),
     (NodePorts, 1),
     (NodeResourcesFit, 1),
+    (InstanceLimit, 1),
     (VolumeBinding, 1),
     (PodTopologySpread, 2),
     (InterPodAffinity, 2),

@@ -134,6 +134,7 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
         address=settings.address,
         capacity=_capacity(settings),
         devices=_devices(settings.device),
+        max_instances=settings.max_instances,
         host_paths=settings.allow_host_path,
         egress_allow=settings.egress_allow,
         secret_files=settings.secret_files,

@@ -5,9 +5,10 @@ import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.errors import Invalid
@@ -312,6 +313,8 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """Part of the machine that the node uses: `cpu=2`, `memory=4Gi`, `disk=10Gi`; empty: all of it."""
     device: tuple[str, ...] = ()
     """Devices of this machine for tasks: `gpu=4` or `nvidia/gpu=4`."""
+    max_instances: Annotated[int, Bounds(ge=1, le=1_000_000)] | None = None
+    """Largest number of instances on this node; absent: no limit. The node's label `instances.max` overrides it."""
     allow_host_path: tuple[str, ...] = ()
     """Folders of this machine that tasks may mount, including their subfolders; empty: none."""
     egress_allow: tuple[str, ...] = (EVERYWHERE,)

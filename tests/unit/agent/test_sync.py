@@ -122,6 +122,57 @@ def test_init_tasks_run_one_after_the_other_before_the_rest() -> None:
     assert step.status.phase is Phase.STARTING
 
 
+NATIVE: dict[str, Any] = {
+    "first": {"role": "init", "command": ["a"]},
+    "mesh": {"role": "sidecar", "command": ["mesh"], "startup": {"tcp": 9}},
+    "second": {"role": "init", "command": ["b"]},
+    "app": {"command": ["app"]},
+    "ship": {"role": "sidecar", "command": ["ship"]},
+}
+
+
+def test_a_sidecar_before_an_init_task_starts_before_it() -> None:
+    order = make_order(NATIVE)
+    step = decide(order)
+    assert [action.unit.task for action in step.actions] == ["first"]
+    step = decide(order, exited(0, "first"), memory=step.memory)
+    assert [action.unit.task for action in step.actions] == ["mesh"]
+    step = decide(order, exited(0, "first"), starting("mesh"), memory=step.memory)
+    assert step.actions == ()
+    step = decide(order, exited(0, "first"), running("mesh"), memory=step.memory)
+    assert step.actions == (), "its startup probe has not been run yet"
+    waits = {unit("mesh"): ProbeResult(ready=False, started=False)}
+    step = decide(order, exited(0, "first"), running("mesh"), memory=step.memory, probe_results=waits)
+    assert step.actions == ()
+    passed = {unit("mesh"): ProbeResult()}
+    step = decide(order, exited(0, "first"), running("mesh"), memory=step.memory, probe_results=passed)
+    assert [action.unit.task for action in step.actions] == ["second"]
+    done = (exited(0, "first"), running("mesh"), exited(0, "second"))
+    step = decide(order, *done, memory=step.memory, probe_results=passed)
+    assert {action.unit.task for action in step.actions} == {"app", "ship"}, (
+        "a sidecar after a main task starts with it"
+    )
+
+
+def test_a_sidecar_that_ends_while_an_init_task_runs_is_restarted_and_the_init_task_goes_on() -> None:
+    order = make_order(NATIVE)
+    memory = remember(first=DONE, mesh=TaskMemory(attempt=1), second=TaskMemory(attempt=1))
+    step = decide(order, exited(1, "mesh"), running("second"), memory=memory)
+    assert step.memory.task("mesh").attempt == 2
+    step = decide(order, exited(0, "second"), memory=step.memory)
+    assert step.memory.task("second").completed, "its end is seen while the sidecar pauses"
+    assert "app" not in {action.unit.task for action in step.actions}
+
+
+def test_main_tasks_are_supervised_while_an_early_sidecar_restarts() -> None:
+    order = make_order(NATIVE)
+    memory = remember(
+        first=DONE, second=DONE, mesh=TaskMemory(attempt=2, due=NOW + 9, pause=9.0), app=TaskMemory(attempt=1)
+    )
+    step = decide(order, exited(3, "app"), memory=memory)
+    assert step.memory.task("app").attempt == 2
+
+
 def test_a_group_runs_when_all_of_it_runs() -> None:
     memory = remember(first=DONE, second=DONE, app=TaskMemory(attempt=1), ship=TaskMemory(attempt=1))
     order = make_order(GROUP)

@@ -253,6 +253,7 @@ def test_the_template_of_a_group_has_all_its_fields() -> None:
         "volumes": {"v": {}},
         "placement": {"pool": "ssd"},
         "tasks": {"main": task},
+        "overhead": {"cpu": "1"},
         "alternatives": [{"engine": ["podman"]}],
     }
     group = from_plain(given, Group)
@@ -265,3 +266,29 @@ def test_the_template_of_a_group_has_all_its_fields() -> None:
 def test_an_alias_is_a_host_name(name: str) -> None:
     with pytest.raises(ValueError, match="is not a host name"):
         from_plain({"aliases": [name], "tasks": {"main": {"image": "a"}}}, GroupTemplate)
+
+
+def _request(tasks: dict[str, Any], **fields: Any) -> tuple[int, int]:
+    made = from_plain({"tasks": tasks, **fields}, GroupTemplate).request
+    return made.cpu_milli, made.memory_bytes
+
+
+def _task(cpu: str, role: str = "main", **more: Any) -> dict[str, Any]:
+    return {"command": ["run"], "role": role, "resources": {"cpu": cpu, "memory": "0", **more}}
+
+
+@pytest.mark.req("S0-10")
+def test_the_request_is_the_largest_sum_at_any_time_as_in_kubernetes() -> None:
+    """The formula of Kubernetes for sidecars: an init task runs beside the sidecars that started before it."""
+    early = {"init-1": _task("5", "init"), "mesh": _task("2", "sidecar"), "init-2": _task("4", "init")}
+    assert _request({**early, "app": _task("1")})[0] == 6000, "init-2 beside mesh"
+    assert _request({**early, "app": _task("5")})[0] == 7000, "app beside mesh"
+    late = {"app": _task("1"), "mesh": _task("2", "sidecar"), "init": _task("4", "init")}
+    assert _request(late)[0] == 4000, "a sidecar after a main task starts with it"
+    assert _request({"app": _task("1"), "init": _task("4", "init")})[0] == 4000
+
+
+@pytest.mark.req("S0-10")
+def test_the_overhead_of_a_group_is_added_to_its_request() -> None:
+    tasks = {"init": _task("4", "init"), "app": _task("1")}
+    assert _request(tasks, overhead={"cpu": "250m", "memory": "1Gi"}) == (4250, 1024**3)

@@ -426,7 +426,10 @@ def _describe_node(client: "Client", item: Object) -> Details:
         ("agent", status.get("agent_version", "")),
     ]
     items, _ = client.list("instances", {"node": item["meta"]["name"]})
-    lines = ["", f"instances: {len(items)}"]
+    from mandor.model.node import INSTANCES_MAX
+
+    most = item["meta"].get("labels", {}).get(INSTANCES_MAX) or status.get("facts", {}).get(INSTANCES_MAX)
+    lines = ["", f"instances: {len(items)}" + (f" of at most {most}" if most else "")]
     if items:
         shown = tables.columns("instance", namespace=True)
         rows = [[column.title for column in shown], *(tables.row(shown, each) for each in items[:INSTANCES_SHOWN])]

@@ -249,6 +249,7 @@ def server_command(
     help="Capacity to offer, if less than the machine: cpu=2, memory=4Gi …",
 )
 @click.option("--device", metavar="KIND=COUNT", multiple=True, help="gpu=4, nvidia/gpu=4 …: what tasks may ask for.")
+@click.option("--max-instances", metavar="COUNT", type=int, help="Most instances on this node.  [default: no limit]")
 @click.option("--port-range", metavar="FIRST-LAST", help="Host ports for `auto`.  [default: 20000-32000]")
 @click.option(
     "--pressure",

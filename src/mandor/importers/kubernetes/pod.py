@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mandor.importers.base import filled, fitting_name
-from mandor.importers.kubernetes.amounts import duration
+from mandor.importers.kubernetes.amounts import amounts_of, duration, named
 from mandor.importers.kubernetes.container import ContainerReader, Ports
 from mandor.importers.kubernetes.placement import PlacementReader
 from mandor.importers.kubernetes.secret import pull_secret
@@ -25,7 +25,6 @@ _OF_PODS: Unusual = {
     "setHostnameAsFQDN": ("an instance is called by its own name", ()),
     "shareProcessNamespace": ("tasks see their own processes", ()),
     "readinessGates": ("an instance is ready when its tasks are", ()),
-    "overhead": ("has no counterpart", ()),
     "ephemeralContainers": ("`mandor exec` opens a shell in a task", ()),
     "serviceAccountName": (NO_IDENTITY, ("default",)),
     "serviceAccount": (NO_IDENTITY, ("default",)),
@@ -89,7 +88,12 @@ class PodReader:
         self._rest(spec)
         return Pod(
             tasks=tasks,
-            group=filled(ports=ports.short, volumes=volumes.of_group(), placement=self.placement.read(spec)),
+            group=filled(
+                ports=ports.short,
+                volumes=volumes.of_group(),
+                placement=self.placement.read(spec),
+                overhead=named(amounts_of(spec, "overhead")),
+            ),
             workload=_workload(spec),
             restart=spec.text("restartPolicy") or "Always",
             deadline=duration(spec, "activeDeadlineSeconds"),

@@ -1,4 +1,4 @@
-"""Maximum number of virtual machines of each node, read from a fact or label."""
+"""Maximum number of virtual machines or instances of each node, read from a fact or label."""
 
 from mandor.placement.framework.column import Scores
 from mandor.placement.framework.snapshot import Snapshot

@@ -8,6 +8,8 @@ from msgspec import Struct, structs
 
 from mandor.model.meta import Key
 from mandor.model.placement import Apart, Near, PlacementRule, Spread, Toleration, Where
+from mandor.model.resources import Resources
+from mandor.model.task import Task
 from mandor.model.volume import GroupVolume
 from mandor.model.workload import AUTO, GroupTemplate
 from mandor.placement.framework.identity import (
@@ -240,11 +242,15 @@ def _spread(rule: Spread, identity: Identity) -> SpreadOver:
 
 
 def _counted(group: GroupTemplate) -> tuple[int, int]:
-    together = [task.resources for task in group.tasks.values() if task.role != "init"]
-    request = group.request
-    cpu = sum(CPU_COUNTED_MILLI if each.cpu is None else each.cpu for each in together)
-    memory = sum(MEMORY_COUNTED_BYTES if each.memory is None else each.memory for each in together)
-    return max(cpu, request.cpu_milli), max(memory, request.memory_bytes)
+    found = group.total(_counted_of)
+    return found.cpu_milli, found.memory_bytes
+
+
+def _counted_of(task: Task) -> Resources:
+    cpu, memory = task.resources.cpu, task.resources.memory
+    return Resources(
+        CPU_COUNTED_MILLI if cpu is None else int(cpu), MEMORY_COUNTED_BYTES if memory is None else int(memory)
+    )
 
 
 class GangMembership(NamedTuple):

@@ -103,6 +103,7 @@ PODS: list[tuple[str, str, Any]] = [
     ("terminationGracePeriodSeconds: 5", "stop", {"grace": "5s"}),
     ("restartPolicy: Always", "stop", {"grace": "30s"}),
     ("priorityClassName: high", "priority", "high"),
+    ("overhead: {cpu: 250m, memory: 120Mi}", "overhead", {"cpu": "250m", "memory": "120Mi"}),
     ("priorityClassName: system-node-critical", "priority", 2_000_001_000),
     ("schedulerName: packer", "profile", "packer"),
     ("schedulingGates: [{name: example.com/wait}]", "gates", ["example.com-wait"]),
