@@ -97,6 +97,28 @@ def _serve(world: World, wanted: int) -> None:
     assert len(ready) >= wanted, "the budget lets none be missing"
 
 
+async def test_a_rebalance_for_preferences_moves_instances_to_preferred_nodes_and_no_others(world: World) -> None:
+    """The preferred node comes too late; the instances without preferences would gain by moving, too."""
+    await world.add_nodes("n0", cpu=8)
+    wish = {"where": [{"rule": "disk == ssd", "strength": "prefer", "weight": 50}]}
+    await world.apply(make_workload("web", replicas=2, cpu="500m", disruption=STRICT, placement=wish))
+    await world.apply(make_workload("calm", replicas=6, cpu="500m", disruption=STRICT))
+    await world.until(lambda: world.serving_count("web") == 2 and world.serving_count("calm") == 6)
+    await world.run(5)
+    await world.add_nodes("n1", cpu=8)
+    await world.add_nodes("n2", cpu=8, labels={"disk": "ssd"})
+    await world.run(5)
+    await order(world, prefer=True)
+    await world.until(lambda: found(world).status.phase == "Done", seconds=600)
+    assert by_node(world) == {"n2": 2}
+    assert {each.node for each in world.instances("calm")} == {"n0"}
+    assert all(each.because.startswith("NodeAffinity +200") for each in found(world).status.moves)
+    await world.delete(found(world))
+    await order(world, prefer=True)
+    await world.until(lambda: found(world).status.phase == "Done", seconds=600)
+    assert found(world).status.message == "no move gains enough points"
+
+
 async def test_what_has_not_moved_stays_when_the_order_is_deleted(world: World) -> None:
     await crowd(world)
     for node in ("n1", "n2", "n3"):

@@ -23,6 +23,10 @@ class RebalanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """Minimum gain of a move, in points of the scheduler's scores as shown by `mandor explain`. Defaults to 20."""
     at_once: Annotated[int, Bounds(ge=1, le=10)] = 1
     """Maximum number of moves in progress, at most one per workload. Defaults to 1."""
+    prefer: bool = False
+    """Whether only `prefer` rules count: instances move to nodes that their rules prefer, whatever else the nodes
+    score. Defaults to false.
+    """
     every: Seconds | None = None
     """Interval between runs, at least 1m. Defaults to a single run."""
     rest: Seconds = Seconds(3600)

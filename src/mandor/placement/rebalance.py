@@ -2,7 +2,7 @@
 
 The value of an instance's node is the score that its profile gives it now, as for a new placement; the value is 0 if a
 rule of the instance was given up. The gain of a move is the gain of the instance, plus the gains and losses of the
-instances that stay on the two nodes.
+instances that stay on the two nodes. With `prefer`, only the scores of `prefer` rules count.
 """
 
 from collections import Counter
@@ -25,11 +25,16 @@ from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import Scored, run_filters, run_scores
 from mandor.placement.framework.watch import Watch
 from mandor.placement.movable import may_move, relaxed, whole
+from mandor.placement.plugins.inter_pod_affinity import InterPodAffinity
+from mandor.placement.plugins.node_affinity import NodeAffinity
+from mandor.placement.plugins.pod_topology_spread import PodTopologySpread
 
 LOOKED_AT_MOST = 5000
 """Groups of equal instances on a node that are examined."""
 NEIGHBOURS_MOST = 50
 """Kinds of neighbours on a node whose gain is computed."""
+PREFERENCES = frozenset({NodeAffinity.name, InterPodAffinity.name, PodTopologySpread.name})
+"""Plugins whose scores come from `prefer` rules."""
 TOLD_MOST = 3
 """Plugins named in the reason of a move."""
 
@@ -107,13 +112,18 @@ class MoveSearch:
         self, instance: Instance, members: Mapping[Key, Counter[str]], places: dict[_Place, list[Key]]
     ) -> None:
         spec, key = instance.spec, workload_key(instance)
-        if not may_move(instance, self._model.workloads.get(key), members.get(key, {})):
+        movable = may_move(instance, self._model.workloads.get(key), members.get(key, {}))
+        if not movable or (self._spec.prefer and not self._prefers(instance)):
             self.staying += 1
         elif spec.pin and instance.meta.created_at + self._spec.rest > self._now:
             self.resting += 1  # moved recently
         else:
             place = key, spec.group, spec.release, spec.variant, spec.node
             places.setdefault(place, []).append(instance.key)
+
+    def _prefers(self, instance: Instance) -> bool:
+        request = self._model.request(instance)
+        return request is not None and bool(request.shape.prefer)
 
     def _ask(self, key: Key) -> tuple[Profile, PlacementRequest] | None:
         """Return the request of an instance in its current form; None: it cannot be decided here."""
@@ -143,7 +153,7 @@ class MoveSearch:
         there = [node for node in scores.totals if node != allocation.node and beside[slots[node]]]
         if not there:
             return None
-        to = max(there, key=lambda node: (scores.totals[node], node))
+        to = max(there, key=lambda node: (scores.totals[node], scores.all_totals[node], node))
         own = scores.totals[to] - (here or 0)
         if own < self._spec.min_gain:
             return None
@@ -209,13 +219,20 @@ class MoveSearch:
         finally:
             self._watch.end()
         names = [nodes.nodes[int(slot)].meta.name for slot in among]
-        return _NodeScores(dict(zip(names, totals.tolist(), strict=True)), names, parts)
+        everything = dict(zip(names, totals.tolist(), strict=True))
+        if not self._spec.prefer:
+            return _NodeScores(everything, everything, names, parts)
+        kept = [each for each in parts if each.plugin.name in PREFERENCES]
+        preferred = {name: sum(each.weight * int(each.scores[i]) for each in kept) for i, name in enumerate(names)}
+        return _NodeScores(preferred, everything, names, kept)
 
 
 class _NodeScores(NamedTuple):
     """The scores of an instance on each node that fits."""
 
     totals: dict[str, int]
+    """The scores that count."""
+    all_totals: dict[str, int]
     names: Sequence[str]
     parts: Sequence[Scored]
 

@@ -21,6 +21,7 @@ _DEFAULTS = RebalanceSpec()
 class RebalanceQuery(Struct, frozen=True, forbid_unknown_fields=True):
     moves: Annotated[int, Note(ge=1, le=100, description="Largest number of instances to move.")] = _DEFAULTS.moves
     min_gain: Annotated[int, Note(ge=1, le=100_000, description="Smallest gain of a move.")] = _DEFAULTS.min_gain
+    prefer: Annotated[bool, Note(description="Count `prefer` rules only.")] = False
 
 
 class Proposal(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -56,7 +57,7 @@ class RebalanceReport(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 async def plan_rebalance(call: Call[RebalanceQuery, None]) -> Text:
     call.caller.require_somewhere("plan", "workload", what="make plans")
-    spec = RebalanceSpec(moves=call.query.moves, min_gain=call.query.min_gain)
+    spec = RebalanceSpec(moves=call.query.moves, min_gain=call.query.min_gain, prefer=call.query.prefer)
 
     def answer(workspace: ForecastWorkspace) -> bytes:
         model = workspace.model()

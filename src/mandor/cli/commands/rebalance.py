@@ -32,6 +32,7 @@ _OVER = frozenset({"Done", "Resting"})
 @click.option(
     "--at-once", type=click.IntRange(1, 10), default=1, show_default=True, help="Maximum number of moves in progress."
 )
+@click.option("--prefer", is_flag=True, help="Only move instances to nodes that their `prefer` rules prefer.")
 @click.option("--cancel", is_flag=True, help="Cancel the active rebalance; remaining instances stay.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until all moves are done.")
 @click.option("--timeout", metavar="TIME", help="Maximum time to wait; the rebalance continues afterwards.")
@@ -43,6 +44,7 @@ def rebalance_command(
     moves: int,
     min_gain: int,
     at_once: int,
+    prefer: bool,
     cancel: bool,
     wait: bool,
     timeout: str | None,
@@ -55,6 +57,8 @@ def rebalance_command(
     instance stops, if the workload's `disruption` budget allows it. Batches, daemons, gangs, instances with volumes and
     groups with `restore: false` are not moved.
 
+    --prefer counts `prefer` rules only: it restores placements that were not possible when the instances started.
+
     --plan shows the moves and changes nothing. To rebalance periodically, apply a `kind: rebalance` with `every`.
     """
     if cancel and plan:
@@ -63,10 +67,10 @@ def rebalance_command(
     if cancel:
         _cancel(client)
     elif plan:
-        answer = client.read("/v1/plan/rebalance", {"moves": moves, "min_gain": min_gain})
+        answer = client.read("/v1/plan/rebalance", {"moves": moves, "min_gain": min_gain, "prefer": prefer})
         show_data(answer, output) if output != "table" else _show(answer)
     else:
-        _begin(client, {"moves": moves, "min_gain": min_gain, "at_once": at_once})
+        _begin(client, {"moves": moves, "min_gain": min_gain, "at_once": at_once, "prefer": prefer})
         if wait:
             try:
                 _wait(client, patience)
