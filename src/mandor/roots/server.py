@@ -140,7 +140,8 @@ class ServerState:
         found = self.authority
         if found is None or not found.serves:
             return ""
-        return self.certificates.presented if self.certificates is not None else found.fingerprint
+        presented = self.certificates.presented if self.certificates is not None else ""
+        return presented or found.fingerprint
 
     def crowded(self) -> bool:
         """Return whether so many requests wait that background work is delayed."""
