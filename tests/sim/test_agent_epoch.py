@@ -115,9 +115,28 @@ async def test_held_instances_that_the_node_may_forget_are_stopped_and_removed(w
     await world.pass_time(30)
     node = await world.node()
     await world.store.commit(Put(node.changed(spec=NodeSpec(forget_before_epoch=2))))
-    await world.pass_time(20)  # sooner than the next regular check of the machine
+    await world.pass_time(60)
     assert await world.observed() == []
     assert "held" not in (await world.node()).status.facts
+
+
+async def test_the_node_reports_soon_that_it_holds_no_more_instances(tmp_path: Path) -> None:
+    async with open_world(tmp_path, fingerprint_seconds=100_000) as world:  # no regular report meanwhile
+        await world.apply()
+        await world.order()
+        await world.until_phase(Phase.RUNNING)
+        await world.exchange(await restored(world, epoch=2, without=("web-0",)))
+
+        async def held() -> bool:
+            return "held" in (await world.node()).status.facts
+
+        async def free() -> bool:
+            return not await held()
+
+        await world.until(held)
+        node = await world.node()
+        await world.store.commit(Put(node.changed(spec=NodeSpec(forget_before_epoch=2))))
+        await world.until(free)
 
 
 @pytest.mark.req("S0-18")

@@ -114,8 +114,6 @@ class Workers:
         self._source: Source | None = None
         self._ended: dict[str, None] = {}
         """Uids of instances that were removed, latest last: units of theirs that an engine shows later are removed."""
-        self._released: set[str] = set()
-        """Uids of instances that were held and are being stopped; the node's object names held instances."""
         self._settled = asyncio.Event()
         self._tasks: Background | None = None
 
@@ -225,8 +223,6 @@ class Workers:
     def _judge(self, worker: Worker, source: Source) -> None:
         what, why = judge_missing(worker.order, source, self._forget_before_epoch)
         if what == "gone" and not self._stays_held(worker):
-            if worker.memory.held:
-                self._released.add(worker.uid)
             worker.withdraw()
         elif what == "held" and worker.memory.held != why:
             worker.hold(why)
@@ -275,7 +271,6 @@ class Workers:
                 log.warning("removing units of instance %s: it has no order, and the node may forget it", uid)
             else:
                 continue
-            self._released.add(uid)
             self._add(new_entry(_placeholder(uid, self._node), "", 0)).withdraw()
 
     def held(self) -> list[str]:
@@ -392,9 +387,6 @@ class Workers:
         await self._blocking(self._journal.forget, uid)
         self._reporter.drop(uid)
         self.by_uid.pop(uid, None)
-        if uid in self._released:
-            self._released.discard(uid)
-            self._host.wake()
         self._ended[uid] = None
         if len(self._ended) > ENDED_MOST:
             del self._ended[next(iter(self._ended))]
