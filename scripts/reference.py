@@ -62,9 +62,10 @@ _TITLES = {
     "Counts": "instances",
     "Taint": "taints",
 }
-_ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Device", "Limits", "Probe", "File",
-          "Overhead", "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near",
-          "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Update", "Autoscale",
+_ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Device", "Limits", "Probe", "ProbeCheck",
+          "File", "Overhead", "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where",
+          "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Update",
+          "Autoscale",
           "ScalePace", "Metric", "Gang", "Batch", "Schedule", "Window",
           "NodeAutoscale", "MachineKind", "RoleRule", "Identity")  # fmt: skip
 

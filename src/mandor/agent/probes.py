@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mandor.engines.base import Engine, Observed
 from mandor.errors import MandorError
 from mandor.lib.clock import Clock
-from mandor.model.task import Probe
+from mandor.model.task import Probe, ProbeCheck
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,14 @@ RunProbe = Callable[[Probe, Observed, Engine, Mapping[str, int]], Awaitable[str]
 
 
 async def run_probe(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
-    """Run a probe of a unit once; return an empty string if it passed, otherwise the failure."""
+    """Run all checks of a probe of a unit once; return an empty string if all passed, otherwise the first failure."""
+    for check in probe.checks:
+        if wrong := await _run_check(check, observed, engine, ports):
+            return wrong
+    return ""
+
+
+async def _run_check(probe: Probe | ProbeCheck, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
     try:
         async with asyncio.timeout(probe.timeout):
             if probe.command is not None:

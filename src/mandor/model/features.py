@@ -36,6 +36,7 @@ FEATURES = (
     "namespace-levels",
     "oidc",
     "plan",
+    "probe-checks",
     "pull-secrets",
     "reschedule-attempts",
     "running-at-once",

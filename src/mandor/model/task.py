@@ -36,6 +36,28 @@ def check_signal(name: str, field: str = "signal") -> None:
         raise InvalidField(f"{name!r} is not a signal; use a name such as SIGTERM, SIGINT or SIGHUP", field)
 
 
+class ProbeCheck(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """A further check of a probe, by one of `http`, `tcp` or `command`."""
+
+    http: str | None = None
+    """Path of an HTTP GET request, starting with `/`; a status below 400 is a success. Requires `port`."""
+    tcp: str | PortNumber | None = None
+    """Port by number or name; an established connection is a success."""
+    command: tuple[Text, ...] | None = None
+    """Command run inside the task; exit status 0 is a success."""
+    port: str | PortNumber | None = None
+    """Port for `http`: a number, or the name of one of the group's ports."""
+    timeout: Seconds = Seconds(2)
+    """Time after which the check is a failure, at least 100ms. Defaults to 2s."""
+
+    def __post_init__(self) -> None:
+        _check_probe(self)
+
+
+CHECKS_MOST = 8
+"""Further checks of one probe."""
+
+
 class Probe(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """A periodic check of a task by one of `http` (a path), `tcp` (a port) or `command`."""
 
@@ -57,22 +79,36 @@ class Probe(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
     """Number of consecutive successes after which a failed probe succeeds. Defaults to 1."""
     start_period: Seconds = Seconds(0)
     """Time after the task's start during which failures are ignored. Defaults to 0s."""
+    also: Annotated[tuple[ProbeCheck, ...], needs("probe-checks")] = ()
+    """Further checks, at most 8: the probe succeeds if all checks do."""
 
     def __post_init__(self) -> None:
-        asked = [name for name in ("http", "tcp", "command") if getattr(self, name) is not None]
-        if len(asked) != 1:
-            found = ", ".join(asked) or "none"
-            raise ValueError(f"a probe must have exactly one of `http`, `tcp` and `command`; this one has {found}")
-        if self.http is not None and not self.http.startswith("/"):
-            raise ValueError(f"`http` is {self.http!r}, but must be a path that starts with `/`")
-        if self.http is not None and self.port is None:
-            raise ValueError("an `http` probe requires `port`: a number, or the name of one of the group's ports")
-        if self.http is None and self.port is not None:
-            raise ValueError("`port` is only for `http` probes; for `tcp` write `tcp: PORT`")
-        if self.command is not None and not self.command:
-            raise ValueError("`command` must not be empty")
-        if self.interval < 0.1 or self.timeout < 0.1:
+        _check_probe(self)
+        if len(self.also) > CHECKS_MOST:
+            raise ValueError(f"{len(self.also)} further checks; at most {CHECKS_MOST} are allowed")
+        if self.interval < 0.1:
             raise ValueError("`interval` and `timeout` must be at least 100ms")
+
+    @property
+    def checks(self) -> "tuple[Probe | ProbeCheck, ...]":
+        return (self, *self.also)
+
+
+def _check_probe(probe: Probe | ProbeCheck) -> None:
+    asked = [name for name in ("http", "tcp", "command") if getattr(probe, name) is not None]
+    if len(asked) != 1:
+        found = ", ".join(asked) or "none"
+        raise ValueError(f"a probe must have exactly one of `http`, `tcp` and `command`; this one has {found}")
+    if probe.http is not None and not probe.http.startswith("/"):
+        raise ValueError(f"`http` is {probe.http!r}, but must be a path that starts with `/`")
+    if probe.http is not None and probe.port is None:
+        raise ValueError("an `http` probe requires `port`: a number, or the name of one of the group's ports")
+    if probe.http is None and probe.port is not None:
+        raise ValueError("`port` is only for `http` probes; for `tcp` write `tcp: PORT`")
+    if probe.command is not None and not probe.command:
+        raise ValueError("`command` must not be empty")
+    if probe.timeout < 0.1:
+        raise ValueError("`interval` and `timeout` must be at least 100ms")
 
 
 class File(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):

@@ -165,7 +165,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
                 if mount.volume is not None and mount.volume not in self.volumes:
                     raise ValueError(f"task {task_name} mounts {mount.volume!r}, which is not in `volumes`")
                 _check_kind(mount, self.volumes.get(mount.volume or ""))
-            for probe in task.probes.values():
+            for probe in (check for each in task.probes.values() for check in each.checks):
                 asked = probe.port or probe.tcp
                 if isinstance(asked, str) and asked not in self.ports:
                     raise ValueError(f"a probe of task {task_name} uses the port {asked!r}, which is not in `ports`")

@@ -15,7 +15,7 @@ from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.engines.fake import FakeEngine
 from mandor.lib.clock import ManualClock
 from mandor.lib.quantity import Seconds
-from mandor.model.task import Probe
+from mandor.model.task import Probe, ProbeCheck
 from tests.components.ports import free_port
 
 UNIT = Unit("u1", "main", 1)
@@ -80,6 +80,17 @@ async def test_a_server_that_speaks_no_http_has_failed(engine: FakeEngine) -> No
 
 
 @pytest.mark.req("S2-8", "S2-44")
+@pytest.mark.req("S2-8")
+async def test_a_probe_with_further_checks_wants_all_of_them(engine: FakeEngine) -> None:
+    async with http_server("200 OK") as good, http_server("503 Oops") as bad:
+        for port, wrong in ((good, ""), (bad, "HTTP status 503")):
+            also = (ProbeCheck(tcp=good), ProbeCheck(http="/", port="more"))
+            probe = Probe(http="/", port=good, also=also)
+            assert await run_probe(probe, RUNNING, engine, {"more": port}) == wrong
+        failing = Probe(http="/", port=bad, also=(ProbeCheck(tcp=good),))
+        assert await run_probe(failing, RUNNING, engine, {}) == "HTTP status 503"
+
+
 async def test_a_tcp_probe_wants_a_listener(engine: FakeEngine) -> None:
     async with http_server("200 OK") as port:
         assert await run_probe(Probe(tcp=port), RUNNING, engine, {}) == ""

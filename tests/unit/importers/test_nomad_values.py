@@ -95,3 +95,45 @@ def test_a_task_of_a_job_is_a_group_of_its_name() -> None:
     assert {name: list(group["tasks"]) for name, group in groups.items()} == {"g": ["t"], "one": ["one"]}
     assert made.report.dropped == 0
     assert list(job()["groups"]) == ["web"]
+
+
+@pytest.mark.req("S0-32")
+def test_each_check_of_a_task_is_made() -> None:
+    checks = """
+      network {
+        port "http" {}
+        port "db" {}
+      }
+      service {
+        port = "http"
+        check {
+          type     = "http"
+          path     = "/ready"
+          interval = "5s"
+          timeout  = "1s"
+        }
+        check {
+          type     = "tcp"
+          port     = "db"
+          interval = "9s"
+          timeout  = "3s"
+          check_restart { limit = 2 }
+        }
+        check {
+          type    = "script"
+          command = "/ok"
+        }
+      }"""
+    made = imported(f'job "a" {{\ngroup "g" {{\n{checks}\ntask "t" {{\n{DOCKER % ""}\n}}\n}}\n}}')
+    task = made.made[-1].manifest["groups"]["g"]["tasks"]["t"]
+    readiness, health = task["readiness"], task["health"]
+    found = [readiness, *readiness["also"]]
+    assert [next(key for key in ("http", "tcp", "command") if key in each) for each in found] == [
+        "http",
+        "command",
+        "tcp",
+    ]
+    assert readiness["interval"] == "5s"
+    assert readiness["also"][1] == {"tcp": "db", "timeout": "3s"}
+    assert (health["tcp"], health["failures"]) == ("db", 2)
+    assert made.report.dropped == 0

@@ -6,6 +6,7 @@ from mandor.importers.base import filled, fitting_name
 from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, merged_text, pairs, seconds
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
+from mandor.model.task import CHECKS_MOST
 
 _SERVICE = {
     "connect": "service meshes are not supported",
@@ -122,8 +123,8 @@ class Services:
             for key in ("interval", "timeout", "check_restart"):
                 part.drop(key, "another check of the same port is stricter")
             return
-        if probe is None or taken is not None:
-            why = "this type of check is not supported" if probe is None else "a task has one probe of each kind"
+        if probe is None or (taken is not None and len(taken["readiness"].get("also", ())) >= CHECKS_MOST):
+            why = "this type of check is not supported" if probe is None else "a probe has at most 8 further checks"
             for key in ("type", "path", "command", "args", "port", "interval", "timeout", "check_restart"):
                 part.drop(key, why)
             return
@@ -136,10 +137,30 @@ class Services:
         asked: dict[str, Any] = {"readiness": probe}
         restart = inner or outer
         if restart and (limit := restart.whole("limit", 0)):
-            asked["health"] = probe | filled(failures=limit, start_period=str(Seconds(seconds(restart, "grace") or 1)))
+            asked["health"] = dict(probe) | filled(
+                failures=limit, start_period=str(Seconds(seconds(restart, "grace") or 1))
+            )
             if restart.flag("ignore_warnings"):
                 restart.drop("ignore_warnings", "check warnings are not supported")
-        self.asked[task] = asked
+        if taken is None:
+            self.asked[task] = asked
+        else:
+            self._join(part, taken, asked, probe, timeout)
+
+    def _join(
+        self, part: Part, taken: dict[str, Any], asked: dict[str, Any], probe: dict[str, Any], timeout: str | None
+    ) -> None:
+        """Add a further check to the probes of a task; all checks have the pace of the first one."""
+        kept = {key: value for key, value in probe.items() if key in {"http", "tcp", "command", "port"}}
+        check = kept | filled(timeout=timeout)
+        taken["readiness"].setdefault("also", []).append(check)
+        if "health" in asked and "health" in taken:
+            taken["health"].setdefault("also", []).append(dict(check))
+        elif "health" in asked:
+            taken["health"] = asked["health"]
+        for key in ("interval", "success_before_passing", "failures_before_critical"):
+            if key in part:
+                part.guess(key, "all checks of a task are made at the pace of the first one")
 
     def _probe(self, part: Part, kind: str, port: str | None) -> dict[str, Any] | None:
         path, command, args = part.text("path"), part.text("command"), part.texts("args")
