@@ -64,8 +64,8 @@ def key(index: int) -> Key:
 
 def said(decision: Decision) -> tuple[object, ...]:
     """Return all fields but the blamed plugins, as both profiles have plugins of their own."""
-    found = decision.node, decision.relaxed, decision.message, decision.fault, decision.reason, decision.retry_on
-    return *found, decision.nominated, decision.victims, decision.displaces, decision.again
+    found = decision.key, decision.node, decision.relaxed, decision.message, decision.fault, decision.reason
+    return *found, decision.retry_on, decision.nominated, decision.victims, decision.displaces, decision.again
 
 
 def said_of_gang(decision: GangDecision) -> tuple[object, ...]:
@@ -251,12 +251,15 @@ def test_no_cached_refusal_outlives_a_change(change: Any, data: st.DataObject) -
     """
     course = Course(data, "default")
     hopeless = course.add_hopeless()
-    for _ in range(3):
-        course.decide_pending(6)
-        change(course)
+    for name in ("web", "db"):
+        course.add_instances(name, 4)
+    for _ in range(4):
+        course.decide_pending(8)
+        for _ in range(course.chance.randint(1, 3)):
+            change(course)
         if course.chance.random() < 0.7 and course.model.request(hopeless) is not None:
             course.decide(hopeless, traced=True)
-        course.decide_pending(6)
+        course.decide_pending(8)
 
 
 def test_every_plugin_of_the_package_is_in_one_of_these_profiles() -> None:
