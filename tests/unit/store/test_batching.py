@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mandor.errors import Conflict, Unavailable
+from mandor.errors import Conflict, Invalid, Unavailable
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.store.base import WRITES_MOST, Check, Put, Write
@@ -25,6 +25,8 @@ class Watched(MemoryStore):
         self.sizes: list[int] = []
         self.away = False
         self.broken = False
+        self.refused = ""
+        """Name of a node that the store refuses to write."""
 
     async def commit(self, *writes: Write) -> int:
         self.sizes.append(len(writes))
@@ -33,6 +35,8 @@ class Watched(MemoryStore):
             raise Unavailable("away")
         if self.broken:
             raise RuntimeError("a defect")
+        if any(isinstance(each, Put) and each.value.meta.name == self.refused for each in writes):
+            raise Invalid(f"{self.refused} is too large")
         return await super().commit(*writes)
 
 
@@ -69,6 +73,15 @@ async def test_of_two_simultaneous_writes_to_one_key_one_fails() -> None:
     async with Watched() as inner:
         found = await put_all(BatchingStore(inner), ["n0", "n0", "n1"])
         assert [isinstance(each, Conflict) for each in found] == [False, True, False]
+
+
+async def test_an_invalid_write_fails_only_its_caller() -> None:
+    async with Watched() as inner:
+        inner.refused = "n1"
+        found = await put_all(BatchingStore(inner), ["n0", "n1", "n2"])
+        assert [isinstance(each, Invalid) for each in found] == [False, True, False]
+        assert {each.meta.name for each in (await inner.list(Node.kind)).items} == {"n0", "n2"}
+        assert inner.sizes == [3, 1, 1, 1], "one by one after the first refusal"
 
 
 async def test_an_unavailable_store_fails_all_waiting_commits_but_not_later_ones() -> None:
