@@ -193,12 +193,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(name: str, count: int, seed: int, minutes: float) -> int:
     """Try a sample of the changes of a target, module by module, and print those that no test notices."""
-    target, ends_at = TARGETS[name], time.monotonic() + minutes * 60
+    target = TARGETS[name]
     found, tries, total = list[str](), 0, 0
     with tempfile.TemporaryDirectory(prefix="mandor-mutants-") as place:
         folder = Path(place)
         copy_tree(folder)
         session = find_changes(target, folder)
+        ends_at = time.monotonic() + minutes * 60
         for module, changes in sorted(sample(session, count, seed).items()):
             total += len(changes)
             if time.monotonic() > ends_at:
