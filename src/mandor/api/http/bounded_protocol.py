@@ -1,8 +1,12 @@
 """BoundedProtocol: uvicorn's HTTP protocol with limits on the size of a request head and the time to receive it.
 
-Uvicorn and httptools limit neither. BoundedProtocol answers a request line over 16 KiB with 414, a head over 64 KiB or
-with too many headers with 431, a request that does not arrive in time with 408, and bytes that are not HTTP with 400,
-each as problem+json, and closes the connection.
+Uvicorn and httptools limit neither and have no settings for it, so the limits need a subclass. The subclass overrides
+callbacks of uvicorn's protocol and reads attributes that are not documented, so `pyproject.toml` allows only one minor
+version of uvicorn.
+
+BoundedProtocol answers a request line over 16 KiB with 414, a head over 64 KiB or with too many headers with 431, a
+request that does not arrive in time with 408, and bytes that are not HTTP with 400. Each answer is problem+json, and
+the connection is closed after it.
 """
 
 import asyncio

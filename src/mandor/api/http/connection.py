@@ -3,7 +3,8 @@
 A request that has arrived completely and whose response is one piece takes the *fast path*: its endpoint is called and
 the reply is written at once. Every other request goes through uvicorn and the ASGI application: streams, WebSockets,
 the web panel, incomplete bodies, pipelined requests, and unusual headers or URLs. The responses are byte for byte the
-same on both paths.
+same on both paths. The fast path is there for speed alone: without it, a server answers about a fifth fewer heartbeats
+per second of processor time. Everything else in this class and in `BoundedProtocol` enforces limits.
 
 The buffers of the transport and the kernel hold what the client has not read. When they are full, no more is produced;
 when the client still reads nothing for `UNREAD_SECONDS_MOST`, the connection is aborted.
