@@ -61,6 +61,12 @@ def ties(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def limited(draw: st.DrawFn) -> dict[str, Any]:
+    rule = draw(ties())
+    return rule if rule["strength"] == "prefer" else {**rule, "limit": draw(st.integers(1, 3))}
+
+
+@st.composite
 def spreads(draw: st.DrawFn) -> dict[str, Any]:
     rule: dict[str, Any] = {"over": draw(overs), "max_skew": draw(st.integers(1, 3)), "strength": draw(strengths)}
     if draw(st.booleans()):
@@ -68,7 +74,9 @@ def spreads(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         rule["labels"] = [draw(st.sampled_from(CONDITIONS))]
         rule["same"] = draw(compared)
-    if rule["strength"] != "prefer":
+    if rule["over"] != "node" and draw(st.booleans()):
+        rule["targets"] = draw(st.sampled_from([{"a": 70, "b": 30}, {"a": 50}, {"b": 0, "c": 20}]))
+    elif rule["strength"] != "prefer":
         rule["min_domains"] = draw(st.integers(1, 3))
     return {**rule, "honor": draw(st.sampled_from([[], ["where"], ["taints"], ["where", "taints"]]))}
 
@@ -78,7 +86,7 @@ def groups(draw: st.DrawFn) -> dict[str, Any]:
     """Fields of a group with placement rules."""
     placement = {
         "near": draw(st.lists(ties(), max_size=2)),
-        "apart": draw(st.lists(ties(), max_size=2)),
+        "apart": draw(st.lists(limited(), max_size=2)),
         "spread": draw(st.lists(spreads(), max_size=2)),
         "where": draw(st.lists(st.sampled_from([{"rule": "zone == a"}, {"rule": "disk exists"}]), max_size=1)),
         "tolerate": draw(st.lists(st.sampled_from(TOLERATED), max_size=1)),

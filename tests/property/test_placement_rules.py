@@ -43,7 +43,7 @@ def company(rule: Near | Apart, request: PlacementRequest, node: Node, found: li
 
 def plain_ties(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:
     for rule in request.hard:
-        if isinstance(rule, Apart) and company(rule, request, node, found, placed):
+        if isinstance(rule, Apart) and company(rule, request, node, found, placed) >= rule.limit:
             return False
         if isinstance(rule, Near) and not company(rule, request, node, found, placed):
             anywhere = any(company(rule, request, each, found, placed) for each in found)
@@ -58,8 +58,10 @@ def plain_ties(request: PlacementRequest, node: Node, found: list[Node], placed:
         if identity is NO_IDENTITY:
             continue
         for rule in every_rule(shape):
-            binding = isinstance(rule, Apart) and (
-                rule.strength == "must" or (rule.strength == "should" and not request.lenient)
+            binding = (
+                isinstance(rule, Apart)
+                and rule.limit == 1
+                and (rule.strength == "must" or (rule.strength == "should" and not request.lenient))
             )
             if binding and names_whom(rule, identity, request.identity) and together(node, other, rule.over):
                 return False
@@ -87,7 +89,7 @@ def plain_tie_score(request: PlacementRequest, node: Node, found: list[Node], pl
                 total += (rule.weight or 1) * (1 if isinstance(rule, Near) else -1)
             elif isinstance(rule, Near):
                 total += 1
-            elif rule.strength == "should" and request.lenient:
+            elif rule.strength == "should" and request.lenient and isinstance(rule, Apart) and rule.limit == 1:
                 total -= 100
     return total
 
@@ -113,6 +115,13 @@ def in_domains(
     return counts
 
 
+def share_of(rule: Spread, place: str, places: set[str | None]) -> float:
+    """Return the target of a domain: the rest is divided among the domains without one."""
+    if place in rule.targets:
+        return rule.targets[place] / 100
+    return (100 - sum(rule.targets.values())) / 100 / len(places - set(rule.targets))
+
+
 def has_all(node: Node, rules: list[Spread]) -> bool:
     return all(place_of(node, rule.over) is not None for rule in rules)
 
@@ -130,6 +139,12 @@ def plain_spread(request: PlacementRequest, node: Node, found: list[Node], place
         if here is None or here not in counts:
             return False
         itself = int(names_whom(rule, request.identity, request.identity))
+        if rule.targets:
+            share = share_of(rule, here, set(counts))
+            above = counts[here] + itself - share * (sum(counts.values()) + itself)
+            if share == 0 or above > rule.max_skew + 1e-9:
+                return False
+            continue
         least = min(counts.values()) if len(counts) >= rule.min_domains else 0
         if counts[here] + itself - least > rule.max_skew:
             return False
@@ -158,8 +173,13 @@ def plain_spread_score(request: PlacementRequest, node: Node, found: list[Node],
         else:
             count = in_domains(rule, request, found, placed, eligible).get(place_of(node, rule.over), 0)
             size = len({place_of(each, rule.over) for each in counted})
-        total += count * math.log(size + 2) + (rule.max_skew - 1)
-    return math.floor(total + 0.5)
+        weighed = float(count)
+        if rule.targets:
+            places = {place_of(each, rule.over) for each in counted}
+            share = share_of(rule, str(place_of(node, rule.over)), places)
+            weighed = (count + 1) / (max(share, 0.001) * size)
+        total += weighed * math.log(size + 2) + (rule.max_skew - 1)
+    return math.floor(total * (10 if any(rule.targets for rule in rules) else 1) + 0.5)
 
 
 def plain_pool(request: PlacementRequest, node: Node, found: list[Node], placed: Placed) -> bool:

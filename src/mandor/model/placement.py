@@ -160,11 +160,22 @@ class Near(InstanceSelector, frozen=True):
 
 
 class Apart(InstanceSelector, frozen=True):
-    """Places instances in a domain of `over` that contains none of the selected instances."""
+    """Places instances in a domain of `over` that contains none of the selected instances, or few."""
+
+    limit: Skew = 1
+    """Number of selected instances, this one included, that a domain may contain. Defaults to 1. A rule with a higher
+    limit does not keep other instances away from this one.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.limit > 1 and self.strength == "prefer":
+            raise InvalidField("`limit` requires `strength: must` or `should`", "limit", hint="remove `limit`")
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return (f"apart from {self.subject} over {self.over}",)
+        most = f" (at most {self.limit})" if self.limit > 1 else ""
+        return (f"apart from {self.subject} over {self.over}{most}",)
 
 
 class Spread(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -191,6 +202,10 @@ class Spread(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
     """Nodes that count: `where`: those that match the `where` rules that must hold. `taints`: those whose taints are
     tolerated. Defaults to `[where]`.
     """
+    targets: dict[str, Annotated[int, Bounds(ge=0, le=100)]] = {}
+    """Share of the instances by domain, in percent; the rest is divided equally among the other domains. `max_skew` is
+    then the number of instances that a domain may have above its share. Defaults to equal shares.
+    """
     strength: Strength = "must"
     """`must`: never violated. `should`: violated only if the instance would otherwise stay pending. `prefer`: more even
     nodes score higher. Defaults to `must`.
@@ -199,6 +214,14 @@ class Spread(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
     def __post_init__(self) -> None:
         _check_over(self.over)
         _check_labels(self.labels, self.same)
+        if len(self.targets) > 64:
+            raise InvalidField(f"{len(self.targets)} targets; at most 64 are allowed", "targets")
+        if sum(self.targets.values()) > 100:
+            raise InvalidField(
+                f"the targets add up to {sum(self.targets.values())} %", "targets", hint="they are at most 100 in total"
+            )
+        if self.targets and self.min_domains > 1:
+            raise InvalidField("`min_domains` cannot be combined with `targets`", "min_domains")
         if self.min_domains > 1 and self.strength == "prefer":
             raise InvalidField(
                 "`min_domains` requires `strength: must` or `should`", "min_domains", hint="remove `min_domains`"

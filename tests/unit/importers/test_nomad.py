@@ -114,6 +114,27 @@ def test_distinct_hosts_and_properties_are_kept_apart() -> None:
     assert web["placement"]["apart"] == [{"workload": "self"}, {"workload": "self", "over": "rack"}]
 
 
+def test_a_distinct_property_with_a_count_is_a_limit() -> None:
+    web = group_of(
+        'constraint {\ndistinct_property = "${meta.rack}"\n}\n'
+        'constraint {\noperator = "distinct_property"\nattribute = "${meta.zone}"\nvalue = "3"\n}'
+    )
+    assert web["placement"]["apart"] == [
+        {"workload": "self", "over": "rack"},
+        {"workload": "self", "over": "zone", "limit": 3},
+    ]
+
+
+def test_targets_of_a_spread_are_shares() -> None:
+    web = group_of(
+        'spread {\nattribute = "${node.datacenter}"\n'
+        'target "dc1" {\npercent = 70\n}\ntarget "dc2" {\npercent = 20\n}\n}'
+    )
+    assert web["placement"]["spread"] == [
+        {"over": "datacenter", "targets": {"dc1": 70, "dc2": 20}, "strength": "prefer"}
+    ]
+
+
 def test_wishes_have_weights_and_those_against_are_turned_round() -> None:
     web = group_of(
         'affinity {\nattribute = "${meta.disk}"\nvalue = "ssd"\nweight = 70\n}\n'

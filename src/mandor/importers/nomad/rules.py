@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mandor.importers.base import filled
-from mandor.importers.nomad.blocks import blocks
+from mandor.importers.nomad.blocks import blocks, label
 from mandor.importers.part import Part
 
 FACTS = {
@@ -74,11 +74,7 @@ def _constraint(placement: Placement, part: Part, workload: str) -> None:
         if not known:
             _note_label(part, fact)
         most = int(value) if target and value.isdecimal() else 1
-        if most == 1:
-            _add(placement, "apart", workload=workload, over=fact)
-        else:
-            _add(placement, "spread", over=fact)
-            part.guess("value", "instances are spread evenly; only the limit 1 per value is supported")
+        _add(placement, "apart", workload=workload, over=fact, limit=most if most > 1 else None)
         return
     for rule in _rules(part, kind, target, value):
         _add(placement, "where", rule=rule)
@@ -106,14 +102,16 @@ def _spread(placement: Placement, part: Part) -> None:
     if not known:
         _note_label(part, fact)
     part.drop("weight", "spreads have equal weight")
-    if targets := blocks(part, "target"):
-        for each in targets:
-            each.text("value")
-            each.whole("percent")
-        part.guess("target", "values get equal shares, regardless of their percentage")
+    targets: dict[str, int] = {}
+    for each in blocks(part, "target"):
+        named = each.text("value") or label(each, "target")
+        percent = each.whole("percent") or 0
+        if not 0 <= percent <= 100 - sum(targets.values()):
+            raise each.wrong("percent", f"{percent} %: the targets of a spread add up to at most 100")
+        targets[named] = percent
     if not fact:
         raise part.wrong("attribute", "a spread has an `attribute`")
-    _add(placement, "spread", over=fact, strength="prefer")
+    _add(placement, "spread", over=fact, targets=targets, strength="prefer")
 
 
 def _read(part: Part) -> tuple[str, str, str]:

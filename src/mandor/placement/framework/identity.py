@@ -133,6 +133,8 @@ class AffinityTerm(NamedTuple):
     weight: int
     selector: Selector
     over: str
+    limit: int = 1
+    """Number of selected instances, with the new one, that a domain may have; for `apart`."""
 
 
 def selector_of(rule: Near | Apart | Spread, identity: Identity) -> Selector:
@@ -170,7 +172,8 @@ def _compared(keys: Iterable[str], op: str, identity: Identity) -> Iterator[Rule
 
 def affinity_term(rule: Near | Apart, identity: Identity) -> AffinityTerm:
     kind: Literal["near", "apart"] = "near" if isinstance(rule, Near) else "apart"
-    return AffinityTerm(kind, rule.strength, rule.weight or 1, selector_of(rule, identity), rule.over)
+    limit = rule.limit if isinstance(rule, Apart) else 1
+    return AffinityTerm(kind, rule.strength, rule.weight or 1, selector_of(rule, identity), rule.over, limit)
 
 
 def names_shown(keys: Iterable[Key], namespace: str) -> str:

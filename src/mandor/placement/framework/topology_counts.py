@@ -116,7 +116,8 @@ class TopologyCounts(ReadOnly):
 
     def avoided(self, identity: Identity) -> bool:
         """Return whether a placed instance has a `should` rule to be apart from it."""
-        return any(term.kind == "apart" and term.strength == "should" for term in self.terms_matching(identity))
+        terms = self.terms_matching(identity)
+        return any(term.kind == "apart" and term.strength == "should" and term.limit == 1 for term in terms)
 
     def owners(self, term: AffinityTerm, over: str = "") -> Domains:
         """Number of placed instances that have the rule, by domain; the rule is one of `terms_matching`.

@@ -46,7 +46,7 @@ class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incre
     def filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> Mask:
         fits = np.ones(len(nodes), dtype=np.bool_)
         for term in request.rules.apart:
-            fits &= _nobody(nodes.topology.domains(term.selector, term.over))
+            fits &= _below_limit(term, nodes)
         for _, owners in _against(request, nodes):
             fits &= _nobody(owners)
         for term in request.rules.near:
@@ -60,9 +60,11 @@ class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incre
             if not _company(term, request, nodes)[refused].all()
         ]
         said += [
-            f"not apart from {term.selector}"
+            f"{term.limit} of {term.selector} in its {term.over}"
+            if term.limit > 1
+            else f"not apart from {term.selector}"
             for term in request.rules.apart
-            if not _nobody(nodes.topology.domains(term.selector, term.over))[refused].all()
+            if not _below_limit(term, nodes)[refused].all()
         ]
         if any(not _nobody(owners)[refused].all() for _, owners in _against(request, nodes)):
             said.append("others there want to be apart from it")
@@ -101,19 +103,25 @@ class InterPodAffinity(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incre
             return 0 if self._args.ignore_preferred_terms_of_existing_pods else signed
         if term.kind == "near":
             return self._args.hard_pod_affinity_weight
-        return -RELAXED_WEIGHT if term.strength == "should" and request.lenient else 0
+        return -RELAXED_WEIGHT if term.strength == "should" and request.lenient and term.limit == 1 else 0
 
 
 def _against(request: PlacementRequest, nodes: Snapshot) -> Iterator[tuple[AffinityTerm, Domains]]:
     """Yield the `apart` rules of placed instances that match the request, with their domains."""
     for term in nodes.topology.terms_matching(request.identity):
-        if term.kind == "apart" and (term.strength == "must" or (term.strength == "should" and not request.lenient)):
+        binding = term.strength == "must" or (term.strength == "should" and not request.lenient)
+        if term.kind == "apart" and binding and term.limit == 1:
             yield term, nodes.topology.owners(term)
 
 
 def _nobody(domains: Domains) -> Mask:
     empty: Mask = domains.at_nodes == 0
     return empty
+
+
+def _below_limit(term: AffinityTerm, nodes: Snapshot) -> Mask:
+    below: Mask = nodes.topology.domains(term.selector, term.over).at_nodes < term.limit
+    return below
 
 
 def _company(term: AffinityTerm, request: PlacementRequest, nodes: Snapshot) -> Mask:

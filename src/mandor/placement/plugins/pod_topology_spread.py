@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from mandor.model.kubernetes_names import fact
 from mandor.model.placement import Spread
@@ -28,6 +29,12 @@ from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.topology_counts import NODE, Domains
 
 _NOT_COUNTED = -1
+_FINER = 10
+"""Factor of scores with targets, before rounding."""
+_TOLERANCE = 1e-9
+_LEAST_SHARE = 0.001
+"""Share that a target of 0 counts as in scores."""
+Floats = NDArray[np.float64]
 
 
 class DefaultConstraint(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -81,7 +88,8 @@ class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incr
         rules = request.rules.spread
         fits = np.ones(len(nodes), dtype=np.bool_)
         for each in rules:
-            fits &= _within_skew(each, _eligible(request, each, rules, nodes), nodes)
+            within = _within_share if each.rule.targets else _within_skew
+            fits &= within(each, _eligible(request, each, rules, nodes), nodes)
         return fits
 
     def why(self, request: PlacementRequest, nodes: Snapshot, refused: Mask) -> str:
@@ -91,6 +99,9 @@ class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incr
             eligible = _eligible(request, each, request.rules.spread, nodes)
             if not nodes.topology.known(over)[refused].all():
                 said.append(f"no `{over}`")
+            elif each.rule.targets:
+                if not _within_share(each, eligible, nodes)[refused].all():
+                    said.append(f"more than {each.rule.max_skew} above the share of its {over}")
             elif not _within_skew(each, eligible, nodes)[refused].all():
                 there = _domain_count(each, eligible, nodes)
                 few = f" ({there} of {each.rule.min_domains} domains)" if there < each.rule.min_domains else ""
@@ -111,8 +122,14 @@ class PodTopologySpread(PreFilterPlugin, IncrementalFilter, PreScorePlugin, Incr
             domains = nodes.topology.domains(each.selector, each.rule.over)
             eligible = _eligible(request, each, rules if strict else (), nodes)
             count = domains.counts if domains.column is None else _counts(domains, eligible)[0]
-            term = domains.spread_out(count * log(_size(domains, counted) + 2) + (each.rule.max_skew - 1))
+            size = _size(domains, counted)
+            there: Floats = domains.spread_out(count).astype(np.float64)
+            if each.rule.targets:
+                there = _weighed_counts(there, _shares(each, domains, counted, nodes), size)
+            term = there * log(size + 2) + (each.rule.max_skew - 1)
             sums += term if strict else np.where(nodes.topology.known(each.rule.over), term, 0.0)
+        if any(each.rule.targets for each in rules):
+            sums *= _FINER  # shares differ by fractions of an instance
         sums += 0.5
         scores = np.floor(sums, out=sums).astype(np.int64)
         if strict and np.count_nonzero(counted) < len(counted):
@@ -184,6 +201,38 @@ def _within_skew(each: SpreadOver, eligible: Mask | None, nodes: Snapshot) -> Ma
     if present is not None:
         open_domains &= present
     return domains.spread_out(open_domains) & nodes.topology.known(each.rule.over)
+
+
+def _within_share(each: SpreadOver, eligible: Mask | None, nodes: Snapshot) -> Mask:
+    """Return the nodes of domains that would have at most `max_skew` instances above their target."""
+    domains = nodes.topology.domains(each.selector, each.rule.over)
+    counts, present = _counts(domains, eligible)
+    known = nodes.topology.known(each.rule.over)
+    counted = known if eligible is None else known & eligible
+    shares = _shares(each, domains, counted, nodes)
+    more = int(each.counts_itself)
+    excess = domains.spread_out(counts) + more - shares * (int(counts.sum()) + more)
+    there = known if present is None else known & domains.spread_out(present)
+    within: Mask = there & (shares > 0) & (excess <= each.rule.max_skew + _TOLERANCE)
+    return within
+
+
+def _shares(each: SpreadOver, domains: Domains, counted: Mask, nodes: Snapshot) -> Floats:
+    """Return the target of each node's domain, 0 to 1; domains without one get equal parts of the rest."""
+    targets = each.rule.targets
+    percents = nodes.fact(each.rule.over).scores(
+        ("targets", tuple(sorted(targets.items()))), lambda value: targets.get(value[0] or "", -1)
+    )
+    others = _size(domains, counted & (percents < 0))
+    rest = (100 - sum(targets.values())) / max(others, 1)
+    shares: Floats = np.where(percents < 0, rest, percents) / 100
+    return shares
+
+
+def _weighed_counts(counts: Floats, shares: Floats, size: int) -> Floats:
+    """Return the counts with one more instance, each relative to the target of its domain."""
+    weighed: Floats = (counts + 1) / (np.maximum(shares, _LEAST_SHARE) * max(size, 1))
+    return weighed
 
 
 def _domain_count(each: SpreadOver, eligible: Mask | None, nodes: Snapshot) -> int:
