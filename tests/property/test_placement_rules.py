@@ -89,7 +89,7 @@ def plain_tie_score(request: PlacementRequest, node: Node, found: list[Node], pl
                 total += (rule.weight or 1) * (1 if isinstance(rule, Near) else -1)
             elif isinstance(rule, Near):
                 total += 1
-            elif rule.strength == "should" and request.lenient and isinstance(rule, Apart) and rule.limit == 1:
+            elif rule.strength == "should" and request.lenient and rule.limit == 1:
                 total -= 100
     return total
 
