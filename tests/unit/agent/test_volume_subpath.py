@@ -52,12 +52,14 @@ def test_a_directory_that_a_task_made_becomes_the_subpath(data: Path) -> None:
 def test_a_symbolic_link_of_a_task_is_not_followed(data: Path, tmp_path: Path, link: str) -> None:
     outside = tmp_path / "outside"
     (outside / "inner").mkdir(parents=True)
+    (outside / "inner" / "secret").touch()
     (data / "evil").symlink_to(outside)
     made = make_subpaths(data, {link})
     assert made[link].resolve().is_relative_to(data.parent)
     assert not made[link].is_symlink()
+    assert os.listdir(made[link]) == []
     assert os.listdir(outside) == ["inner"]
-    assert (outside / "inner").is_dir()
+    assert os.listdir(outside / "inner") == ["secret"]
 
 
 def test_the_number_of_subpaths_is_limited(data: Path) -> None:
