@@ -72,9 +72,9 @@ class Generator:
             "labels": {"team": team},
             "engine": engine,
             **program,
-            "replicas": chance.randint(1, 3),
+            "replicas": chance.randint(1, 4),
             "priority": chance.choice([0, 0, 10, 20]),
-            "resources": {"cpu": chance.choice(["100m", "300m", "700m"]), "memory": chance.choice(["128Mi", "700Mi"])},
+            "resources": {"cpu": chance.choice(["100m", "700m", "1200m"]), "memory": chance.choice(["128Mi", "1Gi"])},
             "update": {"min_healthy": "1s"},
             "placement": self._placement(team),
         }
@@ -94,7 +94,7 @@ class Generator:
 
 
 class RealCluster:
-    """What the test asks of a real cluster, over its API."""
+    """Applies stages to a real cluster over its API, and reads plans and placements."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
