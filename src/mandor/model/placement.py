@@ -7,6 +7,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Seconds
+from mandor.model.features import needs
 from mandor.model.meta import InvalidField, check_labels, check_name
 from mandor.model.node import Effect, Taint
 from mandor.model.rule import Rule, parse_label_rule, parse_rule
@@ -16,6 +17,8 @@ Weight = Annotated[int, Bounds(ge=1, le=100)]
 Skew = Annotated[int, Bounds(ge=1, le=100_000)]
 
 SELF = "self"
+CONDITIONS = "placement-conditions"
+"""Feature of the fields that a scheduler of an earlier version would ignore."""
 EVERY = "*"
 """Workload of a rule that selects the instances of all workloads."""
 RELEASE = "release"
@@ -89,21 +92,21 @@ class InstanceSelector(Struct, frozen=True, gc=False, omit_defaults=True, forbid
     """Group of that workload. Defaults to all its groups."""
     match: dict[str, str] = {}
     """Labels that the workloads of selected instances must all have."""
-    labels: tuple[str, ...] = ()
+    labels: Annotated[tuple[str, ...], needs(CONDITIONS)] = ()
     """Conditions on the labels of the workloads of selected instances, for example `tier in [web, api]` or `canary not
     exists`; all of them apply.
     """
-    same: tuple[str, ...] = ()
+    same: Annotated[tuple[str, ...], needs(CONDITIONS)] = ()
     """Labels whose values must equal those of this workload; `release` selects instances of the same release. Labels
     that this workload does not have are ignored.
     """
-    different: tuple[str, ...] = ()
+    different: Annotated[tuple[str, ...], needs(CONDITIONS)] = ()
     """Labels whose values must differ from those of this workload, or be absent."""
     namespaces: tuple[str, ...] = ()
     """Namespaces of the selected instances; `*` means all. Defaults to the workload's own namespace, if
     `namespace_labels` is absent, too.
     """
-    namespace_labels: tuple[str, ...] = ()
+    namespace_labels: Annotated[tuple[str, ...], needs(CONDITIONS)] = ()
     """Conditions on the labels of namespaces, for example `team == web`: namespaces that fulfil them all are added to
     `namespaces`, also later ones.
     """
@@ -162,7 +165,7 @@ class Near(InstanceSelector, frozen=True):
 class Apart(InstanceSelector, frozen=True):
     """Places instances in a domain of `over` that contains none of the selected instances, or few."""
 
-    limit: Skew = 1
+    limit: Annotated[Skew, needs(CONDITIONS)] = 1
     """Number of selected instances, this one included, that a domain may contain. Defaults to 1. A rule with a higher
     limit does not keep other instances away from this one.
     """
@@ -188,21 +191,21 @@ class Spread(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
     """Maximum difference between the instance counts of a domain and of the emptiest domain. Defaults to 1."""
     match: dict[str, str] = {}
     """Labels of the workloads in the namespace whose instances are counted. Defaults to the instances of this group."""
-    labels: tuple[str, ...] = ()
+    labels: Annotated[tuple[str, ...], needs(CONDITIONS)] = ()
     """Conditions on the labels of the workloads in the namespace whose instances are counted, for example `tier in
     [web, api]`; all of them apply, and those of `match`.
     """
-    same: tuple[str, ...] = ()
+    same: Annotated[tuple[str, ...], needs(CONDITIONS)] = ()
     """Labels whose values must equal those of this workload; `release` counts the instances of the same release. Labels
     that this workload does not have are ignored.
     """
-    min_domains: Annotated[int, Bounds(ge=1, le=100_000)] = 1
+    min_domains: Annotated[Annotated[int, Bounds(ge=1, le=100_000)], needs(CONDITIONS)] = 1
     """Number of domains to use at least: while there are fewer, the emptiest domain counts as empty. Defaults to 1."""
-    honor: tuple[Literal["where", "taints"], ...] = ("where",)
+    honor: Annotated[tuple[Literal["where", "taints"], ...], needs(CONDITIONS)] = ("where",)
     """Nodes that count: `where`: those that match the `where` rules that must hold. `taints`: those whose taints are
     tolerated. Defaults to `[where]`.
     """
-    targets: dict[str, Annotated[int, Bounds(ge=0, le=100)]] = {}
+    targets: Annotated[dict[str, Annotated[int, Bounds(ge=0, le=100)]], needs(CONDITIONS)] = {}
     """Share of the instances by domain, in percent; the rest is divided equally among the other domains. `max_skew` is
     then the number of instances that a domain may have above its share. Defaults to equal shares.
     """
@@ -246,9 +249,9 @@ class Toleration(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
     """`NoSchedule`, `PreferNoSchedule` or `NoExecute`. Defaults to any effect."""
     seconds: Seconds | None = None
     """Time that an instance stays on its node after a `NoExecute` taint is added. Defaults to no limit."""
-    above: int | None = None
+    above: Annotated[int | None, needs(CONDITIONS)] = None
     """Tolerates taints whose value is a whole number above this one."""
-    below: int | None = None
+    below: Annotated[int | None, needs(CONDITIONS)] = None
     """Tolerates taints whose value is a whole number below this one."""
 
     def __post_init__(self) -> None:

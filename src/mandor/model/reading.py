@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT, Struct
+from msgspec import NODEFAULT, Meta, Struct
 
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Map
@@ -111,6 +111,7 @@ class Reader:
         """Return the value as the wanted type, or `FAILED` after recording the errors. `text` is the value as it was
         typed.
         """
+        wanted = _without_mark(wanted)
         origin = get_origin(wanted)
         if origin in {Union, UnionType}:
             wanted = _choose(value, get_args(wanted))
@@ -339,6 +340,15 @@ def _choose(value: Any, options: tuple[Any, ...]) -> Any:
     if len(rest) == 1:
         return rest[0]
     return Annotated[Union[rest], None]  # noqa: UP007 - built at run time
+
+
+def _without_mark(wanted: Any) -> Any:
+    """Return the type without `needs(FEATURE)`; limits of a type stay."""
+    if get_origin(wanted) is not Annotated:
+        return wanted
+    base, *marks = get_args(wanted)
+    limits = [each for each in marks if not isinstance(each, Meta) or each != Meta(extra=each.extra)]
+    return Annotated[base, *limits] if limits else base
 
 
 def _is_text(wanted: Any) -> bool:

@@ -6,6 +6,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds
+from mandor.model.features import needs
 from mandor.model.instance import Instance
 from mandor.model.meta import InvalidField, Key, Object
 
@@ -23,7 +24,7 @@ class RebalanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """Minimum gain of a move, in points of the scheduler's scores as shown by `mandor explain`. Defaults to 20."""
     at_once: Annotated[int, Bounds(ge=1, le=10)] = 1
     """Maximum number of moves in progress, at most one per workload. Defaults to 1."""
-    prefer: bool = False
+    prefer: Annotated[bool, needs("rebalance-prefer")] = False
     """Whether only `prefer` rules count: instances move to nodes that their rules prefer, whatever else the nodes
     score. Defaults to false.
     """

@@ -131,7 +131,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """Rules about the nodes on which instances may run."""
     tasks: dict[str, Task]
     """Tasks by name, at most 32."""
-    overhead: Overhead = Overhead()
+    overhead: Annotated[Overhead, needs("overhead")] = Overhead()
     """Resources that an instance takes beside its tasks, for example for the virtual machine of a sandboxed runtime."""
     alternatives: tuple[Alternative, ...] = ()
     """Alternative forms of the group, at most 8, tried in this order when the main form does not fit on any node."""

@@ -505,3 +505,18 @@ def test_one_cron_expression_need_not_be_a_list() -> None:
     for text in ("'@daily'", "{cron: '@daily'}", "{cron: ['@daily']}"):
         made = load_manifests(f"name: a\ntype: batch\nimage: x\nschedule: {text}")[0].object
         assert made.spec.schedule.cron == ("@daily",)
+
+
+@pytest.mark.parametrize(
+    ("task", "line", "words"),
+    [
+        ("health:\n  tcp: 80\n  also:\n  - {tcp: 80}\n  - {http: x, port: 80}", 7, "must be a path"),
+        ("health:\n  tcp: 80\n  also:\n  - {tcp: 80}\n  - {tpc: 80}", 7, "tcp"),
+        ("placement:\n  spread:\n  - over: zone\n    honor: [taint]", 6, "is not one of where, taints"),
+        ("aliases:\n- ok\n- [no]", 5, "expected"),
+    ],
+)
+def test_an_error_in_a_field_of_a_feature_has_its_line(task: str, line: int, words: str) -> None:
+    found = mistakes(f"name: web\ncommand: [x]\n{task}\n")[0]
+    assert found["line"] == line
+    assert words in f"{found['message']} {found.get('hint')}"
