@@ -62,7 +62,7 @@ class Port(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 PORTS_MOST = 64
 ALTERNATIVES_MOST = 8
 ALIASES_MOST = 16
-_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 MACHINE = "virtual-machine"
 """Value of `options.<engine>.type` for a task that runs as a virtual machine."""
 
@@ -154,7 +154,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         if len(self.aliases) > ALIASES_MOST:
             raise ValueError(f"{len(self.aliases)} aliases; at most {ALIASES_MOST} are allowed")
         for name in self.aliases:
-            if not _HOST_NAME.fullmatch(name):
+            if not HOST_NAME.fullmatch(name):
                 raise ValueError(f"the alias {name[:80]!r} is not a host name")
         if len(self.volumes) > 16:
             raise ValueError(f"{len(self.volumes)} volumes; at most 16 are allowed")

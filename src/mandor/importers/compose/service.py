@@ -1,6 +1,5 @@
 """Converts one service of a Compose file into a workload."""
 
-import re
 import shlex
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from mandor.importers.compose.storage import Storage, labels_of
 from mandor.importers.compose.texts import Texts
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds, Size
-from mandor.model.workload import ALIASES_MOST, Group
+from mandor.model.workload import ALIASES_MOST, HOST_NAME, Group
 
 CONDITIONS = {
     "service_started": "started",
@@ -24,7 +23,6 @@ CONDITIONS = {
     "service_completed_successfully": "completed",
 }
 _PULL = {"always": "always", "missing": "missing", "if_not_present": "missing", "never": "never"}
-_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LOG_DRIVERS = frozenset({"json-file", "local"})
 _ARCH = {"amd64", "arm64"}
 
@@ -293,7 +291,7 @@ def _add_alias(draft: Draft, part: Part, key: str, name: str) -> None:
     """Add a name under which other services find the service."""
     if name == draft.name or name in draft.aliases:
         return
-    if not _HOST_NAME.fullmatch(name):
+    if not HOST_NAME.fullmatch(name):
         part.note(key, "dropped", f"{name[:60]!r} is not a host name")
     elif len(draft.aliases) >= ALIASES_MOST:
         part.note(key, "dropped", f"a workload has at most {ALIASES_MOST} further names")

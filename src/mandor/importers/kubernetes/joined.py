@@ -12,6 +12,7 @@ from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.work import Work
 from mandor.importers.part import Part
 from mandor.model.share import share_of
+from mandor.model.workload import ALIASES_MOST, HOST_NAME
 
 _NOBODY = "it selects no workload of these files"
 _BALANCER, _ADDRESS, _CALLERS = (
@@ -58,23 +59,40 @@ def _service(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
         part.drop_all("kind", _NOBODY if selector else "it selects nobody")
         return
     drop_labels(part, [each.labels for each in chosen])
-    part.guess("kind", "found by the workload's name on its node; from other nodes, by its published ports")
-    others = sorted(each.manifest["name"] for each in chosen if each.manifest["name"] != meta.name)
-    if others:
-        part.part("metadata").guess("name", f"found under the name {', '.join(others)}")
+    part.guess("kind", "found by name on its node; from other nodes, by its published ports")
     kind = spec.text("type") or "ClusterIP"
     ranges = bool(spec.peek("loadBalancerSourceRanges"))
     spec.drop("loadBalancerSourceRanges", "source ranges are not supported", "so its ports are not published")
     published = kind in {"NodePort", "LoadBalancer"} and not ranges
-    for each in spec.parts("ports"):
-        for work in chosen:
-            _port(each, work, published=published)
+    ports = spec.parts("ports")
+    taken = any(each.manifest["name"] == meta.name for each in works)  # the name of a workload precedes aliases
+    named = []
+    for work in chosen:
+        same = [_port(each, work, published=published) for each in ports]
+        named.append((work, all(same) and not taken))
+    _add_aliases(part.part("metadata"), meta.name, named)
     drop_unusual(spec, _OF_SERVICES)
     if spec.flag("publishNotReadyAddresses"):
         spec.guess("publishNotReadyAddresses", "each instance is found by its own name as soon as it runs")
 
 
-def _port(part: Part, work: Work, *, published: bool) -> None:
+def _add_aliases(part: Part, name: str, works: list[tuple[Work, bool]]) -> None:
+    """Make the name of a service an alias of the workloads marked True; report the others, whose names differ."""
+    others = []
+    for work, possible in works:
+        aliases = work.group.get("aliases", [])
+        if work.manifest["name"] == name or name in aliases:
+            continue
+        if possible and len(aliases) < ALIASES_MOST and HOST_NAME.fullmatch(name):
+            work.group["aliases"] = [*aliases, name]
+        else:
+            others.append(work.manifest["name"])
+    if others:
+        part.guess("name", f"found under the name {', '.join(sorted(others))}")
+
+
+def _port(part: Part, work: Work, *, published: bool) -> bool:
+    """Read a port of a service; return whether the workload listens on the same number."""
     number, target, given = part.whole("port"), part.text("targetPort"), part.text("name")
     protocol = (part.text("protocol") or "TCP").lower()
     node_port = part.whole("nodePort")
@@ -83,7 +101,7 @@ def _port(part: Part, work: Work, *, published: bool) -> None:
     ports = work.pod.ports
     if protocol not in {"tcp", "udp"}:
         part.drop("protocol", f"no port of the protocol {protocol} can be opened")
-        return
+        return False
     if asked.isdecimal():
         wanted = int(asked)
         name = ports.numbers.get((protocol, wanted)) or _new_port(work, given, protocol, wanted)
@@ -93,7 +111,7 @@ def _port(part: Part, work: Work, *, published: bool) -> None:
         name = fitting_name(asked)
         if name not in ports.found:
             part.drop("targetPort", f"{work.manifest['name']} has no port {asked}")
-            return
+            return False
         wanted = ports.found[name]["port"]
         if ports.found[name].get("protocol", "tcp") != protocol:
             part.guess("protocol", f"the port {name} is of another protocol")
@@ -109,6 +127,7 @@ def _port(part: Part, work: Work, *, published: bool) -> None:
     elif node_port:
         part.drop("nodePort", "is not published")
     work.group["ports"] = ports.short
+    return number == wanted
 
 
 def _new_port(work: Work, given: str | None, protocol: str, number: int) -> str:

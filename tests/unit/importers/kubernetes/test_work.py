@@ -9,6 +9,7 @@ import pytest
 from mandor.errors import Invalid
 from mandor.importers.base import knows
 from mandor.model.batch import Batch
+from mandor.model.workload import ALIASES_MOST
 from tests.unit.importers.kubernetes.imports import deployment, imported, indented, only, pod, told
 
 TEMPLATE = "template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: nginx:1}]}}"
@@ -224,6 +225,51 @@ def test_a_service_without_matching_workloads_is_dropped_with_one_note() -> None
     found = imported(deployment(name="other"), service())
     assert [note.path for note in found.report.notes] == ["kind"]
     assert found.report.dropped == 9
+
+
+@pytest.mark.req("S0-32")
+def test_the_name_of_a_service_is_an_alias_of_every_workload_that_it_selects() -> None:
+    versions = [deployment().replace("{name: web}", f"{{name: web-v{number}}}") for number in (1, 2)]
+    found = imported(*versions, service(), service("[{port: 80}, {port: 9, targetPort: 9}]", name="shop"))
+    assert {each.manifest["name"]: each.manifest["aliases"] for each in found.made} == {
+        "web-v1": ["web", "shop"],
+        "web-v2": ["web", "shop"],
+    }
+    assert "metadata.name" not in told(found)
+
+
+def test_the_name_of_a_service_is_an_alias_of_a_workload_with_groups() -> None:
+    made = only(deployment() + indented("  - {name: side, image: a}\n", 4), service(name="shop"))
+    assert made["groups"]["main"]["aliases"] == ["shop"]
+
+
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize(
+    "ports",
+    [
+        "[{port: 80, targetPort: 8080}]",
+        "[{port: 80}, {port: 81, targetPort: 8080}]",
+        "[{port: 80, targetPort: absent}]",
+        "[{port: 80, protocol: SCTP}]",
+    ],
+)
+def test_a_service_on_another_port_than_its_target_gives_no_alias_and_is_reported(ports: str) -> None:
+    found = imported(deployment(), service(ports, name="shop"))
+    assert "aliases" not in found.made[0].manifest
+    assert told(found)["metadata.name"] == "found under the name web"
+
+
+def test_a_service_with_the_name_of_a_workload_reports_the_other_workloads_that_it_selects() -> None:
+    canary = deployment().replace("{name: web}", "{name: canary}")
+    found = imported(deployment(), canary, service())
+    assert all("aliases" not in each.manifest for each in found.made)
+    assert told(found)["metadata.name"] == "found under the name canary"
+
+
+def test_a_workload_of_many_services_gets_as_many_aliases_as_a_group_may_have() -> None:
+    found = imported(deployment(), *(service(name=f"s{number}") for number in range(ALIASES_MOST + 1)))
+    assert found.made[0].manifest["aliases"] == [f"s{number}" for number in range(ALIASES_MOST)]
+    assert told(found)["metadata.name"] == "found under the name web"
 
 
 def budget(rule: str) -> str:
