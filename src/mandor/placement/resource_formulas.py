@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mandor.placement.framework.cached_columns import At
-from mandor.placement.framework.capacity_columns import USED, USED_OF, VALUES, Floats, ScoreBuffers
+from mandor.placement.framework.capacity_columns import VALUES, Floats, ScoreBuffers
 from mandor.placement.framework.incremental import Formula, IncrementalFilter, IncrementalScore
 from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.request import CPU, MEMORY, PlacementRequest
@@ -55,7 +55,7 @@ class ResourceFormulas:
         self._both = fit and cpu > 0 and memory > 0
         self._spare = float(-SCORE_MOST * shape.counted[0]), float(-SCORE_MOST * shape.counted[1])
         self._cpu, self._memory = float(cpu), float(memory)
-        self._more = np.array([self._spare[1], self._spare[0], self._cpu, self._memory])[:, np.newaxis]
+        self._more = np.array([self._spare[1], self._spare[0], self._cpu, 0.0, self._memory, 0.0])[:, np.newaxis]
         self._tile: Floats | None = None
         self._others = [(nodes.rows.get(name), amount) for name, amount in wanted.items()] if fit else []
 
@@ -65,7 +65,7 @@ class ResourceFormulas:
 
     def after(self, others: int, column: list[float], nodes: Snapshot, slot: int) -> int:
         """Return the sum after `others` replicas have been placed on the node. `column`: the node before that."""
-        spare_memory, spare_cpu, cpu, memory, has_memory, has_cpu, _, _ = column
+        spare_memory, spare_cpu, cpu, _, memory, _, has_memory, has_cpu = column[:8]
         times = others + 1
         share_cpu, share_memory = (cpu + times * self._cpu) / has_cpu, (memory + times * self._memory) / has_memory
         if self._both:
@@ -99,8 +99,6 @@ class ResourceFormulas:
     def _part(self, nodes: Snapshot, part: slice, kind: np.dtype[Any]) -> Totals:
         room = nodes._capacity_columns.shown
         scratch = nodes._capacity_columns.scratch(part.stop - part.start)
-        if self._change:
-            self._balance_before(room[USED, part], room[USED_OF, part], scratch)
         values = scratch.columns[VALUES]
         np.add(room[VALUES, part], self._more, values)
         np.divide(values, room[VALUES.stop :, part], values)
@@ -111,8 +109,6 @@ class ResourceFormulas:
         count = len(at)
         scratch = nodes._capacity_columns.scratch(count)
         nodes._capacity_columns.take(at, scratch)
-        if self._change:
-            self._balance_before(scratch.columns[USED], scratch.columns[USED_OF], scratch)
         if count == _TILED_MOST:
             if self._tile is None:
                 self._tile = np.repeat(self._more, count)
@@ -123,40 +119,28 @@ class ResourceFormulas:
         np.divide(scratch.values, scratch.has, scratch.values)
         return self._totals(scratch, nodes, at, kind)
 
-    def _balance_before(self, used: Floats, capacity: Floats, scratch: ScoreBuffers) -> None:
-        """Compute the balance of each node without the instance into `scratch.before[0]`, not yet rounded."""
-        np.divide(used, capacity, scratch.before)
-        if not self._both:
-            np.minimum(scratch.before, 1.0, out=scratch.before)
-        cpu, memory = scratch.before
-        np.subtract(cpu, memory, cpu)
-        np.abs(cpu, cpu)
-        np.minimum(cpu, scratch.ones_once, out=cpu)  # larger shares are refused; numbers must stay small
-        np.subtract(scratch.twos, cpu, cpu)
-        np.multiply(cpu, scratch.fifties, cpu)
-
     def _totals(self, scratch: ScoreBuffers, nodes: Snapshot, at: At, kind: np.dtype[Any]) -> Totals:
         """Compute the sums from the free percentages and the used shares."""
-        count, cpu = scratch.count, scratch.share_cpu
+        count, cpu = scratch.count, scratch.shares_cpu
         np.maximum(scratch.left, scratch.zeros, out=scratch.left)
         refused = self._refused(scratch, nodes, at) if self._fit else None
         if self._balanced:
             if not self._both:
                 np.minimum(scratch.shares, scratch.ones, out=scratch.shares)
             # (1 - difference / 2) * 100, rounded where that is: a factor of 2 changes no digit.
-            np.subtract(cpu, scratch.share_memory, cpu)
+            np.subtract(cpu, scratch.shares_memory, cpu)
             np.abs(cpu, cpu)
             if refused is not None:
-                np.minimum(cpu, scratch.ones_once, out=cpu)  # larger shares are refused; numbers must stay small
+                np.minimum(cpu, scratch.ones_twice, out=cpu)  # larger shares are refused; numbers must stay small
             np.subtract(scratch.twos, cpu, cpu)
             np.multiply(cpu, scratch.fifties, cpu)
             scores = scratch.scores.astype(kind)  # truncation is the floor of non-negative numbers
-            even = scores[2 * count :]
+            even = scores[2 * count : 3 * count]
             if self._change:
-                even -= scratch.before[0].astype(kind)
-                even += _MIDDLE
+                # 50 + (50 + change) // 2, in fewer operations.
+                even -= scores[3 * count :]
+                even += scratch.offsets
                 even >>= scratch.int_ones
-                even += _MIDDLE
             if self._balanced != 1:
                 even *= self._balanced
         else:

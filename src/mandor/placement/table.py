@@ -15,7 +15,7 @@ from mandor.placement.allocation import Allocation, Trial
 from mandor.placement.allocation_state import AllocationReader, AllocationState
 from mandor.placement.arrays import move_amounts, read_only_columns, widened, zeros
 from mandor.placement.framework.cached_columns import CachedColumns
-from mandor.placement.framework.capacity_columns import VALUES, CapacityColumns
+from mandor.placement.framework.capacity_columns import CapacityColumns
 from mandor.placement.framework.column import Column, MutableColumn
 from mandor.placement.framework.identity import NO_IDENTITY, Identity
 from mandor.placement.framework.occupancy import SETTLED, AllocationTerms
@@ -239,7 +239,7 @@ class Table:
         self._rows.release(slot, (now == 0) & (self._sums[_FREE:, slot] == 0))
         self._sums[:2, slot] += SCORE_MOST * more[_MEMORY_FIRST]
         self._capacity_columns.set_capacity(slot, node.meta.name, room.cpu_milli, room.memory_bytes)
-        self._capacity_columns.columns[VALUES, slot] = self._sums[VALUES, slot]
+        self._capacity_columns.set_values(slot, self._sums[:, slot])
 
     def _set_usage(self, slot: int, node: Node) -> None:
         """Set the measured usage; later allocations are added to it, earlier ones are included in it."""
@@ -335,7 +335,7 @@ class Table:
         at, counts = list(times), list(times.values())
         sums = self._sums[:, at] + np.multiply.outer(step, counts)
         self._sums[:, at] = sums
-        self._capacity_columns.columns[VALUES, at] = sums[VALUES]
+        self._capacity_columns.set_values(at, sums)
         self._levels.come_all(at, counts, shape, terms)
         self._cached.changed_all(slots)
         turn, self._turn = self._turn, self._turn + len(slots)
@@ -435,7 +435,7 @@ class Table:
         else:
             np.subtract(sums, step, out=sums)
             self._levels.leave(slot, shape, allocation.terms)
-        self._capacity_columns.columns[VALUES, slot] = sums[VALUES]
+        self._capacity_columns.set_values(slot, sums)
         self._cached.changed(slot)
 
     def _step(self, shape: Shape) -> Amounts:

@@ -8,12 +8,13 @@ from mandor.placement.framework.tie_break import bits_of
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
-_ROWS = 8
-VALUES = slice(0, 4)
-"""Rows: a hundred times the free memory and CPU as scores count them, then the requested CPU and memory."""
-USED, USED_OF = slice(2, 4), slice(6, 8)
-"""Rows of the requested CPU and memory, and of their capacities."""
-_MEMORY, _CPU = [4, 7], [5, 6]
+_ROWS = 12
+VALUES = slice(0, 6)
+"""Rows: a hundred times the free memory and CPU as scores count them, then the requested CPU twice and the requested
+memory twice: with the instance that is being placed, and without."""
+_SOURCES = np.array([0, 1, 2, 2, 3, 3])
+"""Rows of the table's sums from which the values are copied."""
+_MEMORY, _CPU = [6, 10, 11], [7, 8, 9]
 """Rows with the capacity, one for each of the values."""
 EXACT_BELOW = 2**53 // 101
 """Below this capacity, the integer part of `100 * left / capacity` is exact in floating point: dividend and divisor add
@@ -31,24 +32,26 @@ class ScoreBuffers:
         self.count = count
         self.columns: Floats = np.empty((_ROWS, count))
         flat = self.columns.reshape(-1)
-        self.values = flat[: 4 * count]
-        self.has = flat[4 * count :]
+        self.values = flat[: 6 * count]
+        self.has = flat[6 * count :]
         self.left = flat[: 2 * count]
-        self.shares = flat[2 * count : 4 * count]
-        self.share_cpu, self.share_memory = flat[2 * count : 3 * count], flat[3 * count : 4 * count]
-        self.scores = flat[: 3 * count]
-        """Free shares of memory and of CPU, then the balance between them."""
-        self.before: Floats = np.empty((2, count))
-        """Balance without the instance."""
+        self.shares = flat[2 * count : 6 * count]
+        self.share_cpu, self.share_memory = flat[2 * count : 3 * count], flat[4 * count : 5 * count]
+        self.shares_cpu, self.shares_memory = flat[2 * count : 4 * count], flat[4 * count :][: 2 * count]
+        """Used shares with the instance, then without."""
+        self.scores = flat[: 4 * count]
+        """Free shares of memory and of CPU, then the balance between them with the instance and without."""
         self.worst = np.empty(count)
         self.refused = np.empty(count, dtype=np.bool_)
         # For short arrays, NumPy converts a Python number more slowly than it reads an array of that number.
         short = count <= _SHORT
         self.zeros: Floats | float = np.zeros(2 * count) if short else 0.0
-        self.ones: Floats | float = np.ones(2 * count) if short else 1.0
+        self.ones: Floats | float = np.ones(4 * count) if short else 1.0
         self.ones_once: Floats | float = np.ones(count) if short else 1.0
-        self.twos: Floats | float = np.full(count, 2.0) if short else 2.0
-        self.fifties: Floats | float = np.full(count, 50.0) if short else 50.0
+        self.ones_twice: Floats | float = np.ones(2 * count) if short else 1.0
+        self.twos: Floats | float = np.full(2 * count, 2.0) if short else 2.0
+        self.fifties: Floats | float = np.full(2 * count, 50.0) if short else 50.0
+        self.offsets: Ints | int = np.full(count, 150, dtype=np.int32) if short else 150
         self.int_ones: Ints | int = np.ones(count, dtype=np.int32) if short else 1
         self.lot_bits: Ints | int = np.full(count, bits, dtype=np.int32) if short else bits
         self.lot_masks: Ints | int = np.full(count, (1 << bits) - 1, dtype=np.int32) if short else (1 << bits) - 1
@@ -88,9 +91,9 @@ class CapacityColumns:
 
     # Called by the table.
 
-    @property
-    def columns(self) -> Floats:
-        return self._columns
+    def set_values(self, at: "int | list[int]", sums: NDArray[np.int64]) -> None:
+        """Copy the sums of one slot, or of several slots as columns."""
+        self._columns[VALUES, at] = sums.take(_SOURCES, axis=0)
 
     def widen(self, extra: int) -> None:
         self._columns = np.concatenate([self._columns, np.zeros((_ROWS, extra))], axis=1)
