@@ -62,7 +62,7 @@ def test_what_the_page_shows_works(section: str, etcd_binary: Path, tmp_path: Pa
 
 def test_the_page_has_every_section_it_promises() -> None:
     sections = ["A single node", "Three members", "TLS", "The key of secrets", "Backup and restore", "Troubleshooting"]
-    assert SECTIONS == sections
+    assert sections == SECTIONS
 
 
 @pytest.mark.req("S0-8")
