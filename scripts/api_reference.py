@@ -27,55 +27,55 @@ HEAD = """\
 
 <!-- Written by scripts/api_reference.py; do not edit. -->
 
-Every server has the full document at `/openapi.json`, and a page to try it out at `/docs`, which needs no internet.
-Bodies and answers are JSON unless it is said otherwise. Where a name stands in a path, `?namespace=` says in which
-namespace (default: `default`); nodes, namespaces and tokens belong to none.
+Every server serves the OpenAPI document at `/openapi.json` and an interactive page at `/docs`, which needs no internet access.
+Request and response bodies are JSON unless stated otherwise. For a path with a name, `?namespace=` selects the
+namespace (default: `default`); nodes, namespaces and tokens are cluster-wide.
 
-## Who is asking
+## Authentication
 
-`Authorization: Bearer mdr_…`; `mandor token create` makes such a token. Without tokens (`mandor dev`) only this machine is
-served: the Host must be a loopback name, an Origin must be the server's own, and writes need a JSON or YAML content type.
+Send `Authorization: Bearer mdr_…`; `mandor token create` creates such a token. A server without tokens (`mandor dev`) accepts only
+requests from its own machine: the Host must be a loopback name, an Origin must be the server's own, and writes need a JSON or YAML content type.
 
 | role | reads | writes |
 |---|---|---|
-| `admin` | everything in its namespaces; with all of them also tokens, audits, backups | what an operator does, namespaces, nodes, tokens |
-| `operator` | everything in its namespaces, nodes | workloads, orders to stop instances; with all namespaces also nodes (cordon) |
+| `admin` | everything in its namespaces; if bound to all namespaces, also tokens, audits, backups | the same as an operator, and namespaces, nodes, tokens |
+| `operator` | everything in its namespaces, nodes | workloads, requests to stop instances; if bound to all namespaces, also nodes (cordon) |
 | `viewer` | everything in its namespaces, nodes | nothing |
 | `node` | itself, its instances and sessions, and their workloads and releases by name | its own status (not its phase), its instances' status, events about them |
-| `join` | nothing | one thing: a node that joins |
+| `join` | nothing | only the node that joins |
 | `component` | everything | `component:scheduler` and `component:controllers` only their own fields |
 
-A user's `status` in a put is ignored: status is written by whoever observes it.
+The server ignores `status` in a user's put: only the component that observes an object writes its status.
 
 ## Versions
 
-An object's `meta.version` is the store's revision that last wrote it. A put with `meta.version` (or `?version=`) is refused
-with `conflict` if the object has moved on; the answer tells the version that won. `?version=0`: the object must be new.
+An object's `meta.version` is the store's revision that last wrote it. A put with `meta.version` (or `?version=`) is rejected
+with `conflict` if the object has changed since; the response contains the current version. With `?version=0` the object must not exist.
 
 ## Watching
 
-`GET /v1/watch` streams lines: `{"revision": N, "before": OBJECT|null, "after": OBJECT|null}`. Both null is a bookmark: nothing up
-to its revision was missed. The first line(s) catch up from `since` to now and end with a bookmark; then a bookmark comes
-about every ten seconds. A filter that an object leaves shows a deletion. A watch that fell behind, and one whose token was
-revoked, ends with a line `{"error": PROBLEM}`; on `expired`, list again and watch from there. When the server stops, the
-answer just ends: watch again from the last revision, at another server or the same. Instances are selected by the labels
+`GET /v1/watch` streams lines: `{"revision": N, "before": OBJECT|null, "after": OBJECT|null}`. A line in which both are null is a bookmark: the
+client has received all changes up to its revision. The stream starts with the changes since `since`, ends them with a bookmark, and then sends a bookmark
+about every ten seconds. When an object stops matching the filter, the stream shows a deletion. A watch that fell behind, or whose token was
+revoked, ends with a line `{"error": PROBLEM}`; on `expired`, list the objects and start a new watch from there. When the server stops, the
+response ends without an error: start a new watch from the last revision, on any server. A label filter matches instances by the labels
 of their workload.
 
 ## Errors
 
-`application/problem+json` with `type, title, status, code, detail`, often a `hint`, and facts such as `version`, `path`,
-`file`, `line`. A code is never renamed.
+Errors are `application/problem+json` with `type, title, status, code, detail`, often a `hint`, and facts such as `version`, `path`,
+`file`, `line`. Codes are never renamed.
 
 """
 
 SOCKETS = {
-    "/v1/instances/{name}/exec": "Run a command in an instance: `?command=a&command=b&task=&terminal=&rows=&columns=&stdin=`. A browser, which sets no headers, offers the protocols `mandor.exec` and `mandor.token.TOKEN`.",
-    "/v1/sessions/{name}": "Where a node's agent dials back; header `X-Mandor-Session` with the session's secret.",
+    "/v1/instances/{name}/exec": "Run a command in an instance: `?command=a&command=b&task=&terminal=&rows=&columns=&stdin=`. Browsers, which cannot set headers, send the subprotocols `mandor.exec` and `mandor.token.TOKEN`.",
+    "/v1/sessions/{name}": "The agent of the node connects here for a session; the header `X-Mandor-Session` carries the session's secret.",
 }
 
 CHANNELS = """
-Frames are binary, and the first byte is the channel: 0 standard input (empty: it ends), 1 standard output, 2 standard error,
-3 the end (`{"code": N}`, or a problem), 4 the terminal's size (`{"rows": N, "columns": N}`). For logs the agent sends lines
+Frames are binary, and the first byte is the channel: 0 standard input (an empty frame closes it), 1 standard output, 2 standard error,
+3 the result (`{"code": N}`, or a problem), 4 the terminal's size (`{"rows": N, "columns": N}`). For logs, the agent sends lines
 `{"at": SECONDS, "stream": "stdout", "text": "…"}` on channels 1 and 2.
 """
 
@@ -95,12 +95,12 @@ def page() -> str:
 
 def _errors() -> str:
     told = inspect.getdoc(errors) or ""
-    rows = ["| code | status | means |", "|---|---|---|"]
+    rows = ["| code | status | meaning |", "|---|---|---|"]
     for code, status in STATUS.items():
         found = re.search(rf"\b{code} +(\S.*)", told)
         rows.append(f"| `{code}` | {status} | {found[1] if found else ''} |")
     usual = ", ".join(f"`{code}`" for code in ALWAYS)
-    return "\n".join(rows) + f"\n\nEvery operation may answer {usual}; others are named with it.\n"
+    return "\n".join(rows) + f"\n\nEvery operation can fail with {usual}; further codes are listed per operation.\n"
 
 
 def _operation(each: Operation) -> list[str]:
@@ -111,12 +111,12 @@ def _operation(each: Operation) -> list[str]:
     if each.body is not None:
         shape = each.shape if each.shape is not None else each.body
         kinds = " or ".join(f"`{kind}`" for kind in each.takes) if each.takes != (JSON,) else "JSON"
-        lines.append(f"  Body: {_type(shape)} as {kinds}{' (may be left out)' if each.body_optional else ''}.")
+        lines.append(f"  Body: {_type(shape)} as {kinds}{' (optional)' if each.body_optional else ''}.")
     gives = "" if each.gives == JSON else f" as `{each.gives}`"
-    lines.append(f"  Answer: {each.status}, {_type(each.result)}{gives}.")
+    lines.append(f"  Response: {each.status}, {_type(each.result)}{gives}.")
     more = [f"`{code}`" for code in each.refuses if code not in ALWAYS]
     if more:
-        lines.append(f"  May also refuse with {', '.join(more)}.")
+        lines.append(f"  Further errors: {', '.join(more)}.")
     return [*[f"{line}<br>" for line in lines[:-1]], lines[-1] + "\n"]
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes docs/reference/imported-keys.md: what becomes of each key of other tools' files.
+"""Writes docs/reference/imported-keys.md: how the importers map each key of other tools' files.
 
-Nothing in it is told by the importers themselves: each value of three files that have every key is changed, and what
-changes in the manifests, or is noted, is what the table says. `--check` fails if the page is not that.
+The table is measured: the script changes each value of three files that contain every key, and records the changes in
+the manifests and the notes. `--check` fails if the page is out of date.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ _WORDS: dict[Outcome, str] = {
     "mapped": "",
     "guessed": "guessed",
     "dropped": "dropped",
-    "ignored": "says nothing",
-    "told": "so anyway; else",
+    "ignored": "no effect",
+    "told": "default; otherwise",
     "checked": "checked",
-    "silent": "says nothing here",
+    "silent": "no effect here",
 }
 
 _NAMED = re.compile(r"^(ports|volumes)\.[\w.-]+?(\.(?:port|host|protocol|size|owner|mode|type|path|volume))?$")
@@ -140,16 +140,23 @@ def _place(path: str) -> str:
 
 def page() -> str:
     lines = [
-        "# What becomes of each key",
+        "# Imported keys",
         "",
         "<!-- Written by scripts/imported_keys.py; do not edit. -->",
         "",
-        "Of files that `mandor import`, `apply` and `plan` read ([bring your files](../guides/bring-your-files.md)).",
-        "The right side is where the value makes a difference in the manifest, and what is said about it: *guessed* is",
-        "in the manifest, but does not mean quite the same; *dropped* is left out; both are told with file and line,",
-        "and `--strict` refuses them. *So anyway; else* has no note while it says what holds at any rate, and the note",
-        "behind it otherwise. *Checked* has to fit the rest of the file. *Says nothing* is a key that its own tool",
-        "does not heed, or a name that is not needed.",
+        "Keys of other tools' files that `mandor import`, `apply` and `plan` read.",
+        "See the [guide](../guides/bring-your-files.md). The right column shows which part of the manifest",
+        "depends on the value, and the note of the importer:",
+        "",
+        "| word | meaning |",
+        "|---|---|",
+        "| *guessed* | the key is in the manifest, but with a slightly different meaning |",
+        "| *dropped* | the key is not in the manifest |",
+        "| *default; otherwise* | no note for Mandor's own behaviour; the note applies to any other value |",
+        "| *checked* | the value must match the rest of the file |",
+        "| *no effect* | the key's own tool ignores it, or it is a name that is not needed |",
+        "",
+        "The importer reports guessed and dropped keys with file and line; `--strict` rejects them.",
     ]
     for name in FILES:
         lines += ["", f"## {TITLES[name]}", "", "| key | becomes |", "|---|---|", *rows(name)]

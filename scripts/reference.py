@@ -81,11 +81,8 @@ def manifest_page() -> str:
     own = {key: value for key, value in defs["flat"]["properties"].items() if key not in {**group, **task}}
     lines = ["# Manifest", "", NOTE, "", _INTRODUCTION, "", "## workload", ""]
     lines += _table({**own, "groups": defs["grouped"]["properties"]["groups"]}, {"name"})
-    lines += [
-        "",
-        "A flat manifest has the keys of [its group](#group) and of [its task](#task) beside these instead of",
-    ]
-    lines += ["`groups`, except `tasks` and `role`."]
+    lines += ["", "Instead of `groups`, a flat manifest has the keys of [its group](#group) and of [its task](#task),"]
+    lines += ["except `tasks` and `role`."]
     for name in _ORDER:
         described = defs[name].get("description", "")
         lines += ["", f"## {_title(name)}", "", *([_sentence(described), ""] if described else [])]
@@ -109,7 +106,7 @@ def manifest_page() -> str:
     ):
         lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]
         lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))
-    lines += ["", "## Not yet", "", "These keys are known, and refused with that word until a later version has them:"]
+    lines += ["", "## Not yet", "", "These keys and kinds are reserved for later versions and rejected until then:"]
     later = sorted({key for keys in LATER.values() for key in keys})
     lines += [", ".join(f"`{key}`" for key in later) + "; the kinds"]
     lines += [", ".join(f"`{kind}`" for kind in sorted(LATER_KINDS)) + "."]
@@ -117,15 +114,15 @@ def manifest_page() -> str:
 
 
 _INTRODUCTION = """\
-A manifest is YAML or JSON; several objects in a file are separated by `---`. `mandor apply -f FILE` makes the cluster
-hold what it says, `mandor schema` prints its JSON Schema for editors. There is also a
-[guide to writing manifests](../guides/manifests.md).
+A manifest is YAML or JSON; several objects in a file are separated by `---`. `mandor apply -f FILE` applies
+it to the cluster, `mandor schema` prints its JSON Schema for editors. See also the
+[guide to manifests](../guides/manifests.md).
 
-An unknown key, a wrong type or unit, a key that stands twice are errors with file, line and a hint. YAML is read as
-version 1.2 says: `no` is a word, `010` is ten. Where text belongs, a number is taken as it was typed (`VERSION: 1.10`).
+An unknown key, a wrong type or unit, and a duplicate key are errors with file, line and a hint. YAML is parsed as
+version 1.2: `no` is a string, `010` is ten. A number in a text field keeps its spelling (`VERSION: 1.10`).
 
 Amounts: **cpu** is cores (`2`, `0.5`) or thousandths of one (`500m`); a **size** is bytes with a unit (`256Mi`, `2GB`);
-a **duration** has units, too (`250ms`, `30s`, `1h30m`)."""
+a **duration** also has units (`250ms`, `30s`, `1h30m`)."""
 
 
 # The scenario.
@@ -148,12 +145,13 @@ def scenario_page() -> str:
 
 
 _REHEARSAL = """\
-What [`mandor simulate`](../guides/rehearse-before-you-deploy.md) rehearses: one mapping in YAML or JSON.
-Amounts are those of [manifests](manifest.md). Where `timeline` or `expect` take a list, one thing may stand alone."""
+A scenario of [`mandor simulate`](../guides/rehearse-before-you-deploy.md): one mapping in YAML or JSON.
+Amounts have the format of [manifests](manifest.md).
+A list in `timeline` or `expect` with one entry may be written without brackets."""
 
 
 def _table(properties: Mapping[str, Schema], required: set[str]) -> list[str]:
-    rows = ["| key | is | default | meaning |", "|---|---|---|---|"]
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for key, schema in properties.items():
         default = "required" if key in required else _code(schema["default"]) if schema.get("default", "") != "" else ""
         meaning = _sentence(_meaning(schema)).replace("|", "\\|")

@@ -212,7 +212,7 @@ def kinds_page() -> Iterator[str]:
     """Return the page of kinds."""
     yield from ("# Kinds", "")
     yield "Every object has a kind. `/v1/PLURAL` lists the objects of a kind, `mandor get PLURAL` shows them."
-    yield from ("", "| kind | plural | namespaced | applied by users | is |", "|---|---|---|---|---|")
+    yield from ("", "| kind | plural | namespaced | applied by users | description |", "|---|---|---|---|---|")
     for kind, cls in sorted(KINDS.items()):
         applied = f"[yes](manifest.md#{kind})" if kind in APPLIED_KINDS else "no"
         meaning = _cell((cls.__doc__ or "").split("\n\n")[0])

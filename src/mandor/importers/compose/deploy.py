@@ -37,7 +37,7 @@ def read_deploy(draft: Draft, service: Part) -> None:
     _update(draft, deploy.part("update_config"))
     _rollback(deploy.part("rollback_config"), deploy.part("update_config"))
     if deploy.text("endpoint_mode", "vip") != "vip":
-        deploy.guess("endpoint_mode", "addresses are those of the instances, and no common one")
+        deploy.guess("endpoint_mode", "services have no virtual IP: names resolve to the addresses of the instances")
 
 
 def _count(draft: Draft, service: Part, deploy: Part) -> None:

@@ -96,10 +96,10 @@ def _add(
                 part,
                 key,
                 index,
-                f"the port is not published: it would be open on all addresses, not only on {address} only",
+                f"the port is not published: it would be open on all addresses, not only on {address}",
             )
         elif address not in {"0.0.0.0", "::", "[::]"}:
-            part.note(key, "guessed", f"the port is published on all addresses of the node, not only on {address} only")
+            part.note(key, "guessed", f"the port is published on all addresses of the node, not only on {address}")
     if protocol != "tcp":
         port["protocol"] = protocol
     wanted = fitting_name(name) if name else f"port-{target}" + ("" if protocol == "tcp" else f"-{protocol}")

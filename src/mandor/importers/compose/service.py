@@ -45,9 +45,9 @@ DROPPED = {
     "oom_kill_disable": "a task over its memory limit is killed",
     "post_start": "hooks are not supported; put it into the command",
     "pre_stop": "hooks are not supported; handle the stop signal in the program",
-    "provider": "it is run by another tool",
+    "provider": "another tool runs it",
     "pull_refresh_after": "an image is pulled when it is missing, or at every start",
-    "storage_opt": "the engine decides how it stores",
+    "storage_opt": "the engine determines the storage options",
     "use_api_socket": "the engine's socket is not mounted; use a bind mount, if a node allows it",
 }
 """Keys without a counterpart, and the reason."""

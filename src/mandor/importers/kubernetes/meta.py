@@ -23,7 +23,7 @@ def drop_labels(owner: Part, kept: Iterable[Mapping[str, str]] = ()) -> None:
     part = owner.part("metadata")
     labels = part.text_map("labels")
     if labels and not any(labels.items() <= each.items() for each in kept):
-        part.drop("labels", "it is no object of its own here")
+        part.drop("labels", "it does not become a separate object")
 
 
 def annotation_labels(owner: Part, room: int) -> dict[str, str]:
@@ -51,7 +51,7 @@ def read_meta(owner: Part, *, keeps: bool = False) -> ObjectMeta:
         part.drop(key, "is the cluster's own")
     annotations = part.text_map("annotations")
     if annotations and not keeps:
-        part.drop("annotations", "it is no object of its own here")
+        part.drop("annotations", "it does not become a separate object")
     name, stem = part.text("name"), part.text("generateName")
     if name is None and stem is not None:
         part.guess("generateName", "the name is not made unique")

@@ -168,7 +168,7 @@ class PlacementReader:
             honor = self._honored(each)
             domains = each.whole("minDomains") or 1
             if domains > 1 and not hard:
-                each.drop("minDomains", "a preference has no least number of domains")
+                each.drop("minDomains", "preferences have no minimum number of domains")
                 domains = 1
             selector = read_selector(each.part("labelSelector"))
             over, skew = fact(each.text("topologyKey") or ""), each.whole("maxSkew") or 1

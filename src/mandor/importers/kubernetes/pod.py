@@ -75,7 +75,7 @@ class PodReader:
             self._add_claim(volumes, claim, spec, keep, folder_owner)
         options = filled(network="host" if host_network else None, runtime=spec.text("runtimeClassName"))
         if "runtimeClassName" in spec:
-            spec.guess("runtimeClassName", "the engine has to know a runtime of this name")
+            spec.guess("runtimeClassName", "the engine must have a runtime of this name")
         grace = duration(spec, "terminationGracePeriodSeconds")
         if grace is None and "terminationGracePeriodSeconds" in spec:
             grace = "0s"
@@ -136,11 +136,11 @@ class PodReader:
         """Drop keys without a counterpart, unless their value is the default."""
         drop_unusual(spec, _OF_PODS)
         if spec.flag("enableServiceLinks"):
-            spec.drop("enableServiceLinks", "no variables tell about services")
+            spec.drop("enableServiceLinks", "services set no environment variables")
         if spec.text("preemptionPolicy") == "Never":
-            spec.drop("preemptionPolicy", "a priority class says it", "`preempt: never` of a priority class")
+            spec.drop("preemptionPolicy", "the priority class determines it", "`preempt: never` of a priority class")
         if (spec.part("os").text("name") or "linux") != "linux":
-            spec.drop("os", "an image says what it runs on")
+            spec.drop("os", "the image determines the operating system")
 
 
 def _with_containers(spec: Part, owner: Owner) -> Owner:

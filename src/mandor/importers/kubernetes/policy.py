@@ -103,11 +103,11 @@ def _limit_range(part: Part, meta: ObjectMeta) -> Manifest | None:
     found: Manifest = {}
     for each in spec.parts("limits"):
         if each.text("type") != "Container" or found:
-            each.drop_all("type", "there are defaults and bounds for tasks alone, once a namespace")
+            each.drop_all("type", "limit defaults apply to tasks only, with one object per namespace")
             continue
         usual, asked, most = (named(amounts_of(each, key)) for key in ("default", "defaultRequest", "max"))
-        each.drop("min", "there is no least that a task has to ask for")
-        each.drop("maxLimitRequestRatio", "a limit may be as far above a request as it likes")
+        each.drop("min", "minimum requests are not supported")
+        each.drop("maxLimitRequestRatio", "the ratio of limit to request is not restricted")
         for bound in (usual, most):
             if bound.pop("disk", None):
                 each.guess("type", "the disk is kept free, and not limited")

@@ -22,7 +22,7 @@ def probe(part: Part, port: FindPort) -> dict[str, Any] | None:
         successes=_count(part, "successThreshold"),
         start_period=duration(part, "initialDelaySeconds"),
     )
-    part.drop("terminationGracePeriodSeconds", "a task that is not well gets the grace it always gets")
+    part.drop("terminationGracePeriodSeconds", "an unhealthy task is stopped with its usual grace period")
     return asked | timing if asked else None
 
 
@@ -31,12 +31,12 @@ def _asked(part: Part, port: FindPort) -> dict[str, Any]:
         return {"command": part.part("exec").texts("command")}
     if "tcpSocket" in part:
         socket = part.part("tcpSocket")
-        socket.drop("host", "a probe asks the task itself")
+        socket.drop("host", "a probe connects to the task itself")
         return {"tcp": port(socket.text("port") or "")}
     if "grpc" in part:
         grpc = part.part("grpc")
         part.guess("grpc", "becomes a TCP probe")
-        grpc.drop("service", "gRPC's health service is not asked")
+        grpc.drop("service", "gRPC's health service is not called")
         return {"tcp": port(grpc.text("port") or "")}
     if "httpGet" in part:
         return _http(part.part("httpGet"), port)
@@ -44,7 +44,7 @@ def _asked(part: Part, port: FindPort) -> dict[str, Any]:
 
 
 def _http(http: Part, port: FindPort) -> dict[str, Any]:
-    http.drop("host", "a probe asks the task itself")
+    http.drop("host", "a probe connects to the task itself")
     http.drop("httpHeaders", "a probe sends no headers of its own")
     path, asked = http.text("path") or "/", port(http.text("port") or "")
     if (http.text("scheme") or "HTTP").upper() == "HTTPS":

@@ -23,7 +23,7 @@ def read_secret(part: Part) -> dict[str, Any] | None:
         return None
     meta = read_meta(part)
     if part.flag("immutable"):
-        part.drop("immutable", "whoever may write a secret may change it")
+        part.drop("immutable", "secrets are not immutable: users with write access can change them")
     if (part.text("type") or "Opaque") not in {"Opaque", DOCKER_CONFIG}:
         part.guess("type", "secrets have no type: its values are kept")
     values = secret_texts(part)

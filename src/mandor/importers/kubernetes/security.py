@@ -15,7 +15,7 @@ def security(pod: Part, container: Part) -> dict[str, Any]:
         _profiles(part)
     if user is None and group is not None:
         (container if "runAsGroup" in container else pod).drop("runAsGroup", "a group needs a user beside it")
-    container.drop("procMount", "/proc is the engine's")
+    container.drop("procMount", "the engine determines the /proc mount")
     return filled(
         user=f"{user}:{group}" if user is not None and group is not None else user,
         read_only_root=container.flag("readOnlyRootFilesystem") or None,

@@ -248,7 +248,7 @@ def claim_volume(spec: Part) -> dict[str, Any]:
     """Return the volume for a claim: a folder of one node with reserved size."""
     asked = spec.part("resources")
     room = asked.text_map("requests").get("storage")
-    asked.drop("limits", "a volume keeps room, and is not limited")
+    asked.drop("limits", "the size of a volume is reserved, but not enforced")
     modes = spec.texts("accessModes")
     if odd := set(modes) - _ACCESS:
         raise spec.wrong("accessModes", f"{min(odd)[:40]!r} is none of {', '.join(sorted(_ACCESS))}")
@@ -259,7 +259,7 @@ def claim_volume(spec: Part) -> dict[str, Any]:
     for key in ("storageClassName", "volumeAttributesClassName"):
         spec.drop(key, "there is one class of volumes: folders of nodes")
     for key in ("selector", "volumeName", "dataSource", "dataSourceRef"):
-        spec.drop(key, "a volume is made new, and empty")
+        spec.drop(key, "a volume is created empty")
     try:
         return filled(size=size(room) if room else None)
     except ValueError as error:
@@ -278,7 +278,7 @@ def _empty(source: Part, mounted: int) -> dict[str, Any]:
             source.guess("medium", f"memory of {_MEMORY}: there is no size in the file")
         return {"type": "tmpfs", "size": room or _MEMORY}
     if medium:
-        source.guess("medium", "on the node's disk, for containers share it")
+        source.guess("medium", "it is on the node's disk, because several containers share it")
     return filled(type="scratch", size=room, mode="0777")
 
 

@@ -88,14 +88,14 @@ def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     pod, labels = _template(spec, meta, pods, claims, keep=keep)
     _selector(spec, labels)
     inner = spec.part("template").part("spec")
-    inner.drop("activeDeadlineSeconds", "a service has no end")
+    inner.drop("activeDeadlineSeconds", "services have no deadline")
     if pod.restart != "Always":
         raise inner.wrong("restartPolicy", f"the pods of a {kind} are always restarted: `Always`")
     if kind == "DaemonSet" and pod.group.get("placement", {}).pop("spread", None):
         spec.part("template").part("spec").drop("topologySpreadConstraints", "a daemon is on every node that matches")
     update = _update(spec, kind)
     if any(each.get("per_instance") for each in pod.group.get("volumes", {}).values()) and "max_surge" in update:
-        _strategy(spec).guess("rollingUpdate", "each instance has its own volumes, so none is started beside it")
+        _strategy(spec).guess("rollingUpdate", "instances with their own volumes stop before their replacement starts")
         update = {"order": "stop-first"} | {key: update[key] for key in ("min_healthy", "deadline") if key in update}
     form.group = filled(update=update)
     return _made(part, kind, meta, pod, labels, form)
@@ -161,14 +161,14 @@ def _update(spec: Part, kind: str) -> dict[str, Any]:
         deadline=None if deadline is None else str(Seconds(deadline)),
     )
     if rolling.whole("partition"):
-        rolling.drop("partition", "a roll-out is not cut at a number", "`update: {strategy: canary}`")
+        rolling.drop("partition", "a roll-out cannot stop at an instance number", "`update: {strategy: canary}`")
     if how == "Recreate":
         return {"order": "stop-first", "max_unavailable": "100%"} | timing
     if how == "OnDelete":
         strategy.drop("type", "instances are replaced when the template changes")
     surge, away = share(rolling, "maxSurge"), share(rolling, "maxUnavailable")
     if kind == "DaemonSet" and surge is not None:
-        rolling.drop("maxSurge", "no daemon is started beside another one")
+        rolling.drop("maxSurge", "a node never runs two instances of a daemon")
         surge = None
     if kind in {"StatefulSet", "DaemonSet"} and surge is None:
         return {"order": "stop-first", "max_unavailable": away or 1} | timing
@@ -212,7 +212,7 @@ def _pod(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
         if pod.restart == "OnFailure":
             form.group = {"restart": {"policy": "on-failure"}}
     elif pod.deadline:
-        spec.drop("activeDeadlineSeconds", "a service has no end")
+        spec.drop("activeDeadlineSeconds", "services have no deadline")
     return _made(part, kind, meta, pod, dict(meta.labels), form)
 
 
@@ -275,11 +275,11 @@ def _schedule(spec: Part) -> dict[str, Any]:
         cron = _every(spec, cron.removeprefix("@every ").strip())
     late = seconds(spec, "startingDeadlineSeconds")
     if late is not None and late != 60:
-        spec.guess("startingDeadlineSeconds", "what is late by a minute is left out, or made up for")
+        spec.guess("startingDeadlineSeconds", "runs that are more than a minute late are skipped or caught up")
     kept = [spec.whole(key) for key in ("successfulJobsHistoryLimit", "failedJobsHistoryLimit")]
     keep = max((each for each in kept if each is not None), default=None)
     if kept[0] != kept[1] and None not in kept:
-        spec.guess("failedJobsHistoryLimit", "as many runs that failed are kept as of those that succeeded")
+        spec.guess("failedJobsHistoryLimit", "the larger of the two history limits applies to all runs")
     return filled(
         cron=cron,
         timezone=zone,
@@ -323,10 +323,10 @@ def _job_spec(spec: Part, meta: ObjectMeta, pods: PodReader) -> tuple[Pod, dict[
 
 _OF_JOBS: Unusual = {
     "ttlSecondsAfterFinished": ("a batch is kept until it is deleted", ()),
-    "podFailurePolicy": ("every failure counts", ()),
-    "successPolicy": ("all have to succeed", ()),
-    "maxFailedIndexes": ("one that has failed for good ends the batch", ()),
-    "podReplacementPolicy": ("one that failed is replaced when it is over", ("TerminatingOrFailed",)),
+    "podFailurePolicy": ("every failure counts as an attempt", ()),
+    "successPolicy": ("all instances must succeed", ()),
+    "maxFailedIndexes": ("an instance that failed permanently ends the batch", ()),
+    "podReplacementPolicy": ("a failed instance is replaced after it has ended", ("TerminatingOrFailed",)),
     "managedBy": ("has no counterpart", ()),
 }
 

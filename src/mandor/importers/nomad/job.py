@@ -318,7 +318,7 @@ class JobReader:
             healthy = group.get("update", {}).get("min_healthy", "10s")
             if (duration(migrate, "min_healthy_time") or healthy) != healthy:
                 migrate.guess("min_healthy_time", f"it is {healthy}, as with an update")
-            migrate.drop("healthy_deadline", "drains have no deadline of the job")
+            migrate.drop("healthy_deadline", "workloads do not set deadlines for drains")
         self._disconnect(part, group)
 
     def _reschedule(self, part: Part, group: dict[str, Any], kind: str) -> None:

@@ -60,7 +60,7 @@ _CONFIG = {
     "mac_address": "addresses are assigned by the engine",
     "network_aliases": "addresses are assigned by the engine",
     "no_cgroups": "the engine decides on control groups",
-    "storage_opt": "the engine decides how it stores",
+    "storage_opt": "the engine determines the storage options",
     "volume_driver": "volumes are folders that the node's agent makes",
     "memory_swap": "swap is configured on the node",
     "memory_swappiness": "swap is configured on the node",
