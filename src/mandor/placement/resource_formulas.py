@@ -55,7 +55,7 @@ class ResourceFormulas:
         self._both = fit and cpu > 0 and memory > 0
         self._spare = float(-SCORE_MOST * shape.counted[0]), float(-SCORE_MOST * shape.counted[1])
         self._cpu, self._memory = float(cpu), float(memory)
-        self._more = np.array([self._spare[1], self._spare[0], self._cpu, 0.0, self._memory, 0.0])[:, np.newaxis]
+        self._more = np.array([self._spare[1], self._spare[0], self._cpu, self._memory])[:, np.newaxis]
         self._tile: Floats | None = None
         self._others = [(nodes.rows.get(name), amount) for name, amount in wanted.items()] if fit else []
 
@@ -65,7 +65,7 @@ class ResourceFormulas:
 
     def after(self, others: int, column: list[float], nodes: Snapshot, slot: int) -> int:
         """Return the sum after `others` replicas have been placed on the node. `column`: the node before that."""
-        spare_memory, spare_cpu, cpu, _, memory, _, has_memory, has_cpu = column[:8]
+        spare_memory, spare_cpu, cpu, memory, has_memory, has_cpu, _, _ = column
         times = others + 1
         share_cpu, share_memory = (cpu + times * self._cpu) / has_cpu, (memory + times * self._memory) / has_memory
         if self._both:
@@ -121,25 +121,23 @@ class ResourceFormulas:
 
     def _totals(self, scratch: ScoreBuffers, nodes: Snapshot, at: At, kind: np.dtype[Any]) -> Totals:
         """Compute the sums from the free percentages and the used shares."""
-        count, cpu = scratch.count, scratch.shares_cpu
+        count, cpu = scratch.count, scratch.share_cpu
         np.maximum(scratch.left, scratch.zeros, out=scratch.left)
         refused = self._refused(scratch, nodes, at) if self._fit else None
         if self._balanced:
             if not self._both:
                 np.minimum(scratch.shares, scratch.ones, out=scratch.shares)
             # (1 - difference / 2) * 100, rounded where that is: a factor of 2 changes no digit.
-            np.subtract(cpu, scratch.shares_memory, cpu)
+            np.subtract(cpu, scratch.share_memory, cpu)
             np.abs(cpu, cpu)
             if refused is not None:
-                np.minimum(cpu, scratch.ones_twice, out=cpu)  # larger shares are refused; numbers must stay small
+                np.minimum(cpu, scratch.ones_once, out=cpu)  # larger shares are refused; numbers must stay small
             np.subtract(scratch.twos, cpu, cpu)
             np.multiply(cpu, scratch.fifties, cpu)
             scores = scratch.scores.astype(kind)  # truncation is the floor of non-negative numbers
-            even = scores[2 * count : 3 * count]
+            even = scores[2 * count :]
             if self._change:
-                # 50 + (50 + change) // 2, in fewer operations.
-                even -= scores[3 * count :]
-                even += scratch.offsets
+                even += nodes._capacity_columns.offsets[at]
                 even >>= scratch.int_ones
             if self._balanced != 1:
                 even *= self._balanced

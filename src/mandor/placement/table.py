@@ -335,7 +335,7 @@ class Table:
         at, counts = list(times), list(times.values())
         sums = self._sums[:, at] + np.multiply.outer(step, counts)
         self._sums[:, at] = sums
-        self._capacity_columns.set_values(at, sums)
+        self._capacity_columns.set_all_values(at, sums)
         self._levels.come_all(at, counts, shape, terms)
         self._cached.changed_all(slots)
         turn, self._turn = self._turn, self._turn + len(slots)
