@@ -295,7 +295,7 @@ def test_a_nomad_job_runs_as_it_is_with_what_it_fetches_and_its_secret(cluster: 
         job = tmp_path / "shop.nomad.hcl"
         job.write_text(JOB.replace("WEB", address))
         told = mandor(cluster, "apply", "-f", str(job)).stderr
-        assert "a secret kv-shop has to be there, with password" in told
+        assert "a secret kv-shop must exist, with password" in told
         cluster.wait_running("shop", 1)
         wanted = ["staged", "node n1", "0 open sesame"]
         eventually(

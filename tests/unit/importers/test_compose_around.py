@@ -105,7 +105,7 @@ def test_a_volume_that_is_kept_elsewhere_has_to_be_there() -> None:
     text = "services: {web: {image: a, volumes: ['data:/data']}}\nvolumes:\n"
     text += "  data: {external: true, name: old}\n  idle: {external: true}\n"
     assert told(imported(text)) == [
-        "shop/compose.yaml:3: volumes.data: guessed: a volume old has to be there (`kind: volume`, applied before)"
+        "shop/compose.yaml:3: volumes.data: guessed: a volume old must exist (`kind: volume`, applied before)"
     ]
 
 

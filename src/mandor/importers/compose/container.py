@@ -44,7 +44,7 @@ def read_container(draft: Draft, service: Part) -> None:
         oom_score_adj=service.whole("oom_score_adj"),
     )
     if draft.options.get("cpuset"):
-        service.guess("cpuset", "the scheduler does not count which cores are taken")
+        service.guess("cpuset", "the scheduler does not track the cores of `cpuset`")
 
 
 def _walls(draft: Draft, service: Part) -> None:
@@ -84,7 +84,7 @@ def _spaces(draft: Draft, service: Part) -> None:
 def _input(draft: Draft, service: Part) -> None:
     terminal, stays = service.flag("tty"), service.flag("stdin_open")
     if terminal:
-        service.guess("tty", "its input stays open; it has no terminal, `mandor exec -it` gives one")
+        service.guess("tty", "standard input stays open without a terminal; `mandor exec -it` opens one")
     if terminal or stays:
         draft.options["stdin"] = True
 

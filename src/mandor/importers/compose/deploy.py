@@ -126,7 +126,7 @@ def _device(part: Part) -> dict[str, Any]:
     capabilities = [text.lower() for text in part.texts("capabilities")]
     driver, count = part.text("driver"), part.text("count", "all")
     ids = part.texts("device_ids")
-    part.drop("options", "a device has no options here")
+    part.drop("options", "devices have no options")
     kind = "gpu" if not capabilities or "gpu" in capabilities else capabilities[0]
     if ids:
         part.guess("device_ids", "the number is requested; the choice of devices is not")

@@ -232,7 +232,7 @@ class Reader:
             if isinstance(value, dict):
                 for alias in part.texts("aliases"):
                     _add_alias(draft, part, "aliases", alias)
-                part.drop_rest("networks are managed by the engine: addresses are not chosen")
+                part.drop_rest("the engine manages networks and assigns addresses")
             if name not in self.networks and name != "default":
                 raise service.wrong("networks", f"the network {name!r} is not among the top `networks`")
             if name in self.networks and self.networks[name].peek("external"):
@@ -317,7 +317,7 @@ def _depends(service: Part) -> dict[str, str]:
         if part.flag("restart"):
             part.drop("restart", "it is not restarted with its dependency")
         if not part.flag("required", default=True):
-            part.guess("required", "it waits for the dependency in any case")
+            part.guess("required", "the workload always waits for the dependency")
         found[name] = CONDITIONS[condition]
     return found
 

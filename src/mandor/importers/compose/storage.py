@@ -130,7 +130,7 @@ class Storage:
         if kind == "bind":
             bind = part.part("bind")
             if bind.flag("create_host_path"):
-                bind.guess("create_host_path", "it has to be there already")
+                bind.guess("create_host_path", "the path must exist")
             bind.drop("propagation", "mount propagation is not supported")
             bind.drop("selinux", "SELinux labels are not supported")
             bind.drop("recursive", "mount propagation is not supported")
@@ -172,7 +172,7 @@ class Storage:
             volume, name = {"volume": self.objects[source]}, fitting_name(source)
             if source not in self.made:
                 hint = "`kind: volume`, applied before"
-                self.top.part("volumes").guess(source, f"a volume {self.objects[source]} has to be there", hint)
+                self.top.part("volumes").guess(source, f"a volume {self.objects[source]} must exist", hint)
             draft.mounts.append(place.mount(name, of_volume=True))
         draft.volumes.setdefault(name, volume)
 

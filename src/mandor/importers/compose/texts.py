@@ -98,7 +98,7 @@ class Texts:
         labels = labels_of(part, "labels")
         value = None if elsewhere else self._content(part)
         if value is None:
-            self.top.part("secrets").guess(name, f"a secret {plain} has to be there", _BY_HAND)
+            self.top.part("secrets").guess(name, f"a secret {plain} must exist", _BY_HAND)
         else:
             head = filled(kind="secret", name=plain, labels={"project": self.project, **labels})
             self.made.append(Made({**head, "value": value}, self.top.file_of("secrets"), part.line))

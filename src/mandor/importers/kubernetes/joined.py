@@ -30,7 +30,7 @@ _OF_SERVICES: Unusual = {
     "loadBalancerClass": (_BALANCER, ()),
     "allocateLoadBalancerNodePorts": (_BALANCER, (True,)),
     "healthCheckNodePort": (_BALANCER, ()),
-    "externalIPs": ("ports are those of the nodes", ()),
+    "externalIPs": ("ports are published on the nodes' own addresses", ()),
     "externalName": ("names are those of the namespace's workloads", ()),
     "ipFamilies": (_ADDRESS, (["IPv4"],)),
     "ipFamilyPolicy": (_ADDRESS, ("SingleStack",)),
@@ -114,16 +114,16 @@ def _port(part: Part, work: Work, *, published: bool) -> bool:
             return False
         wanted = ports.found[name]["port"]
         if ports.found[name].get("protocol", "tcp") != protocol:
-            part.guess("protocol", f"the port {name} is of another protocol")
+            part.guess("protocol", f"the port {name} has another protocol")
         if given and fitting_name(given) != name:
             part.guess("name", f"the port is called {name}")
     if number != wanted:
-        part.guess("port", f"callers use the port that it listens on, {wanted}")
+        part.guess("port", f"clients use the port on which the task listens, {wanted}")
     if published and "host" not in ports.found[name]:
         alone = (work.replicas or 1) == 1 or work.kind == "DaemonSet"
         ports.found[name]["host"] = node_port if node_port and alone else "auto"
         if ports.found[name]["host"] == "auto":
-            part.guess("nodePort" if node_port else "port", "a port of its node that is free is chosen")
+            part.guess("nodePort" if node_port else "port", "a free port of the node is chosen")
     elif node_port:
         part.drop("nodePort", "is not published")
     work.group["ports"] = ports.short
@@ -223,7 +223,7 @@ def _targets(spec: Part) -> dict[str, str]:
                 raise target.wrong("type", "a share of what is asked for is a `Utilization`")
             found[name or ""] = f"{share}%"
         else:
-            each.drop_all("type", "only shares of the CPU and memory asked for are measured")
+            each.drop_all("type", "only CPU and memory relative to the request are measured")
     return found
 
 
@@ -235,7 +235,7 @@ def _pace(part: Part, usual: dict[str, Any]) -> dict[str, Any] | None:
     if "stabilizationWindowSeconds" in part:
         found["window"] = window or "0s"
     if part.text("selectPolicy") in {"Min", "Disabled"}:
-        part.drop("selectPolicy", "the larger step counts")
+        part.drop("selectPolicy", "the larger step applies")
     part.drop("tolerance", "is the same in both directions")
     if "policies" in part:
         for key in ("instances", "percent", "per"):

@@ -21,15 +21,18 @@ _GRACE = "30s"
 """Kubernetes' default for `terminationGracePeriodSeconds`."""
 NO_IDENTITY = "Nomad identities are not converted"
 _OF_PODS: Unusual = {
-    "subdomain": ("an instance is called by its own name", ()),
-    "setHostnameAsFQDN": ("an instance is called by its own name", ()),
+    "subdomain": ("the host name is the instance's name", ()),
+    "setHostnameAsFQDN": ("the host name is the instance's name", ()),
     "shareProcessNamespace": ("tasks see their own processes", ()),
     "readinessGates": ("an instance is ready when its tasks are", ()),
     "ephemeralContainers": ("`mandor exec` opens a shell in a task", ()),
     "serviceAccountName": (NO_IDENTITY, ("default",)),
     "serviceAccount": (NO_IDENTITY, ("default",)),
     "automountServiceAccountToken": (NO_IDENTITY, ()),
-    "dnsPolicy": ("names are resolved as the engine does it", ("ClusterFirst", "ClusterFirstWithHostNet", "Default")),
+    "dnsPolicy": (
+        "the engine determines how names are resolved",
+        ("ClusterFirst", "ClusterFirstWithHostNet", "Default"),
+    ),
     "resourceClaims": ("devices that are claimed by name are not supported yet", ()),
     "resources": ("tasks ask for what they need, each for itself", ()),
 }
@@ -109,7 +112,7 @@ class PodReader:
         meta = claim.part("metadata")
         name = meta.text("name") or ""
         meta.drop("annotations", "there are no annotations")
-        meta.drop("labels", "a volume that is made for an instance has no labels of its own")
+        meta.drop("labels", "volumes of instances have no separate labels")
         meta.ignore("creationTimestamp")
         volumes.add_template(claim, name, keep, folder_owner)
         volumes.found[name].mounted = mounts_of(spec.source).count(name)
@@ -158,7 +161,7 @@ def _with_containers(spec: Part, owner: Owner) -> Owner:
 def _folder_owner(security: Part, spec: Part) -> str | None:
     """Return the owner of volume folders: the user and group of the pod, or of its containers, if both are known."""
     group, user = security.whole("fsGroup"), security.peek("runAsUser")
-    security.drop("fsGroupChangePolicy", "the owner of a volume is set when it is made")
+    security.drop("fsGroupChangePolicy", "the owner of a volume is set when it is created")
     if group is None:
         return None
     if user is None:

@@ -92,7 +92,7 @@ def _quota_amounts(spec: Part) -> Manifest:
             elif "/" in bare and not key.startswith(("count/", "limits.")) and "storageclass" not in key:
                 devices |= {device_name(bare): int(amount(text))} if device_amounts(bare, 0) else {}
             else:
-                hard.drop(key, "is not counted")
+                hard.drop(key, "quotas do not count this resource")
         except ValueError as error:
             raise hard.wrong(key, str(error)) from None
     return filled(**found, devices=devices)

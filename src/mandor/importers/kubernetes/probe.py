@@ -45,7 +45,7 @@ def _asked(part: Part, port: FindPort) -> dict[str, Any]:
 
 def _http(http: Part, port: FindPort) -> dict[str, Any]:
     http.drop("host", "a probe connects to the task itself")
-    http.drop("httpHeaders", "a probe sends no headers of its own")
+    http.drop("httpHeaders", "a probe sends no additional headers")
     path, asked = http.text("path") or "/", port(http.text("port") or "")
     if (http.text("scheme") or "HTTP").upper() == "HTTPS":
         http.guess("scheme", "a probe speaks no TLS: becomes a TCP probe")

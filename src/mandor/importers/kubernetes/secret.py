@@ -105,5 +105,5 @@ def _keys(part: Part, at: str, name: str, owner: Owner, shelf: ReferencedObjects
     """Return the keys of a Secret; a Secret that is not among the files is reported."""
     keys = shelf.secret(owner.namespace, name)
     if keys is None and not part.flag("optional"):
-        part.guess(at, f"it is not among these files: a secret {fitting_name(name)} has to be there")
+        part.guess(at, f"it is not among these files: a secret {fitting_name(name)} must exist")
     return keys

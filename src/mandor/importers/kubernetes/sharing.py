@@ -40,7 +40,7 @@ def pod_sharing(spec: Part, security: Part) -> dict[str, Any]:
 def container_sharing(container: Part) -> dict[str, Any]:
     terminal, stays = container.flag("tty"), container.flag("stdin")
     if terminal:
-        container.guess("tty", "its input stays open; it has no terminal, `mandor exec -it` gives one")
+        container.guess("tty", "standard input stays open without a terminal; `mandor exec -it` opens one")
     if stays:
         container.guess("stdin", _NARROWED)
     return filled(stdin=terminal or stays or None, security_opt=_unconfined(container.part("securityContext")))

@@ -110,7 +110,7 @@ class Volumes:
         read_only = source.flag("readOnly")
         claim = self.shelf.claim(self.owner.namespace, name)
         if claim is None:
-            source.guess("claimName", "it is not among these files: a volume of this name has to be there")
+            source.guess("claimName", "it is not among these files: a volume of this name must exist")
         return Volume({"volume": fitting_name(name, most=253)}, read_only=read_only)
 
     # Files.
@@ -285,7 +285,7 @@ def _empty(source: Part, mounted: int) -> dict[str, Any]:
 def _host(source: Part) -> dict[str, Any]:
     kind = source.text("type") or ""
     if kind not in _FOLDERS:
-        source.guess("type", "it has to be there already")
+        source.guess("type", "the path must exist")
     return {"type": "host", "path": source.text("path") or ""}
 
 

@@ -69,7 +69,7 @@ def read_work(part: Part, kind: str, pods: PodReader) -> Work:
 
 
 _OF_SERVICES: Unusual = {
-    "revisionHistoryLimit": ("the cluster keeps the releases that it needs", (10,)),
+    "revisionHistoryLimit": ("the cluster determines how many releases it keeps", (10,)),
 }
 
 
@@ -182,7 +182,7 @@ def _claims(spec: Part) -> tuple[list[Part], bool]:
         spec.guess("podManagementPolicy", "instances are started together")
     if "serviceName" in spec:
         spec.text("serviceName")
-        spec.guess("serviceName", "instances are found by their own names")
+        spec.guess("serviceName", "each instance has a name that resolves to its address")
     spec.drop("ordinals", "instances are counted from 0")
     policy = spec.part("persistentVolumeClaimRetentionPolicy")
     if policy.text("whenScaled") == "Delete":
@@ -350,7 +350,7 @@ def _made(part: Part, kind: str, meta: ObjectMeta, pod: Pod, labels: dict[str, s
         part.part("metadata").guess("name", f"it is called {name} here")
     for key, value in meta.labels.items():
         if labels.setdefault(key, value) != value:
-            part.part("metadata").guess("labels", f"{key} is {labels[key]!r}, as its pods have it")
+            part.part("metadata").guess("labels", f"{key} is {labels[key]!r}, the value of its pods")
     for owner in _described(part):
         labels = annotation_labels(owner, _LABELS_MOST - len(labels)) | labels
     head: dict[str, Any] = filled(

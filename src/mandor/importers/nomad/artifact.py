@@ -61,7 +61,7 @@ class Fetching:
             self.lines.append(_clone(source.removeprefix("git::"), place))
         else:
             self._fetch(source, place, mode, options, headers)
-        part.guess("source", "it is fetched each time the task starts, with curl or wget")
+        part.guess("source", "the task downloads it at each start, with curl or wget")
 
     def _fetch(self, source: str, place: str, mode: str, options: dict[str, str], headers: list[str]) -> None:
         url = urlsplit(source)

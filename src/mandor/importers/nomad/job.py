@@ -317,7 +317,7 @@ class JobReader:
                 migrate.guess("health_check", "an instance that is ready counts")
             healthy = group.get("update", {}).get("min_healthy", "10s")
             if (duration(migrate, "min_healthy_time") or healthy) != healthy:
-                migrate.guess("min_healthy_time", f"it is {healthy}, as with an update")
+                migrate.guess("min_healthy_time", f"the value is {healthy}, as for updates")
             migrate.drop("healthy_deadline", "workloads do not set deadlines for drains")
         self._disconnect(part, group)
 
@@ -337,7 +337,7 @@ class JobReader:
         attempts, unlimited = part.whole("attempts"), part.flag("unlimited", default=kind == "service")
         if kind == "batch":
             self.retries = min(1000, attempts if attempts is not None else 1)
-            part.drop("interval", "attempts are counted without an interval")
+            part.drop("interval", "attempts have no interval")
         elif not unlimited:
             found["attempts"] = min(10_000, max(0, attempts or 0))
             part.drop("interval", "attempts are counted until an instance runs for longer than the maximum delay")

@@ -19,7 +19,7 @@ def read_login(config: Part, runtime: Runtime, image: str) -> tuple[str, Made | 
     part.drop("email", "registries do not use it")
     part.drop("tls_verify", "the engine of the node decides which registries it trusts")
     if not user or not password or "${" in user + password + registry:
-        config.guess("auth", f"its values are not in this file: a secret {name} has to be there")
+        config.guess("auth", f"its values are not in this file: a secret {name} must exist")
         return name, None
     data = {"registry": registry, "username": user, "password": password}
     secret = {"kind": "secret", "name": name, "data": data}

@@ -10,13 +10,13 @@ from mandor.model.task import CHECKS_MOST
 
 _SERVICE = {
     "connect": "service meshes are not supported",
-    "address_mode": "addresses are those of the instances",
-    "address": "addresses are those of the instances",
-    "canary_tags": "labels are the same for canaries",
-    "canary_meta": "labels are the same for canaries",
+    "address_mode": "services use the addresses of their instances",
+    "address": "services use the addresses of their instances",
+    "canary_tags": "canaries have the same labels",
+    "canary_meta": "canaries have the same labels",
     "enable_tag_override": "labels are set in the manifest",
     "on_update": "probes always apply",
-    "tagged_addresses": "addresses are those of the instances",
+    "tagged_addresses": "services use the addresses of their instances",
     "identity": "there is no identity for services",
     "weights": "instances have equal weight",
     "cluster": "regions are not supported",
@@ -91,7 +91,7 @@ class Services:
             self.labels[f"service-meta/{key}.{fitting_name(word)}"] = value[:256]
         where = "name" if "name" in part else "port"
         if where in part:
-            part.guess(where, "it is kept as a label; instances are found by the name of their workload")
+            part.guess(where, "stored as a label; clients use the name of the workload")
         restart = block(part, "check_restart")
         for each in sorted(blocks(part, "check"), key=lambda check: check.peek("type") == "tcp"):
             self._check(each, port, each.text("task") or task, restart)

@@ -35,9 +35,9 @@ def sharing(part: Part) -> dict[str, Any]:
             part.drop(key, "tasks share a network, and nothing else")
     terminal = part.flag("tty")
     if terminal:
-        part.guess("tty", "its input stays open; it has no terminal, `mandor exec -it` gives one")
+        part.guess("tty", "standard input stays open without a terminal; `mandor exec -it` opens one")
     if (cores := part.text("cpuset_cpus")) is not None:
-        part.guess("cpuset_cpus", "the scheduler does not count which cores are taken")
+        part.guess("cpuset_cpus", "the scheduler does not track the cores of `cpuset`")
     return found | filled(
         devices=_devices(part),
         groups=part.texts("group_add"),

@@ -41,7 +41,7 @@ DROPPED = {
     "schedule": "a task runs while its instance does",
     "kind": "service meshes are not supported",
     "csi_plugin": "there are no CSI plugins",
-    "dispatch_payload": "a batch gets no payload",
+    "dispatch_payload": "batches receive no payload",
     "shutdown_delay": "a task is stopped without a delay",
     "scaling": "resources of a task are not changed while it runs",
 }
@@ -171,7 +171,7 @@ def _ending(draft: TaskDraft, part: Part, driver: str) -> None:
             log_files=min(100, max(1, files)) if files else None, log_size=f"{size}Mi" if size else None
         )
     if logs.flag("disabled"):
-        logs.guess("disabled", "logs are kept in any case")
+        logs.guess("disabled", "logs are always kept")
     logs.drop("enabled", "output is kept")
 
 
@@ -182,7 +182,7 @@ def _resources(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
     cores, mhz = part.whole("cores"), part.whole("cpu")
     if mhz is not None and not cores:
         draft.requests["cpu"] = str(Cpu(max(1, round(mhz * 1000 / MHZ_PER_CORE))))
-        part.guess("cpu", f"{mhz} MHz are taken as {draft.requests['cpu']}: a core as {MHZ_PER_CORE} MHz")
+        part.guess("cpu", f"{mhz} MHz become {draft.requests['cpu']}, with {MHZ_PER_CORE} MHz per core")
     else:
         draft.requests["cpu"] = str(cores) if cores else str(Cpu(round(CPU_MHZ * 1000 / MHZ_PER_CORE)))
     memory, most = part.whole("memory", MEMORY_MB) or MEMORY_MB, part.whole("memory_max") or 0
@@ -341,7 +341,7 @@ def _ulimits(part: Part) -> dict[str, dict[str, int]]:
 
 def _labels(part: Part) -> None:
     if "labels" in part:
-        part.drop("labels", "containers have labels of Mandor's own; workloads have `labels`")
+        part.drop("labels", "Mandor sets the labels of containers; use `labels` of the workload")
 
 
 def _config_ports(part: Part, ports: dict[str, dict[str, Any]]) -> None:
@@ -389,7 +389,7 @@ def _long_mount(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
     own = block(part, "volume_options")
     seed = not own.flag("no_copy")
     own.drop_rest("volumes are folders that the node's agent makes")
-    part.drop("bind_options", "a mount has no options here")
+    part.drop("bind_options", "mounts have no options")
     if kind not in {"bind", "volume", "tmpfs"}:
         raise part.wrong("type", f"{kind!r} is none of bind, volume, tmpfs")
     if kind == "tmpfs":

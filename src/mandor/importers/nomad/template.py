@@ -48,7 +48,7 @@ def read_template(result: TemplateResult, part: Part, runtime: Runtime, env: dic
         raise part.wrong("change_mode", f"{change[:40]!r} is none of restart, noop, signal, script")
     left, right = part.text("left_delimiter") or "{{", part.text("right_delimiter") or "}}"
     for key in ("uid", "gid", "vault_grace", "source"):
-        part.drop(key, "a file is written with the task, as its user")
+        part.drop(key, "files are written when the task starts and belong to its user")
 
     def known(name: str) -> str | None:
         return env[name] if name in env else runtime.known(name)
@@ -79,7 +79,7 @@ def read_template(result: TemplateResult, part: Part, runtime: Runtime, env: dic
             ),
         )
     for name, keys in found.secrets.items():
-        part.guess("data", f"a secret {name} has to be there, with {', '.join(sorted(keys))}", "`kind: secret`")
+        part.guess("data", f"a secret {name} must exist, with {', '.join(sorted(keys))}", "`kind: secret`")
     if as_env:
         if path:
             part.guess("destination", "its variables are set; no file is written")

@@ -62,7 +62,7 @@ def test_a_secret_that_is_not_among_the_files_has_to_be_there() -> None:
     found = imported(pod("", "env: [{name: S, valueFrom: {secretKeyRef: {name: gone, key: k}}}]"))
     assert found.made[0].manifest["secrets"] == {"S": "gone/k"}
     (text,) = told(found).values()
-    assert text == "it is not among these files: a secret gone has to be there"
+    assert text == "it is not among these files: a secret gone must exist"
 
 
 def test_a_key_that_a_secret_lacks_is_reported() -> None:
