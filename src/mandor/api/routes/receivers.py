@@ -38,7 +38,7 @@ OPERATIONS = [
         method="POST",
         path=f"/v1/{kind.plural}/{{name}}/test",
         name=f"test_{kind.kind.replace('-', '_')}",
-        summary=f"Send a test message to a {kind.kind}",
+        summary=f"Send a test message to the {kind.kind}",
         tag="receivers",
         gate=Gate(verbs=("test",), kind=kind.kind),
         handler=partial(send_test, kind=kind),
