@@ -73,7 +73,7 @@ async def test_a_namespace_bounds_the_number_behind_the_name(dev: Api) -> None:
     [
         ("kind: priority-class\nname: high\n", "`value` is missing", 1),
         ("kind: priority-class\nname: high\nvalue: many\n", "expected a whole number, got the text 'many'", 3),
-        ("kind: priority-class\nname: high\nvalue: 2000000\n", "2000000 is above the maximum of 1000000", 3),
+        ("kind: priority-class\nname: high\nvalue: 3000000000\n", "3000000000 is above the maximum of 2147483647", 3),
         ("kind: priority-class\nname: high\nvalue: 1\npreempt: always\n", "`always` is not one of lower, never", 4),
         ("kind: priority-class\nname: high\nvalue: 1\nnamespace: team\n", "is cluster-wide and has no namespace", 4),
         ("name: web\ncommand: [run]\npriority: Not a name\n", "'Not a name' is not a name of a priority class", 1),

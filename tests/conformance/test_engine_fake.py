@@ -27,6 +27,7 @@ class FakeSuite(EngineSuite):
             "mounts",
             "ports",
             "security",
+            "seed",
             "signal",
             "stats",
             "tmpfs",

@@ -26,7 +26,7 @@ def test_the_important_one_gets_the_place_and_the_other_is_back_when_there_is_ro
         (waiting,) = cluster.instances("report")
         assert waiting["status"]["phase"] == "Pending"
         assert waiting["meta"]["uid"] != report["meta"]["uid"]
-        told = {event["spec"]["reason"]: event["spec"]["message"] for event in cluster.items("events")}
+        told = eventually("the events are written", lambda: preemption_events(cluster))
         assert told["Preempts"] == "takes the place of report-0 on n1"
         assert "shop-0" in told["Preempted"]
 
@@ -37,6 +37,12 @@ def test_the_important_one_gets_the_place_and_the_other_is_back_when_there_is_ro
         (back,) = cluster.wait_running("report", 1)
         assert back["spec"].get("attempt", 0) == 0
         eventually("the shop is gone", lambda: not cluster.instances("shop"))
+
+
+def preemption_events(cluster: Cluster) -> dict[str, str]:
+    """Return the messages of all events by reason; empty: those of the preemption are not written yet."""
+    found = {event["spec"]["reason"]: event["spec"]["message"] for event in cluster.items("events")}
+    return found if {"Preempts", "Preempted"} <= found.keys() else {}
 
 
 def scale(cluster: Cluster, count: int) -> None:

@@ -24,8 +24,10 @@ from mandor.model.audit import Audit, AuditSpec, verify
 from mandor.model.codec import KINDS as DECLARED
 from mandor.model.codec import encode
 from mandor.model.log_sink import LogSink, LogSinkSpec
+from mandor.model.machine import Machine, PoolScaling
 from mandor.model.meta import Key, Meta
 from mandor.model.node import RENEWS, Node, NodePhase, NodeStatus
+from mandor.model.pool import NodePool, NodePoolStatus
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.vm_request import VmRequest
 from mandor.roots.audit import AuditSinks
@@ -248,6 +250,9 @@ async def _requests(admin: Client, node: Client, store: Store) -> AsyncIterator[
     yield "prepare_spare", ask("POST", "/spare/prepare", {"size": {"cpu": 1, "memory": 1}, "cluster": "k1"})
     spare = (await store.list("spare")).items[0].meta.name
     yield "release_spare", ask("POST", f"/spare/{spare}/release", {})
+    machines = PoolScaling(machines=(Machine(id="gone-1", kind="small", at=1.0),))
+    await store.commit(Put(NodePool(meta=Meta(name="gone"), status=NodePoolStatus(scaling=machines))))
+    yield "forget_machines", ask("POST", "/v1/node-pools/gone/forget", {"machines": ["gone-1"]})
     yield "create_token", ask("POST", "/v1/tokens", {"role": "viewer", "identity": "x", "expires_seconds": 3600})
     token = next(each.meta.name for each in (await store.list("token")).items if each.spec.identity == "user:x")
     yield "rotate_token", ask("POST", f"/v1/tokens/{token}/rotate", {})

@@ -50,9 +50,8 @@ async def two(start_api: StartApi) -> Two:
 
     first = await start_api(store=store, tokens_required=True)
     second = await start_api(store=store, tokens_required=True, simulate=simulate)
+    await store.commit(Put(Node(meta=Meta(name="n1"), status=NodeStatus(phase=NodePhase.READY))))
     await running_instance(store)
-    node = Node(meta=Meta(name="n1"), status=NodeStatus(phase=NodePhase.READY))
-    await store.commit(Put(node))
     return Two(first, second)
 
 

@@ -20,7 +20,7 @@ async def flooded() -> dict[str, str]:
         await world.kill("its recorder")
         await world.apply(make_workload("web", replicas=120, cpu="100m"))
         await world.apply(make_workload("db", replicas=60, cpu="150m", memory="500Mi"))
-        await world.apply(make_workload("odd", replicas=40, cpu="170m", placement={"where": [{"rule": "name != n3"}]}))
+        await world.apply(make_workload("odd", replicas=45, cpu="170m", placement={"where": [{"rule": "name != n3"}]}))
         await world.run(2)
         world.start_scheduler()
         await world.run(3)

@@ -60,7 +60,7 @@ class EngineMounts(EngineWatch):
         await self._needs(engine, "seed")
         folder, name = self.seeded_path
         if not folder:
-            pytest.skip("the images of this engine have no content")
+            pytest.skip("the engine has images without content")
         (volume / "seen").unlink()
         mounts = (Mount(path=folder, source=str(volume), name="data", seed=True),)
         shown = await self._output(engine, self.shows_file(f"{folder}/{name}", mounts=mounts))
@@ -72,7 +72,7 @@ class EngineMounts(EngineWatch):
         await self._needs(engine, "mounts", "seed")
         folder, _ = self.seeded_path
         if not folder:
-            pytest.skip("the images of this engine have no content")
+            pytest.skip("the engine has images without content")
         (volume / "seen").unlink()
         mounts = (Mount(path=folder, source=str(volume), name="data"),)
         unit = await self._start(engine, self.writes_file(f"{folder}/new", "text", mounts=mounts))

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-LINES_MOST = 24_000
-"""So many lines of Python one step of the event loop may have; what looks at everybody of 15,000 has more."""
+LINES_MOST = 27_000
+"""Lines of Python that one step of the event loop may execute; a loop over all 15,000 instances executes more."""
 DECIDED_MOST = 80_000
-"""So many a row of decisions: what adds up everybody has more, and so has a row of those for whom room is made."""
+"""Lines of Python that consecutive decisions may execute; a sum over all instances in each of them executes more."""
 HANG_SECONDS = 50
 TRIES = 3
 
