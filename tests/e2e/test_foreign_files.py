@@ -166,7 +166,7 @@ def test_a_kubernetes_file_runs_as_it_is_and_shows_what_was_left_out(docker_clus
     assert "web-1" in mandor(cluster, "plan", "-f", str(file)).stdout
     told = mandor(cluster, "apply", "-f", str(file)).stderr
     assert "metadata.annotations: guessed: they are stored as labels" in told
-    assert "callers use the port that it listens on, 8080" in told
+    assert "clients use the port on which the task listens, 8080" in told
     cluster.wait_running("web", 2)
     eventually("both are ready", lambda: all(each["status"].get("ready") for each in cluster.instances("web")))
     for name in ("web-0", "web-1"):
