@@ -108,7 +108,7 @@ def test_the_pull_secret_of_a_pod_is_that_of_each_of_its_tasks() -> None:
 
     (_, workload), notes = imported(POD.format(config=config, first="elsewhere"), "yaml")
     assert workload["groups"]["main"]["tasks"]["web"]["pull_secret"] == "elsewhere"
-    assert [note for note in notes if "a secret elsewhere has to be there" in note]
+    assert [note for note in notes if "secret elsewhere must exist" in note]
 
 
 NOMAD = """
@@ -154,7 +154,7 @@ def test_a_nomad_login_whose_password_is_elsewhere_is_reported_by_the_name_of_it
     text = NOMAD.format(image="r.example/web", password="$${REGISTRY_PASSWORD}", more="")
     (workload,), notes = imported(text, "nomad")
     name = workload["groups"]["web"]["tasks"]["front"]["pull_secret"]
-    assert [note for note in notes if f"a secret {name} has to be there" in note]
+    assert [note for note in notes if f"secret {name} must exist" in note]
 
 
 async def test_only_a_node_that_runs_the_namespace_reads_its_pull_secret() -> None:
