@@ -7,6 +7,7 @@ from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.draft import Draft
 from mandor.controllers.release_plan import current_release
 from mandor.controllers.secret_change_plan import plan_change
+from mandor.controllers.secret_users import AGAIN_SECONDS, SecretUsers, content_ids
 from mandor.controllers.writer import Writer
 from mandor.errors import Conflict
 from mandor.model.meta import Key, Object
@@ -16,15 +17,6 @@ from mandor.model.workload import Release, Workload
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
-
-AGAIN_SECONDS = 0.1
-NO_NAMES = frozenset[str]()
-
-
-async def content_ids(store: Store, namespace: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the content ids of existing secrets, read from the store because a mirror can lag behind."""
-    found = {name: await store.get(Key(Secret.kind, namespace, name)) for name in sorted(names)}
-    return {name: each.content_id for name, each in found.items() if isinstance(each, Secret)}
 
 
 class SecretChangeController(Controller[Key]):
@@ -37,10 +29,7 @@ class SecretChangeController(Controller[Key]):
     def __init__(self, store: Store, recorder: Recorder) -> None:
         self._store = store
         self._recorder = recorder
-        self._names: dict[Key, frozenset[str]] = {}
-        """Secrets with `on_change: restart` by workload; only workloads with any."""
-        self._readers: dict[Key, dict[Key, None]] = {}
-        """Workloads by secret."""
+        self._users = SecretUsers(restart_secrets)
         self._releases: Grouped[Key, Release] = Grouped(_workload_key)
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
@@ -50,42 +39,27 @@ class SecretChangeController(Controller[Key]):
     def observe(self, change: Change) -> Iterable[Key]:
         before, after, value = change.before, change.after, change.value
         if isinstance(value, Secret):
-            same = isinstance(before, Secret) and isinstance(after, Secret) and before.content_id == after.content_id
-            return () if same or after is None else tuple(self._readers.get(value.key, ()))
+            return self._users.observe_secret(change)
         if isinstance(value, Release):
             self._releases.update(
                 before if isinstance(before, Release) else None, after if isinstance(after, Release) else None
             )
             key = _workload_key(value)
-            return (key,) if key in self._names and after is not None else ()
-        if change.status_only:
-            return ()
-        self._set(value.key, restart_secrets(after.spec.groups.values()) if isinstance(after, Workload) else NO_NAMES)
-        return (value.key,) if value.key in self._names else ()
-
-    def _set(self, key: Key, names: frozenset[str]) -> None:
-        for name in self._names.pop(key, NO_NAMES) - names:
-            secret = Key(Secret.kind, key.namespace, name)
-            self._readers[secret].pop(key, None)
-            if not self._readers[secret]:
-                del self._readers[secret]
-        if names:
-            self._names[key] = names
-            for name in names:
-                self._readers.setdefault(Key(Secret.kind, key.namespace, name), {})[key] = None
+            return (key,) if key in self._users and after is not None else ()
+        return self._users.observe_workload(change)
 
     def subject(self, key: Key) -> Object | None:
         return self._workloads.get(key)
 
     async def reconcile(self, key: Key) -> float | None:
         workload = self._workloads.get(key)
-        if not isinstance(workload, Workload) or key not in self._names:
+        if not isinstance(workload, Workload) or key not in self._users:
             return None
         unmade = Draft()
         release = current_release(unmade, workload, self._releases.of(key))
         if unmade.writes:
             return None  # The workload controller creates the release, which is observed.
-        current = await content_ids(self._store, key.namespace, self._names[key])
+        current = await content_ids(self._store, key.namespace, self._users.names(key))
         draft = plan_change(workload, release, current)
         try:
             await self._writer.commit(draft.writes)
