@@ -1,4 +1,4 @@
-"""An agent renews its credential when it is due or requested, and retries."""
+"""An agent renews its credential and its certificate when they are due or requested, and retries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from mandor.agent.link import Link
-from mandor.agent.renewal import CredentialKeeper
+from mandor.agent.renewal import CertificateKeeper, CredentialKeeper
 from mandor.errors import Unavailable
 from mandor.lib.clock import ManualClock, settle
 from mandor.lib.metrics import Counts
@@ -19,15 +19,16 @@ DAY = 86_400.0
 
 
 class Servers:
-    """A link to servers that want a credential renewed every day."""
+    """A link to servers that want a credential and a certificate renewed every day."""
 
     renewing = False
-    certify_at = None
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self.renew_at: float | None = clock.monotonic() + DAY
+        self.certify_at: float | None = clock.monotonic() + DAY
         self.renewed = 0
+        self.certified = 0
         self.recent_silence = False
 
     async def renew_credential(self) -> None:
@@ -35,6 +36,12 @@ class Servers:
             raise Unavailable("nobody answers")
         self.renewed += 1
         self.renew_at = self._clock.monotonic() + DAY
+
+    async def renew_certificate(self) -> None:
+        if self.recent_silence:
+            raise Unavailable("nobody answers")
+        self.certified += 1
+        self.certify_at = self._clock.monotonic() + DAY
 
 
 class Bench:
@@ -97,3 +104,21 @@ async def test_a_later_join_changes_the_due_time(bench: Bench) -> None:
     bench.keeper.wake()
     await bench.wait(60)
     assert bench.servers.renewed == 1
+
+
+async def test_a_certificate_is_renewed_when_it_is_due_and_a_failed_renewal_is_retried() -> None:
+    clock, counts = ManualClock(), Counts()
+    servers = Servers(clock)
+    keeper = CertificateKeeper(cast(Link, servers), clock, counts)
+    running = asyncio.create_task(keeper.run())
+    await settle()
+    await clock.advance(DAY - 1)
+    assert servers.certified == 0
+    servers.recent_silence = True
+    await clock.advance(60)
+    assert counts["failed",] > 1
+    servers.recent_silence = False
+    await clock.advance(300)
+    assert (servers.certified, servers.renewed) == (1, 0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
