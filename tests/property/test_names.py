@@ -16,12 +16,13 @@ from mandor.agent.discovery import (
     UNKNOWN_ADDRESS,
     chosen,
     hosts_file,
-    reachable_from,
+    reachable,
     variables,
 )
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, PortStatus, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
+from mandor.network.endpoints import Viewpoint, seen_instance
 
 HERE = "n0"
 ADDRESS = {"n0": "192.0.2.1", "n1": "192.0.2.2", "n2": "192.0.2.3"}
@@ -64,8 +65,9 @@ def worlds(draw: st.DrawFn) -> list[Instance]:
 @settings(max_examples=200, deadline=None)
 def test_a_name_resolves_only_to_running_and_reachable_instances(world: list[Instance], own: int) -> None:
     me = instance_name("web", "main", own)
-    seen = [reachable_from(each, each.status, HERE, ADDRESS[HERE]) for each in world]
-    instances = chosen(each for each in seen if each is not None)
+    view = Viewpoint(HERE, ADDRESS[HERE])
+    seen = [seen_instance(each, each.status, view) for each in world]
+    instances = chosen(reachable(each) for each in seen if each is not None)
     text = hosts_file(instances, [me])
     assert text.startswith(BEGINNING)
     names: dict[str, set[str]] = defaultdict(set)
@@ -112,8 +114,9 @@ def test_a_hosts_file_is_limited_and_keeps_the_nearest() -> None:
         )
         for number in range(2010)
     ]
-    seen = [reachable_from(each, each.status, HERE, ADDRESS[HERE]) for each in world]
-    instances = chosen(each for each in seen if each is not None)
+    view = Viewpoint(HERE, ADDRESS[HERE])
+    seen = [seen_instance(each, each.status, view) for each in world]
+    instances = chosen(reachable(each) for each in seen if each is not None)
     assert len(instances) == INSTANCES_MOST
     assert sum(each.near for each in instances) == 10
     assert len(hosts_file(instances, ["db-0"])) < 64 * 1024
@@ -132,8 +135,8 @@ def test_an_alias_resolves_unless_a_workload_or_an_instance_has_the_name() -> No
         instance("web", "10.0.0.2", "database"),
         instance("late", "10.0.0.3", "slow", ready=False),
     ]
-    seen = [reachable_from(each, each.status, HERE, ADDRESS[HERE]) for each in world]
-    text = hosts_file(chosen(each for each in seen if each is not None), ["other-0"])
+    seen = [seen_instance(each, each.status, Viewpoint(HERE, ADDRESS[HERE])) for each in world]
+    text = hosts_file(chosen(reachable(each) for each in seen if each is not None), ["other-0"])
     names = {line.split()[0]: line.split()[1:] for line in text.removeprefix(BEGINNING).splitlines()}
     assert names["10.0.0.1"] == ["db-0", "main.db", "db", "database"]
     assert names["10.0.0.2"] == ["web-0", "main.web", "web", "database"]

@@ -183,6 +183,7 @@ async def test_the_first_tokens_of_a_cluster_are_recorded(tmp_path: Path) -> Non
 
 SILENT = {
     "heartbeat": "a node's own report",
+    "report_applied": "a node's own report",
     "simulate": "writes nothing",
     "plan": "see the test of profiles",
     "issue_identity": "signs a token for a task of the node that asks, and writes nothing",
@@ -201,6 +202,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "volume": {},
     "rebalance": {},
     "reservation": {"resources": {"cpu": "1"}, "end": "2099-01-01T00:00:00+00:00"},
+    "service": {"external": ["192.0.2.5:5432"], "port": {"sql": {"port": 5432}}},
     "secret": {"data": {"a": "b"}},
     "webhook": {"url": "https://hooks.example/x", "secret": "hook"},
     "event-bus": {"url": "nats://bus.example:4222"},

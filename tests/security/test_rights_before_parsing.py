@@ -22,6 +22,7 @@ FOR_JOIN = {("POST", "/v1/nodes/{name}/join"), ("GET", "/v1"), ("GET", "/v1/whoa
 FOR_NODES = {
     ("POST", "/v1/nodes/{name}/join"),
     ("POST", "/v1/nodes/{name}/heartbeat"),
+    ("POST", "/v1/nodes/{name}/applied"),
     ("POST", "/v1/nodes/{name}/credential"),
     ("POST", "/v1/commit"),
     ("POST", "/v1/instances/{name}/identity"),

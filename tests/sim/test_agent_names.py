@@ -13,6 +13,7 @@ from mandor.engines.base import Launch
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, PortStatus
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
+from mandor.model.service import Service, ServicePort, ServiceSource, ServiceSpec, ServiceStatus
 from mandor.store.base import Delete, Put
 from tests.unit.agent.world import World, open_world
 
@@ -176,3 +177,36 @@ async def test_hosts_files_name_an_instance_in_the_network_of_the_node_by_its_ne
     world.address = "10.0.0.77"
     await world.pass_time(120, 5)
     await until_text(world, web.meta.uid, has="10.0.0.77 web-0", lacks="10.0.0.1 ")
+
+
+async def serve_db(world: World, name: str = "data") -> None:
+    """Store a service for the workload db."""
+    spec = ServiceSpec(port={"sql": ServicePort(port=5432)}, to=(ServiceSource(workload="db"),))
+    meta = Meta(name=name, namespace="default")
+    await world.store.commit(Put(Service(meta=meta, spec=spec, status=ServiceStatus(number=64))))
+
+
+@pytest.mark.req("S2-30")
+async def test_a_service_resolves_by_all_its_names(world: World) -> None:
+    await elsewhere(world)
+    await world.apply(ports=WEB)
+    web = await world.order(ports={"http": 20_001})
+    await world.until_phase(Phase.RUNNING)
+    await serve_db(world)
+    text = await until_text(world, web.meta.uid, has=" data ")
+    (line,) = [each.split() for each in text.splitlines() if "data" in each.split()]
+    assert line[0] == "10.0.0.2", "nothing balances on this node, so the name leads to the instance"
+    assert {"data.default", "data.default.mandor", "data.default.svc.cluster.local", "data.service.consul"} < {*line}
+
+
+async def test_a_service_whose_port_has_another_number_on_the_node_does_not_resolve_without_a_balancer(
+    world: World,
+) -> None:
+    await elsewhere(world, host=20_007)
+    await world.apply(ports=WEB)
+    web = await world.order(ports={"http": 20_001})
+    await world.until_phase(Phase.RUNNING)
+    await serve_db(world)
+    await elsewhere(world, "cache-0")
+    text = await until_text(world, web.meta.uid, has="cache-0")
+    assert "data" not in text, "a client would connect to port 5432, which another program may have"

@@ -30,6 +30,7 @@ from mandor.agent.shipping.agent_logs import AgentLogHandler
 from mandor.agent.shipping.shipper import Shipper
 from mandor.agent.stream import Streams, choose_task
 from mandor.agent.tracing import Tracing
+from mandor.agent.traffic import Balancing
 from mandor.agent.usage import InstanceMeter, read_usage
 from mandor.agent.usage_throttle import used_by_all, used_by_own
 from mandor.agent.workers import Workers
@@ -84,6 +85,7 @@ class Agent:
         own_logs: AgentLogHandler | None = None,
         tracer: Tracer | None = None,
         guard_control: GuardControl | None = None,
+        balancing: Balancing | None = None,
     ) -> None:
         """
         `port_in_use`: returns whether a port of this machine is in use; by default, none is.
@@ -93,6 +95,7 @@ class Agent:
         `own_logs`: the agent's log records, for log sinks; None: no logs are shipped, neither the agent's nor tasks'.
         `tracer`: records spans of instances that are part of a trace; None: none are recorded.
         `guard_control`: starts a process that stops instances with `stop_after` when the agent is gone; None: no guard.
+        `balancing`: the data path of services; None: the node balances none.
         """
         self._settings, self._link, self._clock, self._clock_ahead = settings, link, clock, clock_ahead
         self._shared = settings.shared
@@ -132,6 +135,7 @@ class Agent:
             Tracing(tracer) if tracer is not None else None,
             guard_control,
             LiveFileKeeper(settings.data, settings.name, blocking) if machine is None else None,
+            balancing,
         )
         self._metrics, self._tracer = self.workers.services.metrics, tracer
         self._credential = CredentialKeeper(
@@ -216,7 +220,7 @@ class Agent:
         )
 
     def _duties(self) -> list[tuple[Any, str]]:
-        resources, hosts_files = self.workers.resources, self.workers.resources.hosts_files
+        resources, found = self.workers.resources, self.workers.resources.names
         readers: dict[str, Reader] = {
             Instance.kind: self,
             Node.kind: self.node,
@@ -233,7 +237,11 @@ class Agent:
                 self._store, LogSink.kind, ALL, self._clock, self._shipper, self._read_cluster, stall_seconds=stall
             )
             shipping = [(sinks.run(), f"feed of {LogSink.plural}")]
-        names = [(hosts_files.run(), "names")] if hosts_files is not None else []
+        names = []
+        if found is not None:
+            names = [(found.watch.run(), "services and names"), (found.hosts_files.run(), "hosts files")]
+            names.append((found.drains.run(), "drains"))
+            names += [(found.traffic.run(), "traffic")] if found.traffic is not None else []
         return [
             (self.node.run(), "node"),
             (self._credential.run(), "credential"),

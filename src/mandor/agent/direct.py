@@ -1,8 +1,8 @@
 """A link without a network, for agents in the same process as their store, as in the simulator."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from mandor.agent.link import Duplex, Heartbeat
+from mandor.agent.link import Applied, Duplex, Heartbeat
 from mandor.errors import Conflict, Unavailable, Unsupported
 from mandor.model.features import FEATURES
 from mandor.model.instance import Instance
@@ -65,6 +65,10 @@ class DirectLink:
         cluster = await self.cluster()
         self._beat(self._node, beat)
         return cluster
+
+    async def applied(self, namespaces: Mapping[str, int], asks: Sequence[str]) -> Applied:
+        """Return the report of this node: no other node is known."""
+        return Applied(complete=True, lowest={name: namespaces[name] for name in asks if name in namespaces})
 
     async def dial(self, session: Session) -> Duplex:
         if self._dial is None:

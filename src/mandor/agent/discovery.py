@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from mandor.engines.base import variable
 from mandor.lib.loopback import is_loopback
-from mandor.model.instance import Instance, InstanceStatus, PortStatus, instance_prefix
-from mandor.model.phase import Phase
+from mandor.model.instance import PortStatus, instance_prefix
+from mandor.model.service import Service, split_endpoint
+from mandor.network.addresses import VirtualRange
+from mandor.network.endpoints import SeenInstance, backing_instances, by_workload
 
 INSTANCES_MOST = 500
 """Largest number of instances in a hosts file; those of the same node come first."""
@@ -50,32 +52,65 @@ class ReachableInstance:
     aliases: tuple[str, ...] = ()
 
 
-def reachable_from(
-    instance: Instance, status: InstanceStatus, node: str, node_address: str
-) -> ReachableInstance | None:
-    """Return the instance as reachable from `node`; None: it does not run, is stopping or cannot be reached."""
-    spec = instance.spec
-    if status.phase is not Phase.RUNNING or spec.stop is not None or not spec.node:
-        return None
-    near = spec.node == node
-    host = node_address if near else status.host
-    if near or not status.address:
-        address, ports = status.address or host, [(each, each.port) for each in status.ports]
-    else:
-        address, ports = host, [(each, each.host) for each in status.ports if each.host is not None]
-    if not address or not (near or ports):
-        return None
+def reachable(seen: SeenInstance) -> ReachableInstance:
+    """Return the instance with the names and numbers that hosts files and variables contain."""
+    spec, status = seen.instance.spec, seen.status
     return ReachableInstance(
-        name=instance.meta.name,
+        name=seen.instance.meta.name,
         workload=spec.workload,
         group=spec.group,
-        near=near,
+        near=seen.near,
         ready=status.ready,
-        address=address,
-        ports=tuple((each.name, number) for each, number in ports),
-        alike=len(ports) == len(status.ports) and all(_alike(each, number) for each, number in ports),
+        address=seen.address,
+        ports=tuple((each.name, number) for each, number in seen.ports),
+        alike=len(seen.ports) == len(status.ports) and all(_alike(each, number) for each, number in seen.ports),
         aliases=status.aliases,
     )
+
+
+class NamedService(NamedTuple):
+    """The names of a service, and the addresses to which they resolve."""
+
+    names: tuple[str, ...]
+    addresses: tuple[str, ...]
+
+
+def service_names(service: Service) -> tuple[str, ...]:
+    """Return the names of a service: its own, with its namespace, as Kubernetes and Consul write them, and aliases."""
+    name, namespace = service.meta.name, service.meta.namespace
+    full = f"{name}.{namespace}"
+    zones = (full, f"{full}.mandor", f"{full}.svc.cluster.local", f"{full}.svc", f"{name}.service.consul")
+    return (name, *zones, *service.spec.aliases)
+
+
+def named_services(
+    services: Iterable[Service], seen: Sequence[SeenInstance], virtual: VirtualRange | None
+) -> list[NamedService]:
+    """Return the names of services with their addresses.
+
+    `virtual`: virtual addresses that the reader of the names can reach; None: names resolve to the ready instances
+    that are reached at the numbers of the service's ports.
+    """
+    members = by_workload(seen)
+    found = []
+    for service in sorted(services, key=lambda each: each.key):
+        spec, number = service.spec, service.status.number
+        if virtual is not None and number and not spec.headless:
+            addresses: Iterable[str] = virtual.addresses(number)
+        elif spec.external:
+            addresses = dict.fromkeys(split_endpoint(each)[0] for each in spec.external)
+        else:
+            ready = (each for each in backing_instances(service, members) if each.receives)
+            addresses = dict.fromkeys(each.address for each in ready if _answers(each, service))
+        found.append(NamedService(service_names(service), tuple(addresses)))
+    return found
+
+
+def _answers(seen: SeenInstance, service: Service) -> bool:
+    """Return whether a client that knows only the name of the service reaches the instance at the right ports."""
+    if service.spec.headless:
+        return all(_alike(each, number) for each, number in seen.ports)
+    return all(seen.reached_at(name, port) == port.port for name, port in service.spec.port.items())
 
 
 def _alike(port: PortStatus, number: int) -> bool:
@@ -101,13 +136,16 @@ def chosen(instances: Iterable[ReachableInstance]) -> list[ReachableInstance]:
     return order[:INSTANCES_MOST]
 
 
-def hosts_file(instances: Sequence[ReachableInstance], own: Sequence[str]) -> str:
+def hosts_file(
+    instances: Sequence[ReachableInstance], own: Sequence[str], services: Sequence[NamedService] = ()
+) -> str:
     """Return the content of a hosts file. `own`: the names of its instance, present even before it has an address.
 
     `<instance>` is present while it runs, so that members of a forming cluster find each other; `<workload>` and
     `<group>.<workload>` name ready instances, and only those whose ports have the numbers that they listen on. Aliases
-    do the same, unless an instance or a workload has the name.
+    do the same, unless an instance or a workload has the name. A service takes precedence over a workload of its name.
     """
+    served = {name for each in services for name in each.names} - {each.name for each in instances}
     workloads = {each.workload for each in instances}
     taken = workloads | {each.name for each in instances}
     lines = []
@@ -118,11 +156,14 @@ def hosts_file(instances: Sequence[ReachableInstance], own: Sequence[str]) -> st
             names += [alias for alias in each.aliases if alias not in taken]
         if each.name == own[0]:
             names += [name for name in own if name not in names]
-        names = [name for name in names if name not in RESERVED]
+        names = [name for name in names if name not in RESERVED and name not in served]
         if names:
             lines.append(f"{each.address} {' '.join(dict.fromkeys(names))}\n")
     if not any(each.name == own[0] for each in instances):
         lines.insert(0, f"{UNKNOWN_ADDRESS} {' '.join(own)}\n")
+    for service in services:
+        names = [name for name in service.names if name in served and name not in RESERVED]
+        lines += [f"{address} {' '.join(names)}\n" for address in service.addresses if names]
     return BEGINNING + "".join(lines)
 
 

@@ -4,14 +4,14 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import quote
 
 from msgspec import Struct
 
 from mandor.agent.journal import Journal
-from mandor.agent.link import Duplex, Heartbeat
+from mandor.agent.link import Applied, Duplex, Heartbeat
 from mandor.agent.settings import AgentSettings
 from mandor.client.aio import SESSION_HEADER, Client
 from mandor.client.trust import has_fingerprint, split_fingerprint
@@ -249,6 +249,10 @@ class HttpLink:
     async def heartbeat(self, beat: Heartbeat) -> ClusterSpec:
         # A repeated heartbeat does no harm, so another server may be tried at once.
         return await self._client.call("POST", f"{self._path}/heartbeat", ClusterSpec, body=to_plain(beat), repeat=True)
+
+    async def applied(self, namespaces: Mapping[str, int], asks: Sequence[str]) -> Applied:
+        body = {"namespaces": dict(namespaces), "asks": list(asks)}
+        return await self._client.call("POST", f"{self._path}/applied", Applied, body=body, repeat=True)
 
     async def dial(self, session: Session) -> Duplex:
         return await self._client.dial(

@@ -1,5 +1,6 @@
 """Calls of an agent to the control plane besides its store: joining, heartbeats, credentials, sessions."""
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -17,6 +18,15 @@ class Heartbeat(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True)
     usage: NodeUsage = NodeUsage()
     instances: dict[str, InstanceUsage] = {}
     """Usage by `namespace/name`."""
+
+
+class Applied(Struct, frozen=True, gc=False, kw_only=True):
+    """Revisions of services that the data paths of all live nodes have applied."""
+
+    complete: bool
+    """Whether every live node has reported; if not, `lowest` can be too high."""
+    lowest: dict[str, int] = {}
+    """Lowest revision by requested namespace; absent: no node balances it."""
 
 
 class Duplex(Protocol):
@@ -70,6 +80,10 @@ class Link(Protocol):
         """Get a new certificate for the node's key; safe to repeat."""
 
     async def heartbeat(self, beat: Heartbeat) -> ClusterSpec: ...
+
+    async def applied(self, namespaces: Mapping[str, int], asks: Sequence[str]) -> Applied:
+        """Report the revision of services that this node's data path has applied, by namespace; return that of all
+        nodes for the namespaces in `asks`."""
 
     async def dial(self, session: Session) -> Duplex:
         """Connect to the server that the session's client is connected to."""

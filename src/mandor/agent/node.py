@@ -75,6 +75,11 @@ class NodeKeeper:
         return self._node
 
     @property
+    def zone(self) -> str:
+        """Zone of the node by its label; empty: none, or the object was not read yet."""
+        return self._node.meta.labels.get("zone", "") if self._node is not None else ""
+
+    @property
     def allocatable(self) -> Resources:
         return self.capacity - self.spec.reserved
 

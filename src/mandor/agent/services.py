@@ -2,19 +2,22 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mandor.agent.cluster_contact import ClusterContact
+from mandor.agent.drain import Drains
 from mandor.agent.fetch import Fetch
 from mandor.agent.hosts_files import HostsFiles
 from mandor.agent.identity import IdentityKeeper
 from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.metrics import AgentMetrics
+from mandor.agent.namespace_watch import NamespaceWatch
 from mandor.agent.order import Entry, Order
 from mandor.agent.probes import RunProbe
 from mandor.agent.resource_admission import AdmissionResult
 from mandor.agent.starts import ConcurrencyLimit
 from mandor.agent.tracing import Tracing
+from mandor.agent.traffic import TrafficKeeper
 from mandor.agent.vault import Vault
 from mandor.agent.volumes import VolumeKeeper
 from mandor.engines.base import Unit
@@ -46,11 +49,25 @@ class NodePorts(Protocol):
 
     address: str
 
+    @property
+    def zone(self) -> str:
+        """Zone of the node; empty: none."""
+
     def taken_ports(self, order: Order) -> str:
         """Return why the instance cannot have its node ports; empty: it can."""
 
     def port_taken(self, order: Order, port: int) -> None:
         """Record that an engine found the port in use by another program."""
+
+
+class InstanceNames(NamedTuple):
+    """The parts with which instances find services and other instances."""
+
+    watch: NamespaceWatch
+    hosts_files: HostsFiles
+    traffic: TrafficKeeper | None
+    """None: the node balances no services."""
+    drains: Drains
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +78,7 @@ class InstanceResources:
     vault: Vault
     identities: IdentityKeeper
     volumes: VolumeKeeper
-    hosts_files: HostsFiles | None
+    names: InstanceNames | None
     """None: instances do not find each other by name on this node."""
     ports: NodePorts
     live_files: LiveFileKeeper | None

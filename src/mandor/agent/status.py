@@ -119,6 +119,7 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, inputs: SyncIn
         engine=memory.engine,
         address=address,
         host=inputs.host if ports else "",
+        zone=inputs.zone if ports else "",
         ports=ports,
         aliases=order.template.aliases if order.template is not None and not status.phase.over else (),
         since=since,

@@ -30,6 +30,8 @@ SOON_SECONDS = 0.001
 """Shortest wait in seconds, so that rounding does not cause a wait of 0."""
 ALONE_SECONDS = 1.0
 """Interval in seconds between checks whether an instance with `stop_after` may start."""
+STOP_ORDERED = "StopOrdered"
+"""Reason of an instance that ends because of its stop order."""
 MISSING_SECONDS = 5.0
 """Seconds between retries of an instance that waits for a volume or secret."""
 
@@ -131,7 +133,7 @@ def _end_from_outside(order: Order, memory: Memory, inputs: SyncInputs, now: flo
     if natural is not None:
         return natural
     if stop is not None:
-        return final(Phase.STOPPED, "StopOrdered", stop.reason)
+        return final(Phase.STOPPED, STOP_ORDERED, stop.reason)
     begun = bool(memory.tasks)
     if inputs.refusal and not begun:
         return final(Phase.FAILED, inputs.refusal_reason, inputs.refusal)
@@ -167,6 +169,8 @@ def _wind_down(order: Order, memory: Memory, inputs: SyncInputs, now: float) -> 
         sidecars = _names(order, "sidecar") if memory.ending.reason != DISCONNECTED else []
         first = [each for each in running if each.unit.task not in sidecars]
         status = describe(order, memory, inputs, now, Phase.STOPPING)
+        if inputs.draining and memory.ending.reason == STOP_ORDERED:
+            return Decision(memory, status=status)
         return Decision(memory, _stops(order, first or running, at_once=memory.at_once), status)
     memory = msgspec.structs.replace(memory, over=True)
     return Decision(memory, status=over(order, memory, inputs, now))

@@ -49,6 +49,8 @@ class SyncInputs(Struct, frozen=True, kw_only=True):
     """The last reported or stored status."""
     gone: bool = False
     """Whether the order was withdrawn."""
+    draining: bool = False
+    """Whether a data path may still send new connections to the instance, which has a stop order."""
     refusal: str = ""
     """Why the instance cannot run on this node; only used before its first start."""
     refusal_reason: str = REFUSED
@@ -59,6 +61,8 @@ class SyncInputs(Struct, frozen=True, kw_only=True):
     """Whether an instance with an address listens on the numbers of the node's ports, which lead there."""
     host: str = ""
     """The address of this node."""
+    zone: str = ""
+    """The zone of this node; empty: none."""
     otlp: str = ""
     """Address of the OTLP receiver for the tasks; empty: none."""
     names: Discovery = NO_DISCOVERY

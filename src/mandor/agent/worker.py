@@ -188,6 +188,13 @@ class Worker:
         due = None if decision.wake_at is None else max(0.0, decision.wake_at - self._clock.now())
         return min((each for each in (pause, due) if each is not None), default=None)
 
+    def _draining(self) -> bool:
+        """Return whether the instance has a stop order and may still get new connections of services."""
+        names = self._resources.names
+        if names is None or self.order.instance.spec.stop is None or self.memory.at_once or self.memory.over:
+            return False
+        return not names.drains.drained(self.order, self.status)
+
     def _in_trace(self) -> AbstractContextManager[object]:
         return nullcontext() if self.trace is None or self.trace.over else within(self.trace.span)
 
@@ -276,9 +283,9 @@ class Worker:
             prepared = await self._resources.volumes.prepare(self.order, begun=begun, mapped=mapped)
             refusal = prepared.refusal
         wanted = not (refusal or done) and (reading or self._may_start(units))
-        names, hosts_files = NO_DISCOVERY, self._resources.hosts_files
-        if wanted and hosts_files is not None:
-            names = await hosts_files.discovery(self.order)
+        discovery, names = NO_DISCOVERY, self._resources.names
+        if wanted and names is not None:
+            discovery = await names.hosts_files.discovery(self.order)
         blocked = MissingDependency(forbidden, FORBIDDEN) if forbidden else MissingDependency(prepared.missing)
         secrets: Mapping[str, str] = {}
         identities: Mapping[str, str] = {}
@@ -295,13 +302,15 @@ class Worker:
             probe_results=self._probes.probe_results,
             status=self.status,
             gone=self.gone,
+            draining=self._draining(),
             refusal=refusal,
             refusal_reason=refusal_reason,
             published=publishes(self.order, self.memory.engine, self._engines.capabilities),
             own_network="network" in self._extras,
             host=self._engines.published_at(self.memory.engine) or self._resources.ports.address,
+            zone=self._resources.ports.zone,
             otlp=self._services.otlp,
-            names=names,
+            names=discovery,
             mounts_hosts="hosts" in self._extras,
             users="user" in self._extras,
             wait=wait,

@@ -7,27 +7,30 @@ from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from mandor.agent.cluster_contact import ClusterContact
+from mandor.agent.drain import Drains
 from mandor.agent.feed import Source
 from mandor.agent.fetch import Fetch
 from mandor.agent.guard import GuardControl, guarded
-from mandor.agent.hosts_files import HostsFiles, LocalInstance
+from mandor.agent.hosts_files import HostsFiles
 from mandor.agent.identity import IdentityKeeper
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Link
 from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.machine import Machine
 from mandor.agent.metrics import AgentMetrics
+from mandor.agent.namespace_watch import LocalInstance, NamespaceWatch
 from mandor.agent.node_engines import NodeEngines
 from mandor.agent.order import Entry, Order
 from mandor.agent.probes import RunProbe
 from mandor.agent.reporter import Reporter
 from mandor.agent.resource_admission import AdmissionResult, ResourceAdmission
-from mandor.agent.services import AgentServices, InstanceResources, NodePorts
+from mandor.agent.services import AgentServices, InstanceNames, InstanceResources, NodePorts
 from mandor.agent.settings import AgentSettings
 from mandor.agent.shipping.shipper import LogSource
 from mandor.agent.starts import ConcurrencyLimit
 from mandor.agent.status import DISCONNECTED
 from mandor.agent.tracing import Tracing, report_context
+from mandor.agent.traffic import Balancing, TrafficKeeper
 from mandor.agent.vault import Vault
 from mandor.agent.volumes import VolumeKeeper
 from mandor.agent.worker import Worker, new_entry
@@ -80,8 +83,10 @@ class Workers:
         tracing: Tracing | None = None,
         guard_control: GuardControl | None = None,
         live_files: LiveFileKeeper | None = None,
+        balancing: Balancing | None = None,
     ) -> None:
-        """`read_cluster`: returns the cluster that answers. `guard_control`: None: no guard is started."""
+        """`read_cluster`: returns the cluster that answers. `guard_control`: None: no guard is started. `balancing`:
+        None: the node balances no services."""
         self._node, self._clock, self._host = settings.name, clock, host
         self._journal, self._recorder, self._blocking = journal, recorder, blocking
         self._guard_control = guard_control
@@ -97,7 +102,7 @@ class Workers:
             otlp=settings.otlp,
             finish_log=_keep_no_log,
         )
-        self.resources = self._make_resources(settings, store, machine, link, read_cluster, live_files)
+        self.resources = self._make_resources(settings, store, machine, link, read_cluster, live_files, balancing)
         self.engines = NodeEngines(
             engines,
             clock,
@@ -125,6 +130,7 @@ class Workers:
         link: Link,
         read_cluster: Callable[[], Awaitable[ClusterSpec]],
         live_files: LiveFileKeeper | None,
+        balancing: Balancing | None,
     ) -> InstanceResources:
         clock, blocking, journal = self._clock, self._blocking, self._journal
         fetch = Fetch(store, clock)
@@ -138,25 +144,36 @@ class Workers:
             blocking,
             in_use=self.has_volume,
         )
-        hosts_files = HostsFiles(
-            settings.name,
-            settings.data / "names",
-            store,
-            clock,
-            blocking,
-            instances=self._local_instances,
-            address=lambda: self._host.address,
-            read_cluster=read_cluster,
-        )
+        watch = NamespaceWatch(settings.name, store, clock, instances=self._local_instances, read_cluster=read_cluster)
+        names = self._make_names(settings, watch, balancing, link) if settings.names else None
         return InstanceResources(
             fetch=fetch,
             vault=Vault(fetch, lambda: journal.sealing_key),
             identities=IdentityKeeper(settings.data, settings.name, link, clock, blocking, self.identified),
             volumes=volumes,
-            hosts_files=hosts_files if settings.names else None,
+            names=names,
             ports=self._host,
             live_files=live_files,
         )
+
+    def _make_names(
+        self, settings: AgentSettings, watch: NamespaceWatch, balancing: Balancing | None, link: Link
+    ) -> InstanceNames:
+        def address() -> str:
+            return self._host.address
+
+        def zone() -> str:
+            return self._host.zone
+
+        virtual = balancing.virtual if balancing is not None else None
+        hosts_files = HostsFiles(
+            settings.data / "names", self._clock, self._blocking, watch, address=address, virtual=virtual
+        )
+        traffic = None
+        if balancing is not None:
+            traffic = TrafficKeeper(watch, balancing, self._clock, address=address, zone=zone)
+        drains = Drains(watch, traffic, link, self._clock, lambda uid: self._wake([uid]))
+        return InstanceNames(watch, hosts_files, traffic, drains)
 
     def _make_reporter(self, store: Store, link: Link) -> Reporter:
         def at_once() -> bool:
@@ -295,8 +312,8 @@ class Workers:
         if self._host.address != self._address:
             self._address = self._host.address
             self._wake(self.by_uid)
-            if self.resources.hosts_files is not None:
-                self.resources.hosts_files.wake()
+            if self.resources.names is not None:
+                self.resources.names.watch.wake()
             return
         begun = {uid: worker for uid, worker in self.by_uid.items() if worker.memory.tasks}
         self._wake(uid for uid in self.by_uid if uid not in begun or begun[uid].memory.engine in turned)
@@ -391,16 +408,17 @@ class Workers:
         if len(self._ended) > ENDED_MOST:
             del self._ended[next(iter(self._ended))]
         resources.volumes.release(uid)
-        if resources.hosts_files is not None:
-            await resources.hosts_files.forget(uid)
+        if resources.names is not None:
+            await resources.names.hosts_files.forget(uid)
+            resources.names.watch.wake()
         await resources.identities.forget(uid)
         if resources.live_files is not None:
             await resources.live_files.forget(uid)
 
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None:
         self._reporter.report(order.uid, status)
-        if self.resources.hosts_files is not None:
-            self.resources.hosts_files.wake()
+        if self.resources.names is not None:
+            self.resources.names.watch.wake()
         note = _note(before, status)
         if note is not None:
             kind, reason, message = note

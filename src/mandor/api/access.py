@@ -22,6 +22,7 @@ from mandor.model.rebalance import Rebalance
 from mandor.model.record import Cluster, Event, Namespace, Session, Token
 from mandor.model.role import IdentityKey
 from mandor.model.secret import Secret
+from mandor.model.service import Service
 from mandor.model.unknown_fields import unknown_fields_of, with_unknown_fields
 from mandor.model.workload import Release
 from mandor.store.base import ALL, Filter, Store
@@ -61,7 +62,7 @@ async def read_scope(
     if caller.role == "component":
         return ReadScope(where)
     if caller.role == "node":
-        near = await _neighbours(store, caller, where) if wide and kind == "instance" else None
+        near = await _neighbours(store, caller, where) if wide and _of_neighbours(kind, where) else None
         return near or await _scope_of_node(store, caller, kind, where, live=live)
     if not caller.user:
         raise Forbidden(f"{caller.identity} ({caller.role}) may only join")
@@ -126,8 +127,14 @@ async def _scope_of_node(store: Store, caller: Caller, kind: str | None, where: 
     )
 
 
+def _of_neighbours(kind: str | None, where: Filter) -> bool:
+    """Return whether a request is about instances and services, which a node may read of namespaces in use there."""
+    kinds = frozenset({kind}) if kind is not None else where.kinds
+    return bool(kinds) and kinds <= {Instance.kind, Service.kind}
+
+
 async def _neighbours(store: Store, caller: Caller, where: Filter) -> ReadScope | None:
-    """Return the scope of the instances of a namespace that publish ports, for a node with an instance there.
+    """Return the scope of the services of a namespace and its instances with ports, for a node with an instance there.
 
     None: the node has no instance there, or did not ask for a namespace.
     """
@@ -143,11 +150,11 @@ async def _neighbours(store: Store, caller: Caller, where: Filter) -> ReadScope 
         await recheck()
     except Forbidden:
         return None
-    return ReadScope(where, lambda value: value.node == caller.node or _publishes_ports(value), recheck)
+    return ReadScope(where, lambda value: value.node == caller.node or _is_reachable(value), recheck)
 
 
-def _publishes_ports(value: Object) -> bool:
-    return isinstance(value, Instance) and bool(value.status.ports)
+def _is_reachable(value: Object) -> bool:
+    return isinstance(value, Service) or (isinstance(value, Instance) and bool(value.status.ports))
 
 
 async def _with_instances(store: Store, node: str) -> Shows:

@@ -6,17 +6,20 @@ groups.
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from mandor.api.applied import AppliedAnswer, AppliedReport, AppliedRevisions, lowest_of
 from mandor.api.tallies import Tallies
 from mandor.errors import Conflict, MandorError
 from mandor.lib.clock import Clock
 from mandor.model.codec import decode_as, encode
 from mandor.model.meta import Key, Meta
+from mandor.model.node import Node
 from mandor.model.record import HeartbeatSummary, HeartbeatSummarySpec, Lease, LeaseSpec
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.store.base import WRITES_MOST, Delete, Put, Store, Write
@@ -78,10 +81,11 @@ class Heartbeats:
         self._renew_seconds = lease_seconds * RENEW_SHARE
         self._reports: dict[str, _LastReport] = {}
         self._tallies = Tallies(server_id)
+        self._applied = AppliedRevisions(clock)
         self._lease: Lease | None = None
         self._summary: HeartbeatSummary | None = None
         self._nodes_changed = True
-        """Whether the set of nodes differs from the stored summary."""
+        """Whether the nodes, or what their data paths have applied, differ from the stored summary."""
         self._renewals = 0
         self._renewed_at = 0.0
 
@@ -93,6 +97,23 @@ class Heartbeats:
         else:
             last.at, last.report = self._clock.monotonic(), encode(report)
         self._tallies.record(node, report.instances)
+
+    async def applied(self, node: str, report: AppliedReport) -> AppliedAnswer:
+        """Take what the data path of a node has applied; return what all nodes of all servers have."""
+        if self._applied.report(node, report.namespaces):
+            self._nodes_changed = True
+        if not report.asks:
+            return AppliedAnswer(complete=self._applied.complete)
+        found = (await self._store.list(HeartbeatSummary.kind)).items
+        others = [
+            each.spec.applied
+            for each in found
+            if isinstance(each, HeartbeatSummary) and each.meta.name != self.server_id
+        ]
+        lowest = lowest_of([self._applied.lowest(), *others])
+        return AppliedAnswer(
+            complete=self._applied.complete, lowest={name: lowest[name] for name in report.asks if name in lowest}
+        )
 
     def usage(self, node: str) -> UsageReport | None:
         """Return the last report of a node; None: its heartbeats do not arrive here."""
@@ -106,6 +127,7 @@ class Heartbeats:
         if self._reports.pop(node, None) is not None:
             self._nodes_changed = True
         self._tallies.forget(node)
+        self._applied.forget(node)
 
     def _describe(self, node: str, last: _LastReport) -> UsageReport:
         age = round(self._clock.monotonic() - last.at, 3)
@@ -117,6 +139,9 @@ class Heartbeats:
     async def run(self) -> None:
         """Renew the lease and write the summary until cancelled; then delete both."""
         try:
+            with suppress(MandorError):
+                if not (await self._store.list(Node.kind)).items:
+                    self._applied.begin_without_nodes()
             while True:
                 try:
                     await self.tick()
@@ -193,10 +218,10 @@ class Heartbeats:
         if self._summary is not None and not self._nodes_changed:
             return None
         self._nodes_changed = False
-        nodes = tuple(sorted(self._reports))
+        spec = HeartbeatSummarySpec(tuple(sorted(self._reports)), self._applied.lowest())
         if self._summary is None:
-            return HeartbeatSummary(meta=Meta(name=self.server_id), spec=HeartbeatSummarySpec(nodes))
-        return None if self._summary.spec.nodes == nodes else self._summary.changed(spec=HeartbeatSummarySpec(nodes))
+            return HeartbeatSummary(meta=Meta(name=self.server_id), spec=spec)
+        return None if self._summary.spec == spec else self._summary.changed(spec=spec)
 
     async def _release(self) -> None:
         """Delete the lease of a server that stops, so that other servers need not wait for its expiry."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from mandor.cli import log_sinks, pools, receivers
+from mandor.cli import log_sinks, pools, receivers, services
 from mandor.cli.output import age
 from mandor.cli.roles import rule_text
 
@@ -15,8 +15,7 @@ Object = dict[str, Any]
 class Column(NamedTuple):
     title: str
     cell: Callable[[Object], Any]
-    wide: bool = False
-    """Whether the column is shown only with -o wide."""
+    wide: bool = False  # shown only with -o wide
 
 
 def _status(name: str, otherwise: Any = "-") -> Callable[[Object], Any]:
@@ -429,6 +428,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         LABELS,
     ),
+    "service": (NAME, *(Column(*each) for each in services.COLUMNS), AGE, LABELS),
     "rebalance": (
         NAME,
         Column("PHASE", lambda item: item.get("status", {}).get("phase", "Planning")),

@@ -12,6 +12,7 @@ from mandor.controllers.garbage import GarbageController
 from mandor.controllers.garbage_plan import Keep
 from mandor.controllers.image_pin import ImagePinController
 from mandor.controllers.maintenance import MaintenanceController
+from mandor.controllers.network_service import ServiceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_autoscale import MachineSource, NodeAutoscaleController
 from mandor.controllers.node_plan import NodeTimes
@@ -62,6 +63,7 @@ def make_controllers(
         ControlPlaneController(store, recorder),
         SecretChangeController(store, recorder),
         SecretSignalController(store, recorder),
+        ServiceController(store, recorder),
         GarbageController(store, clock, keep),
     ]
     if profiles is not None:

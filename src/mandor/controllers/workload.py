@@ -12,8 +12,8 @@ from mandor.controllers.draft import Draft, Note
 from mandor.controllers.instance_index import bound_to_node
 from mandor.controllers.release_plan import current_release
 from mandor.controllers.replicas import ClusterView, Other
-from mandor.controllers.secret_change import content_ids
 from mandor.controllers.secret_change_plan import with_content_ids
+from mandor.controllers.secret_users import content_ids
 from mandor.controllers.workload_plan import WorkloadInputs, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock

@@ -29,6 +29,7 @@ from mandor.model.record import Cluster, Event, HeartbeatSummary, Lease, Namespa
 from mandor.model.reservation import Reservation
 from mandor.model.role import CustomRole, IdentityKey, Issuer, RoleBinding
 from mandor.model.secret import Secret
+from mandor.model.service import Service
 from mandor.model.spare import Spare
 from mandor.model.unknown_fields import UnknownFields, restore_unknown_fields, split_unknown_fields, with_unknown_fields
 from mandor.model.usage import UsageSummary
@@ -42,7 +43,7 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
-        *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmRequest, Inventory, Spare),
+        *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmRequest, Inventory, Spare, Service),
         *(CustomRole, RoleBinding, Issuer, IdentityKey),
         *(
             DecisionRecord,
@@ -63,7 +64,7 @@ KINDS: dict[str, type[Object]] = {
 
 _QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
-_APPLIED |= Secret | Webhook | EventBus | LogSink | CustomRole | RoleBinding | Issuer
+_APPLIED |= Service | Secret | Webhook | EventBus | LogSink | CustomRole | RoleBinding | Issuer
 _RECORDS = (
     IdentityKey
     | DecisionRecord

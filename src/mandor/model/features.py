@@ -47,6 +47,7 @@ FEATURES = (
     "secret-changes",
     "secret-files",
     "servers",
+    "services",
     "snapshot",
     "supplies",
     "tasks",

@@ -128,6 +128,8 @@ class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     """IP address of the instance; empty if it has none or shares the node's."""
     host: str = ""
     """Address of the node, where the host ports are; set only together with `ports`."""
+    zone: Annotated[str, needs("services")] = ""
+    """Zone of the node, by its label `zone`; set only together with `ports`."""
     ports: tuple[PortStatus, ...] = ()
     aliases: Annotated[tuple[str, ...], needs("aliases")] = ()
     """Further names under which other instances find it."""

@@ -30,6 +30,7 @@ from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.reservation import Reservation, ReservationSpec
 from mandor.model.role import CustomRole, Issuer, IssuerSpec, RoleBinding, RoleBindingSpec, RoleSpec
 from mandor.model.secret import Secret, SecretSpec
+from mandor.model.service import Service, ServiceSpec
 from mandor.model.task import Task
 from mandor.model.volume import Volume, VolumeSpec
 from mandor.model.workload import FLAT, Group, Workload, WorkloadSpec
@@ -53,6 +54,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "secret": SecretSpec,
     "rebalance": RebalanceSpec,
     "reservation": ReservationSpec,
+    "service": ServiceSpec,
     "webhook": WebhookSpec,
     "event-bus": EventBusSpec,
     "log-sink": LogSinkSpec,
@@ -73,6 +75,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "secret": Secret,
     "rebalance": Rebalance,
     "reservation": Reservation,
+    "service": Service,
     "webhook": Webhook,
     "event-bus": EventBus,
     "log-sink": LogSink,

@@ -21,6 +21,7 @@ from mandor.model.lifecycle import Disruption, Reschedule
 from mandor.model.meta import InvalidField
 from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.schedule import Schedule
+from mandor.model.service import ServicePort
 from mandor.model.task import Task
 from mandor.model.variant import TaskVariant
 from mandor.model.workload import AUTO, Alternative, Group, Port, WorkloadSpec
@@ -230,6 +231,10 @@ def _long_port(value: Any, line: int, text: str | None) -> Any:
     return value
 
 
+def _long_service_port(value: Any, line: int, text: str | None) -> Any:
+    return _pair("port", value, line, text) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _long_where(value: Any, line: int, text: str | None) -> Any:
     return _pair("rule", value, line, text) if isinstance(value, str) else value
 
@@ -297,6 +302,7 @@ def _as_it_is(value: Any, line: int, text: str | None) -> Any:
 
 _SHORT: dict[type, Callable[[Any, int, str | None], Any]] = {
     Port: _long_port,
+    ServicePort: _long_service_port,
     Where: _long_where,
     Placement: _long_placement,
     Group: _long_group,

@@ -75,6 +75,8 @@ class Lease(Object, frozen=True, tag="lease"):
 class HeartbeatSummarySpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     nodes: tuple[str, ...] = ()
     """Sorted node names; written when they change, at most once a second."""
+    applied: Annotated[dict[str, int], needs("services")] = {}
+    """Lowest revision of services that the data paths of these nodes have applied, by namespace."""
 
 
 class HeartbeatSummary(Object, frozen=True, tag="hearing"):

@@ -36,6 +36,7 @@ NOT_RECORDED = {
     "token": "confidential",
     "session": "confidential",
     "audit": "confidential",
+    "service": "does not change placement; services of workloads are part of the workloads",
     "webhook": "a simulation sends nothing to other systems",
     "event-bus": "a simulation sends nothing to other systems",
     "log-sink": "a simulation sends nothing to other systems",

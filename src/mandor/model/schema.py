@@ -17,6 +17,7 @@ from mandor.model.record import NamespaceSpec
 from mandor.model.reservation import ReservationSpec
 from mandor.model.role import IssuerSpec, RoleBindingSpec, RoleSpec
 from mandor.model.secret import SecretSpec
+from mandor.model.service import ServiceSpec
 from mandor.model.volume import VolumeSpec
 from mandor.model.workload import WorkloadSpec
 
@@ -47,6 +48,7 @@ _OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
     "node-pool": (NodePoolSpec, False, "Maintenance windows and autoscaling of the nodes in a pool."),
     "secret": (SecretSpec, True, "Confidential values for tasks; stored encrypted."),
     "reservation": (ReservationSpec, True, "Resources held for certain workloads for a period of time."),
+    "service": (ServiceSpec, True, "A stable name and virtual address for workloads or external addresses."),
     "rebalance": (RebalanceSpec, False, "A request to move the instances that would gain most on other nodes."),
     "webhook": (WebhookSpec, False, "A receiver of events over HTTP; messages are signed."),
     "event-bus": (EventBusSpec, False, "A NATS or Kafka server to which events are published."),
@@ -127,6 +129,8 @@ def _shorten(defs: dict[str, Schema]) -> None:
     number = {"type": "integer", "minimum": 1, "maximum": 65535}
     for ports in (group["ports"], alternative["ports"]["anyOf"][0]):
         ports["additionalProperties"] = {"anyOf": [number, {"const": "auto"}, {"$ref": "#/$defs/Port"}]}
+    for each in ("WorkloadService", "ServiceSpec"):
+        defs[each]["properties"]["port"]["additionalProperties"] = {"anyOf": [number, {"$ref": "#/$defs/ServicePort"}]}
     defs["Placement"]["properties"]["where"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Where"}]}
     times = defs["Schedule"]["properties"]["cron"]
     times |= {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}

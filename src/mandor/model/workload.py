@@ -1,7 +1,6 @@
 """Workload: the desired groups of tasks; Release: one immutable version of a workload's template."""
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal
 
@@ -26,6 +25,7 @@ from mandor.model.resources import NO_RESOURCES, Overhead, Resources
 from mandor.model.rollout import NO_ORDERS, Rollout, RolloutOrders
 from mandor.model.schedule import RUN_NAME_MOST, Schedule
 from mandor.model.secret import secret_of
+from mandor.model.service import HOST_NAME, WorkloadService, check_services, target_ports
 from mandor.model.share import is_none
 from mandor.model.task import PortNumber, Task, TaskMount
 from mandor.model.update import Update
@@ -62,7 +62,6 @@ class Port(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 PORTS_MOST = 64
 ALTERNATIVES_MOST = 8
 ALIASES_MOST = 16
-HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 MACHINE = "virtual-machine"
 """Value of `options.<engine>.type` for a task that runs as a virtual machine."""
 
@@ -416,6 +415,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """Number of requested restarts of all instances."""
     rollout: RolloutOrders = NO_ORDERS
     """Commands of `mandor rollout`."""
+    services: Annotated[tuple[WorkloadService, ...], needs("services")] = ()
+    """Services of the workload, at most 32: each has a stable name and a virtual address for its ready instances."""
     groups: dict[str, Group]
     """Groups by name, at most 32."""
 
@@ -436,6 +437,7 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             raise ValueError("`batch` requires `type: batch`")
         if self.schedule is not None and self.type != "batch":
             raise InvalidField("`schedule` requires `type: batch`", "schedule", hint="add `type: batch`")
+        check_services(self.services, {name: group.ports for name, group in self.groups.items()})
         check_depends_on(self.groups, ends=self.type == "batch")
         for name, group in self.groups.items():
             if self.type == "daemon":
@@ -462,10 +464,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
                 check_batch(name, group)
 
     def _check_gang(self, name: str, group: Group) -> None:
-        if group.gang is None or group.gang.min is None:
-            return
-        if self.batch is None and not group.replicas:
-            return  # The current count stays, or is 0.
+        if group.gang is None or group.gang.min is None or (self.batch is None and not group.replicas):
+            return  # Without replicas, the current count stays, or is 0.
         most = self.together(name)
         if group.gang.min > most:
             there = f"only {most} run at a time" if self.batch else f"there are only {most} replicas"
@@ -497,7 +497,19 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
     @property
     def template(self) -> dict[str, GroupTemplate]:
-        return {name: group.template for name, group in self.groups.items()}
+        """Templates of the groups; ports that a service sends traffic to are published on the nodes."""
+        return {name: _published(group.template, name, self.services) for name, group in self.groups.items()}
+
+
+def _published(template: GroupTemplate, group: str, services: tuple[WorkloadService, ...]) -> GroupTemplate:
+    """Return the template with host ports for the targets of services, so that other nodes reach them. Tasks without an
+    image, and tasks on the node's own network, listen on ports of the node already."""
+    tasks = template.tasks.values()
+    if any(task.image is None or "host" in (each.get("network") for each in task.options.values()) for task in tasks):
+        return template
+    ports = {name: template.ports[name] for name in target_ports(services, group, template.ports)}
+    published = {name: msgspec.structs.replace(port, host=AUTO) for name, port in ports.items() if port.host is None}
+    return msgspec.structs.replace(template, ports=template.ports | published) if published else template
 
 
 class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):

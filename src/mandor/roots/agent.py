@@ -34,6 +34,7 @@ from mandor.lib.quantity import Cpu, Size
 from mandor.lib.words import did_you_mean
 from mandor.model.node import PortRange
 from mandor.model.resources import Resources, device_amounts
+from mandor.roots.balancing import make_balancing
 from mandor.roots.guard import GuardPost, Job
 from mandor.roots.private_files import check_private_files
 from mandor.roots.settings import AgentRootSettings, default_name, load
@@ -102,6 +103,7 @@ async def serve(settings: AgentRootSettings, own_logs: AgentLogHandler | None = 
             own_logs=own_logs,
             tracer=tracer,
             guard_control=GuardPost(_guard_job(settings)),
+            balancing=make_balancing(settings.balancer, known.name, known.data),
         )
         if settings.metrics:
             from mandor.roots.metrics_page import metrics_at  # saves memory in agents that never need the server

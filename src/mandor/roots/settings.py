@@ -324,6 +324,9 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """Folder with the files that objects of the API may name (`file:NAME`); empty: none."""
     names: bool = True
     """Lets instances find others of their namespace by name (hosts files, MANDOR_ADDR_…)."""
+    balancer: Literal["off", "nftables", "relay"] = "off"
+    """Data path for the virtual addresses of services: `nftables` (needs root), `relay` (a process on loopback
+    addresses), or `off`: names of services lead to instances."""
     port_range: str = str(USUAL_PORTS)
     """Range `FIRST-LAST` of host ports for tasks with `host: auto`."""
     pressure: tuple[str, ...] = ()

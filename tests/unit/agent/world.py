@@ -12,6 +12,7 @@ from mandor.agent.agent import Agent
 from mandor.agent.direct import DirectLink
 from mandor.agent.link import Heartbeat
 from mandor.agent.settings import AgentSettings
+from mandor.agent.traffic import Balancing
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.engines.fake import FakeEngine, MemoryState
 from mandor.errors import Unavailable
@@ -94,8 +95,9 @@ class Wire(Store):
 
 
 class World:
-    def __init__(self, data: Path, clock: ManualClock, **settings: Any) -> None:
+    def __init__(self, data: Path, clock: ManualClock, *, balancing: Balancing | None = None, **settings: Any) -> None:
         self.clock = clock
+        self.balancing = balancing
         self.store = MemoryStore(clock=clock)
         self.wire = Wire(self.store)
         self.units = MemoryState()
@@ -192,6 +194,7 @@ class World:
             locate=lambda: self.address,
             port_in_use=lambda port, protocol: (port, protocol) in self.taken_ports,
             clock_ahead=lambda: self.ahead_seconds,
+            balancing=self.balancing,
         )
         self._task = asyncio.ensure_future(self.agent.run())
         await self.clock.advance(0.1)

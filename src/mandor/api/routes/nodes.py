@@ -8,6 +8,7 @@ from msgspec import Meta as Note
 from msgspec import Struct
 
 from mandor.api.access import missing
+from mandor.api.applied import AppliedAnswer, AppliedReport
 from mandor.api.auth import BY_KEY, make_token, node_token_name, same_secret
 from mandor.api.caller import Caller
 from mandor.api.changes import FieldChange
@@ -227,6 +228,14 @@ async def heartbeat(call: Call[None, Report]) -> ClusterSpec:
     return cluster
 
 
+async def applied(call: Call[None, AppliedReport]) -> AppliedAnswer:
+    """Take what the data path of a node has applied; return what those of all nodes have."""
+    name, caller = call.path["name"], call.caller
+    if caller.node != name:
+        raise Forbidden(f"{caller.identity} may not report the data path of {name}")
+    return await call.parts.heartbeats.applied(name, call.body)
+
+
 async def usage(call: Call[None, None]) -> UsageReport:
     name = call.path["name"]
     if call.caller.user:
@@ -290,6 +299,18 @@ OPERATIONS = [
         refuses=("not_found", "conflict"),
         lane=Lane.HEARTBEAT,
         prompt=True,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/nodes/{name}/applied",
+        name="report_applied",
+        summary="Report the revision of services that the data path of a node has applied; returns that of all nodes",
+        tag="nodes",
+        gate=Gate(frozenset({"node"}), users=False),
+        handler=applied,
+        body=AppliedReport,
+        result=AppliedAnswer,
+        lane=Lane.HEARTBEAT,
     ),
     Operation(
         method="POST",

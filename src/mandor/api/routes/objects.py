@@ -39,7 +39,18 @@ TRIES = 5
 
 WRITABLE = (
     *("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool"),
-    *("rebalance", "reservation", "secret", "webhook", "event-bus", "log-sink", "role", "role-binding", "issuer"),
+    *(
+        "rebalance",
+        "reservation",
+        "service",
+        "secret",
+        "webhook",
+        "event-bus",
+        "log-sink",
+        "role",
+        "role-binding",
+        "issuer",
+    ),
 )
 """Kinds that users put and patch."""
 DELETABLE = (*WRITABLE, "instance", "token")

@@ -1,12 +1,22 @@
 """`mandor dev`, `mandor server` and `mandor agent`: read the options and start."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _split(words: Sequence[str]) -> list[str]:
+    return [part.strip() for word in words for part in word.split(",") if part.strip()]
+
+
+def _list_option(name: str, **given: Any) -> Callable[[F], F]:
+    """Return a repeatable option whose values may also be separated by commas."""
+    return click.option(name, multiple=True, callback=lambda _context, _option, words: _split(words), **given)
+
 
 _data_option = click.option("--data", metavar="DIR", help="Data directory.  [default: ./.mandor]")
 _config_option = click.option("--config", metavar="FILE", help="Settings file in TOML with [server] and [agent].")
@@ -98,16 +108,15 @@ def dev_command(
     "--accept-older-store", is_flag=True, default=None, help="Start even if the store is older than it was before."
 )
 @click.option("--tls", is_flag=True, default=None, help="Use TLS on loopback, too; other addresses always use it.")
-@click.option("--tls-name", metavar="HOST", multiple=True, help="Additional name in the server's certificate.")
+@_list_option("--tls-name", metavar="HOST", help="Additional name in the server's certificate.")
 @click.option("--tls-cert", metavar="FILE", help="Server certificate.  [default: issued by the authority]")
 @click.option("--tls-key", metavar="FILE", help="Server key.")
 @click.option("--ca-cert", metavar="FILE", help="Certificate of your own authority.  [default: the cluster's]")
 @click.option("--ca-key", metavar="FILE", help="Key of your own authority.")
 @click.option("--certificate-life", metavar="DURATION", help="Validity of node certificates.  [default: 24h]")
-@click.option(
+@_list_option(
     "--roles",
     metavar="ROLE[,ROLE]",
-    multiple=True,
     help="Roles of this server: api, scheduler, controllers, tasks.  [default: all]",
 )
 @click.option(
@@ -140,7 +149,7 @@ def dev_command(
 @click.option("--head-timeout", metavar="DURATION", help="Time limit for the headers of a request.  [default: 10s]")
 @click.option("--body-timeout", metavar="DURATION", help="Time limit for the body of a request.  [default: 60s]")
 @click.option("--idle-timeout", metavar="DURATION", help="Time limit for idle connections.  [default: 30s]")
-@click.option("--pools", metavar="POOL[,POOL]", multiple=True, help="Pools of this scheduler.  [default: all]")
+@_list_option("--pools", metavar="POOL[,POOL]", help="Pools of this scheduler.  [default: all]")
 @click.option(
     "--credential-age", metavar="DURATION", help="Age at which agents renew their credentials.  [default: 30d]"
 )
@@ -149,15 +158,14 @@ def dev_command(
     metavar="DURATION",
     help="Time that a relaxed rule must be satisfiable before a move.  [default: 60s]",
 )
-@click.option("--prometheus", metavar="URL[,URL]", multiple=True, help="Allowed Prometheus servers.")
-@click.option(
+@_list_option("--prometheus", metavar="URL[,URL]", help="Allowed Prometheus servers.")
+@_list_option(
     "--egress-allow",
     metavar="HOST[,HOST]",
-    multiple=True,
     help="Hosts that the server may call for objects.  [default: *]",
 )
 @click.option("--secret-files", metavar="DIR", help="Directory of files that objects may refer to.")
-@click.option("--machine-servers", metavar="URL[,URL]", multiple=True, help="API URLs for ordered machines.")
+@_list_option("--machine-servers", metavar="URL[,URL]", help="API URLs for ordered machines.")
 @click.option("--machine-ca", metavar="FILE", help="CA certificates for ordered machines.")
 @click.option("--identity-issuer", metavar="URL", help="Issuer URL of workload identities.  [default: --address]")
 @click.option("--oidc-issuer", metavar="URL", help="OpenID provider for user logins.")
@@ -165,7 +173,7 @@ def dev_command(
 @click.option("--oidc-username-claim", metavar="CLAIM", help="Claim with the user name.  [default: sub]")
 @click.option("--oidc-groups-claim", metavar="CLAIM", help="Claim with the groups.  [default: groups]")
 @click.option("--oidc-ca", metavar="FILE", help="CA certificates for the provider.")
-@click.option("--oidc-scopes", metavar="SCOPE[,SCOPE]", multiple=True, help="Scopes requested by `mandor login`.")
+@_list_option("--oidc-scopes", metavar="SCOPE[,SCOPE]", help="Scopes requested by `mandor login`.")
 @click.option("--inventory", metavar="URL|FILE", help="List of hosts for virtual machines.  [default: the nodes]")
 @click.option("--inventory-every", metavar="DURATION", help="Interval between reads of the inventory.  [default: 30s]")
 @click.option(
@@ -193,17 +201,7 @@ def dev_command(
 )
 @_trace_options
 @_log_options
-def server_command(
-    config: str | None,
-    roles: tuple[str, ...],
-    pools: tuple[str, ...],
-    prometheus: tuple[str, ...],
-    machine_servers: tuple[str, ...],
-    oidc_scopes: tuple[str, ...],
-    tls_name: tuple[str, ...],
-    egress_allow: tuple[str, ...],
-    **flags: Any,
-) -> None:
+def server_command(config: str | None, **flags: Any) -> None:
     """Run a server of the control plane.
 
     Each option is also a setting in the file (`listen`, `store_ca` …) and an environment variable (MANDOR_LISTEN,
@@ -212,22 +210,18 @@ def server_command(
     from mandor.roots import server
     from mandor.roots.settings import ServerSettings, load
 
-    flags |= {"roles": _split(roles), "pools": _split(pools), "prometheus": _split(prometheus)}
-    flags |= {"machine_servers": _split(machine_servers), "oidc_scopes": _split(oidc_scopes)}
-    flags["tls_name"] = _split(tls_name)
-    flags["egress_allow"] = _split(egress_allow)
     server.run(load(ServerSettings, "server", file=config, environ=os.environ, flags=flags))
 
 
 @click.command("agent")
 @_config_option
 @_data_option
-@click.option("--server", metavar="URL[,URL…]", multiple=True, help="URLs of the API servers.")
+@_list_option("--server", metavar="URL[,URL…]", help="URLs of the API servers.")
 @click.option("--server-ca", metavar="FILE", help="CA certificates for https.")
 @click.option("--name", help="Name of the node.  [default: the host name]")
 @click.option("--join-token", metavar="TOKEN", help="Token to join the cluster; prefer --join-token-file.")
 @click.option("--join-token-file", metavar="FILE", help="File with the join token.")
-@click.option("--engine", metavar="NAME", multiple=True, help="Engine to offer; repeatable.  [default: all]")
+@_list_option("--engine", metavar="NAME", help="Engine to offer; repeatable.  [default: all]")
 @click.option(
     "--engine-option",
     metavar="ENGINE.KEY=VALUE",
@@ -238,23 +232,24 @@ def server_command(
 @click.option("--pool", metavar="NAME", help="Pool of the node when it first joins.  [default: the token's]")
 @click.option("--address", metavar="HOST", help="Address of this machine.  [default: detected]")
 @click.option("--allow-host-path", metavar="DIR", multiple=True, help="Host path that tasks may mount; repeatable.")
-@click.option(
-    "--egress-allow", metavar="HOST", multiple=True, help="Host that log sinks may use; repeatable.  [default: *]"
-)
+@_list_option("--egress-allow", metavar="HOST", help="Host that log sinks may use; repeatable.  [default: *]")
 @click.option("--secret-files", metavar="DIR", help="Directory of files that log sinks may refer to.")
-@click.option(
+@_list_option(
     "--capacity",
     metavar="WHAT=AMOUNT",
-    multiple=True,
     help="Capacity to offer, if less than the machine: cpu=2, memory=4Gi …",
 )
-@click.option("--device", metavar="KIND=COUNT", multiple=True, help="gpu=4, nvidia/gpu=4 …: what tasks may ask for.")
+@_list_option("--device", metavar="KIND=COUNT", help="gpu=4, nvidia/gpu=4 …: what tasks may ask for.")
 @click.option("--max-instances", metavar="COUNT", type=int, help="Most instances on this node.  [default: no limit]")
-@click.option("--port-range", metavar="FIRST-LAST", help="Host ports for `auto`.  [default: 20000-32000]")
 @click.option(
+    "--balancer",
+    type=click.Choice(["off", "nftables", "relay"]),
+    help="Data path for the virtual addresses of services.  [default: off]",
+)
+@click.option("--port-range", metavar="FIRST-LAST", help="Host ports for `auto`.  [default: 20000-32000]")
+@_list_option(
     "--pressure",
     metavar="WHAT=SOFT:HARD[:GRACE]",
-    multiple=True,
     help="Eviction thresholds of free resources: memory=6%:3%:60s, disk=10%:5%:2m, inodes=off …",
 )
 @click.option("--names/--no-names", default=None, help="Write hosts files for instances.  [default: names]")
@@ -263,19 +258,7 @@ def server_command(
 @click.option("--otlp", metavar="URL", help="OTLP receiver passed to tasks.  [default: none]")
 @_trace_options
 @_log_options
-def agent_command(
-    config: str | None,
-    server: tuple[str, ...],
-    engine: tuple[str, ...],
-    engine_option: tuple[str, ...],
-    label: tuple[str, ...],
-    allow_host_path: tuple[str, ...],
-    capacity: tuple[str, ...],
-    device: tuple[str, ...],
-    pressure: tuple[str, ...],
-    egress_allow: tuple[str, ...],
-    **flags: Any,
-) -> None:
+def agent_command(config: str | None, **flags: Any) -> None:
     """Run the agent of this node.
 
     Each option is also a setting in the file (`join_token_file` …) and an environment variable (MANDOR_JOIN_TOKEN_FILE
@@ -285,18 +268,8 @@ def agent_command(
     from mandor.roots.settings import AgentRootSettings, load
 
     shared = (click.get_current_context().find_root().obj or {}).get("server")
-    flags |= {"server": _split(server or ((shared,) if shared else ())), "engine": _split(engine), "label": list(label)}
-    flags |= {
-        "egress_allow": _split(egress_allow),
-        "allow_host_path": list(allow_host_path),
-        "engine_option": list(engine_option),
-    }
-    flags |= {"capacity": _split(capacity), "device": _split(device), "pressure": _split(pressure)}
+    flags["server"] = flags["server"] or _split([shared] if shared else [])
     agent.run(load(AgentRootSettings, "agent", file=config, environ=os.environ, flags=flags))
-
-
-def _split(words: tuple[str, ...]) -> list[str]:
-    return [part.strip() for word in words for part in word.split(",") if part.strip()]
 
 
 def _say(text: str) -> None:
