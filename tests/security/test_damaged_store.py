@@ -339,3 +339,6 @@ def test_servers_on_etcd_refuse_an_older_or_another_store(tmp_path: Path, etcd: 
         server.start()
         cluster.wait_ready()
         assert "team-1" in names(cluster)
+        again = read_marker(marker)
+        assert again is not None
+        assert again.epoch == known.epoch + 1, "agents reject lists with a lower revision of the same epoch"

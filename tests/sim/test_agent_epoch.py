@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mandor.errors import Unavailable
 from mandor.model.instance import Instance
-from mandor.model.meta import Meta
+from mandor.model.meta import Key, Meta
 from mandor.model.node import NodeSpec
 from mandor.model.phase import Phase
 from mandor.model.record import Cluster, ClusterSpec
-from mandor.store.base import Put
+from mandor.store.base import Put, Write
 from mandor.store.memory import MemoryStore
 from tests.unit.agent.world import World, open_world
 
@@ -71,14 +72,66 @@ async def test_an_empty_store_stops_nothing(world: World) -> None:
 
 
 @pytest.mark.req("S0-17")
-async def test_an_empty_store_with_the_same_id_and_epoch_stops_nothing(world: World) -> None:
+async def test_an_empty_store_with_the_same_id_and_epoch_stops_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """A cluster was created again with the same id: its revisions are lower than those of the orders."""
     empty = MemoryStore(clock=world.clock)
     await empty.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1", 1))))
     await world.exchange(empty)
     await world.pass_time(120, step=10)
     assert len(await world.live()) == 1
-    assert "web-0" in (await world.node()).status.facts["held"]
+    assert "the server is behind" in caplog.text
+
+
+@pytest.mark.req("S0-15", "S0-18")
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_server_that_is_behind_does_not_start_an_ended_instance_again(
+    world: World, restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is cut off from its store lists instances that have ended and were deleted since."""
+
+    async def refuse(*writes: Write) -> int:
+        raise Unavailable("the store does not answer")
+
+    behind = MemoryStore(clock=world.clock)
+    for item in (await world.store.list(None)).items:
+        await behind.commit(Put(item.changed(meta=msgspec.structs.replace(item.meta, version=0))))
+    await world.stop_order()
+    await world.until_phase(Phase.STOPPED)
+    await world.delete()
+    await world.order(index=1)
+    await world.until_phase(Phase.RUNNING, "web-1")
+    assert behind.index.revision < world.store.index.revision
+    monkeypatch.setattr(behind, "commit", refuse)
+    current = world.store
+    before = list(world.starts)
+    world.wire.cut()
+    await world.pass_time(1)
+    if restarted:
+        await world.kill_agent()
+    world.store = world.wire.store = behind
+    world.wire.mend()
+    if restarted:
+        await world.boot_agent()
+    await world.pass_time(60, step=5)
+    assert world.starts == before
+    assert [unit.uid for unit in await world.live()] == [(await _instance(current, "web-1")).meta.uid]
+    world.wire.cut()
+    await world.pass_time(1)
+    world.store = world.wire.store = current
+    world.wire.mend()
+    await behind.close()
+    await world.order(index=2)
+    await world.until_phase(Phase.RUNNING, "web-2")
+    assert world.agent is not None
+    assert world.agent.workers.held() == []
+
+
+async def _instance(store: MemoryStore, name: str) -> Instance:
+    found = await store.get(Key("instance", "default", name))
+    assert isinstance(found, Instance)
+    return found
 
 
 async def test_after_a_restore_instances_that_the_store_lacks_are_held_and_reported(

@@ -35,7 +35,7 @@ from mandor.agent.usage import InstanceMeter, read_usage
 from mandor.agent.usage_throttle import used_by_all, used_by_own
 from mandor.agent.workers import Workers
 from mandor.engines.base import Engine, Unit, Usage
-from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated
+from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.egress import Egress
@@ -284,10 +284,18 @@ class Agent:
     # Reader of the feed of instances.
 
     def listed(self, items: Sequence[Object], source: Source) -> None:
-        self.workers.listed([each for each in items if self._mine(each)], source)
+        orders = [each for each in items if self._mine(each)]
+        try:
+            self.contact.check_revision(source.revision)
+        except Unavailable:
+            self.workers.missing_in(orders, source)
+            self._link.leave_server()
+            raise
+        self.workers.listed(orders, source)
 
     def changed(self, change: Change, source: Source) -> None:
         before, after = change.before, change.after
+        self.contact.saw_revision(change.revision)
         if isinstance(after, Instance) and self._mine(after):
             self.workers.ordered(after, source)
         if isinstance(before, Instance) and (after is None or after.meta.uid != before.meta.uid):

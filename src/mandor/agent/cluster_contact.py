@@ -1,7 +1,10 @@
 """The cluster that the agent belongs to, and the time since it last answered."""
 
 import logging
+import threading
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from mandor.agent.journal import ClusterMembership, Journal, LastContact
 from mandor.errors import Forbidden, Unavailable
@@ -30,6 +33,9 @@ class ClusterContact:
         """Length of the last silence, and when it ended."""
         self.foreign = False
         """Whether the last answer came from another cluster."""
+        self._newest = self._membership.revision if self._membership is not None else 0
+        """Highest revision of orders that this agent has seen in the present epoch."""
+        self._saving = threading.Lock()
 
     @property
     def membership(self) -> ClusterMembership | None:
@@ -64,8 +70,32 @@ class ClusterContact:
             )
         elif mine.epoch != cluster.epoch:
             log.warning("cluster %s changed from epoch %d to %d", cluster.id, mine.epoch, cluster.epoch)
-        self._membership = ClusterMembership(cluster.id, cluster.epoch)
+        if mine is None or mine.epoch != cluster.epoch:
+            self._newest = 0
+            self._membership = ClusterMembership(cluster.id, cluster.epoch)
         self._save_membership()
+
+    def check_revision(self, revision: int) -> None:
+        """Raise `Unavailable` for a list of orders that is older than orders that this agent has seen.
+
+        It comes from a server that is behind the store, and may contain instances that have ended.
+        """
+        if revision < self._newest:
+            raise Unavailable(
+                f"the server is behind: it lists orders of revision {revision}, this node has seen {self._newest}",
+                hint="the agent tries another server; running instances are not affected",
+            )
+        self._newest = revision
+
+    def saw_revision(self, revision: int) -> None:
+        """Record the revision of a change of orders."""
+        self._newest = max(self._newest, revision)
+
+    def keep_revision(self) -> None:
+        """Save the highest revision, so that the next agent process rejects older lists; blocks."""
+        if self._membership is not None:
+            self._membership = replace(self._membership, revision=self._newest)
+            self._save_membership()
 
     def answered(self, at: float) -> None:
         """Record that the heartbeat sent at `at` was answered."""
@@ -80,14 +110,16 @@ class ClusterContact:
 
     def _save_membership(self) -> None:
         """Save the membership; on a full disk the next answer of the cluster tries again."""
-        if self._membership is None or self._membership == self._saved:
-            return
-        try:
-            self._journal.keep_membership(self._membership)
-        except OSError as error:
-            log.warning("cannot save the cluster that this node belongs to: %s", error)
-        else:
-            self._saved = self._membership
+        with self._saving:
+            membership = self._membership
+            if membership is None or membership == self._saved:
+                return
+            try:
+                self._journal.keep_membership(membership)
+            except OSError as error:
+                log.warning("cannot save the cluster that this node belongs to: %s", error)
+            else:
+                self._saved = membership
 
 
 class OwnClusterStore(StoreWrapper):

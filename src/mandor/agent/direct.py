@@ -70,6 +70,9 @@ class DirectLink:
         """Return the report of this node: no other node is known."""
         return Applied(complete=True, lowest={name: namespaces[name] for name in asks if name in namespaces})
 
+    def leave_server(self) -> None:
+        """Do nothing: there is one store."""
+
     async def dial(self, session: Session) -> Duplex:
         if self._dial is None:
             raise Unsupported("this link cannot connect to API servers", session=session.meta.name)

@@ -254,6 +254,9 @@ class HttpLink:
         body = {"namespaces": dict(namespaces), "asks": list(asks)}
         return await self._client.call("POST", f"{self._path}/applied", Applied, body=body, repeat=True)
 
+    def leave_server(self) -> None:
+        self._client.leave_server()
+
     async def dial(self, session: Session) -> Duplex:
         return await self._client.dial(
             f"/v1/sessions/{quote(session.meta.name)}",

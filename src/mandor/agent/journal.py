@@ -35,7 +35,7 @@ class ClusterMembership(Struct, frozen=True, gc=False, omit_defaults=True):
     id: str
     epoch: int = 1
     revision: int = 0
-    """The highest revision seen; a store with a lower one has lost data."""
+    """Revision of orders that this agent has seen; an older list may contain instances that have ended."""
 
 
 class LastContact(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -85,5 +85,8 @@ class Link(Protocol):
         """Report the revision of services that this node's data path has applied, by namespace; return that of all
         nodes for the namespaces in `asks`."""
 
+    def leave_server(self) -> None:
+        """Send the next requests to another server, if there are several."""
+
     async def dial(self, session: Session) -> Duplex:
         """Connect to the server that the session's client is connected to."""

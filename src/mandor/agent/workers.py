@@ -211,14 +211,17 @@ class Workers:
     def listed(self, items: Sequence[Object], source: Source) -> None:
         """Take a complete list of orders; instances that it lacks are judged by its source."""
         self._source = source
-        named = set()
         for item in items:
             assert isinstance(item, Instance)
-            named.add(item.meta.uid)
             self.ordered(item, source, listed=True)
+        self.missing_in(items, source)
+        self._settle()
+
+    def missing_in(self, items: Iterable[Object], source: Source) -> None:
+        """Judge the instances that a list lacks; a list of an older store only holds them."""
+        named = {each.meta.uid for each in items}
         for uid in [uid for uid in self.by_uid if uid not in named]:
             self.missing(uid, source)
-        self._settle()
 
     def ordered(self, instance: Instance, source: Source, *, listed: bool = False) -> None:
         """Take an order; orders with the same uid are the same order."""
@@ -401,6 +404,7 @@ class Workers:
     async def forget(self, uid: str) -> None:
         resources = self.resources
         await resources.volumes.clear(uid)  # First, so that the journal still names the instance after a crash here.
+        await self._blocking(self.services.contact.keep_revision)  # Older lists contain the instance.
         await self._blocking(self._journal.forget, uid)
         self._reporter.drop(uid)
         self.by_uid.pop(uid, None)

@@ -293,6 +293,10 @@ class Client:
         """Return the authority with this fingerprint (PEM), fetched from a server without sending any secret."""
         return await asyncio.to_thread(fetch_authority, self._servers.in_order(), fingerprint)
 
+    def leave_server(self) -> None:
+        """Send the next requests to another server, if there are several."""
+        self._leave(self._servers.first)
+
     def _leave(self, server: str) -> None:
         """Stop using a hanging server: try another one first, and close its streams."""
         self._servers.leave(server)

@@ -4,6 +4,8 @@ import asyncio
 import time
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from mandor.api.cluster import KEY, read_cluster
 from mandor.api.sealed_values import SEALED, key_ids
 from mandor.api.secret_keys import new_key
@@ -36,6 +38,16 @@ async def ensure_cluster(store: Store, level: Level = "restricted", master: KeyR
             writes, along = await with_users(store, [Put(default)])
             await store.commit(*writes, *along)
     return await read_cluster(store)
+
+
+async def raise_epoch(store: Store, epoch: int) -> ClusterSpec:
+    """Give the cluster this epoch, unless another server has given it a later one."""
+    while True:
+        cluster = await store.get(KEY)
+        if not isinstance(cluster, Cluster) or cluster.spec.epoch >= epoch:
+            return await read_cluster(store)
+        with suppress(Conflict):
+            await store.commit(Put(cluster.changed(spec=replace(cluster.spec, epoch=epoch))))
 
 
 async def ensure_master(store: Store, settings: ServerSettings) -> KeyRing:

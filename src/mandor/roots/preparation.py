@@ -7,7 +7,7 @@ from mandor.api.cluster import KEY
 from mandor.api.secret_keys import Keys
 from mandor.errors import Unavailable
 from mandor.model.record import Cluster, ClusterSpec
-from mandor.roots.bootstrap import ensure_cluster, ensure_master
+from mandor.roots.bootstrap import ensure_cluster, ensure_master, raise_epoch
 from mandor.roots.secret_file import HINT
 from mandor.roots.settings import ServerSettings
 from mandor.store.base import Store
@@ -30,11 +30,19 @@ async def check_store(store: Store, settings: ServerSettings, remembered: Marker
 
 
 async def prepare(
-    store: Store, settings: ServerSettings, marked: MarkedStore, *, dev: bool
+    store: Store, settings: ServerSettings, marked: MarkedStore, remembered: MarkerContent | None, *, dev: bool
 ) -> tuple[ClusterSpec, Keys]:
-    """Return the cluster of the store and the keys of its secrets; raise `Invalid` if they cannot be opened."""
+    """Return the cluster of the store and the keys of its secrets; raise `Invalid` if they cannot be opened.
+
+    A store that is older than it was, and was accepted, gets a new epoch: revisions are used a second time, and agents
+    reject lists with a lower revision than they have seen in the same epoch.
+    """
+    revision = (await store.list(Cluster.kind)).revision
     master = await ensure_master(store, settings)
     cluster = await ensure_cluster(store, "privileged" if dev else "restricted", master)
+    if remembered is not None and (cluster.epoch, revision) < (remembered.epoch, remembered.revision):
+        cluster = await raise_epoch(store, remembered.epoch + 1)
+        log.warning("the store is older than it was; its epoch is %d now", cluster.epoch)
     keys = Keys(store, master)
     await keys.load()
     if settings.durable:

@@ -207,7 +207,7 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
             inside.metrics.add(process_families)
             store = _observed(marked, settings, clock, inside)
             await check_store(store, settings, remembered)
-            cluster, inside.keys = await prepare(store, settings, marked, dev=dev)
+            cluster, inside.keys = await prepare(store, settings, marked, remembered, dev=dev)
             inside.backups = _backups(settings, store, clock)
             inside.health = StoreHealth(marked, clock)
             inside.metrics.add(inside.health.families)

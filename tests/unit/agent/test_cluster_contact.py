@@ -8,6 +8,7 @@ import pytest
 
 from mandor.agent.cluster_contact import SPREAD_SECONDS, ClusterContact
 from mandor.agent.journal import Journal
+from mandor.errors import Unavailable
 from mandor.lib.clock import ManualClock
 from mandor.model.record import ClusterSpec
 
@@ -38,6 +39,30 @@ async def test_a_silence_counts_until_all_servers_have_the_next_heartbeat(tmp_pa
     assert (contact.silence, contact.recent_silence) == (0, 60)
     await clock.advance(SPREAD_SECONDS - 1)
     assert contact.recent_silence == 0
+
+
+def test_a_list_that_is_older_than_orders_that_were_seen_is_rejected_also_after_a_restart(tmp_path: Path) -> None:
+    contact = ClusterContact(Journal(tmp_path), ManualClock(), "boot-1")
+    contact.check(ClusterSpec(id="c1", epoch=2))
+    contact.check_revision(50)
+    contact.saw_revision(105)
+    with pytest.raises(Unavailable, match="revision 104, this node has seen 105"):
+        contact.check_revision(104)
+    contact.keep_revision()
+    later = ClusterContact(Journal(tmp_path), ManualClock(), "boot-1")
+    later.check(ClusterSpec(id="c1", epoch=2))
+    with pytest.raises(Unavailable):
+        later.check_revision(104)
+    later.check_revision(105)
+
+
+def test_a_new_epoch_starts_with_new_revisions(tmp_path: Path) -> None:
+    contact = ClusterContact(Journal(tmp_path), ManualClock(), "boot-1")
+    contact.check(ClusterSpec(id="c1", epoch=2))
+    contact.check_revision(105)
+    contact.keep_revision()
+    contact.check(ClusterSpec(id="c1", epoch=3))
+    contact.check_revision(7)
 
 
 @pytest.mark.req("S0-28")
