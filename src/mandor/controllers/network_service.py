@@ -1,10 +1,11 @@
 """ServiceController: creates the services that workloads declare, and gives every service a virtual address."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from mandor.controllers.base import Controller, Grouped
-from mandor.controllers.network_service_plan import choose_number, needs_number, plan_services, with_number
+from mandor.controllers.network_service_plan import needs_number, plan_services, with_number
 from mandor.controllers.writer import Writer
 from mandor.errors import Conflict
 from mandor.model.meta import Key, Object
@@ -16,6 +17,8 @@ from mandor.store.recorder import Recorder
 
 AGAIN_SECONDS = 0.1
 """Seconds until a plan that met a conflict is made again."""
+WAIT_SECONDS = 30.0
+"""Seconds between attempts to give a service a number while none is free."""
 
 
 class ServiceController(Controller[Key]):
@@ -29,6 +32,8 @@ class ServiceController(Controller[Key]):
         self._store, self._recorder = store, recorder
         self._services: Grouped[str, Service] = Grouped(_namespace)
         self._numbers: dict[int, Key] = {}
+        self._held: Counter[str] = Counter()
+        """Count of the numbers of each namespace."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._workloads = mirrors[Workload.kind]
@@ -54,8 +59,10 @@ class ServiceController(Controller[Key]):
         self._services.update(before, after)
         if before is not None and self._numbers.get(before.status.number) == before.key:
             del self._numbers[before.status.number]
+            self._held[before.meta.namespace] -= 1
         if after is not None and after.status.number:
             self._numbers[after.status.number] = after.key
+            self._held[after.meta.namespace] += 1
 
     def _declaring(self, service: Service) -> list[str]:
         """Return the workloads of the namespace that declare a service of this name."""
@@ -77,12 +84,6 @@ class ServiceController(Controller[Key]):
         draft = plan_services(
             key, workload if isinstance(workload, Workload) else None, self._services.of(key.namespace)
         )
-        used = set(self._numbers)
-        for index, write in enumerate(draft.writes):
-            if isinstance(write, Put) and isinstance(write.value, Service) and needs_number(write.value):
-                numbered = with_number(write.value, choose_number(write.value, used))
-                used.add(numbered.status.number)
-                draft.writes[index] = Put(numbered)
         try:
             await self._writer.commit(draft.writes)
         except Conflict:
@@ -95,12 +96,12 @@ class ServiceController(Controller[Key]):
         service = self._all.get(key)
         if not isinstance(service, Service) or not needs_number(service):
             return None
-        changed = with_number(service, choose_number(service, self._numbers))
+        changed = with_number(service, self._numbers, self._held[key.namespace])
         try:
             await self._writer.commit([Put(changed)] if changed != service else [])
         except Conflict:
             return AGAIN_SECONDS
-        return None
+        return WAIT_SECONDS if needs_number(changed) else None
 
 
 def _namespace(value: Service) -> str:

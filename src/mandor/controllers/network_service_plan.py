@@ -1,6 +1,6 @@
 """Decides which service objects a workload has, and the numbers of services: pure."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -9,10 +9,14 @@ from mandor.controllers.draft import Draft
 from mandor.model.meta import Key, Meta
 from mandor.model.service import Service, ServiceRules, ServiceSource, ServiceSpec, ServiceStatus
 from mandor.model.workload import Workload
+from mandor.network.addresses import NUMBER_MOST, RESERVED_NUMBERS
 from mandor.store.base import Delete, Put
 
-FIRST_NUMBER, LAST_NUMBER = 64, 65_534
-"""Range of the numbers of services; each number is one virtual address."""
+FIRST_NUMBER = RESERVED_NUMBERS + 1
+NUMBERS = NUMBER_MOST - RESERVED_NUMBERS
+"""Numbers of services in the cluster; each is one virtual address."""
+NUMBERS_EACH = 16_384
+"""Most numbers of one namespace, so that no namespace can use all of them."""
 _RULES = ServiceRules.__struct_fields__
 
 
@@ -62,21 +66,22 @@ def needs_number(service: Service) -> bool:
     return not (service.status.number or service.spec.headless or service.spec.external_name)
 
 
-def choose_number(service: Service, used: Iterable[int]) -> int | None:
-    """Return a free number, the same one for the same name where possible; None: all are used."""
-    taken = set(used)
-    count = LAST_NUMBER - FIRST_NUMBER + 1
-    start = crc32(f"{service.meta.namespace}/{service.meta.name}".encode()) % count
-    for step in range(count):
-        number = FIRST_NUMBER + (start + step) % count
-        if number not in taken:
-            return number
-    return None
+def with_number(service: Service, used: Container[int], held: int) -> Service:
+    """Return the service with a free number, or with the reason why it gets none.
+
+    `used`: numbers of all services. `held`: how many of them the namespace of the service has. A service that is
+    created again gets the same number where possible.
+    """
+    if held >= NUMBERS_EACH:
+        namespace = service.meta.namespace
+        return _without_number(service, f"namespace {namespace} has {held} virtual addresses, the most it may have")
+    start = crc32(f"{service.meta.namespace}/{service.meta.name}".encode()) % NUMBERS
+    for step in range(NUMBERS):
+        number = FIRST_NUMBER + (start + step) % NUMBERS
+        if number not in used:
+            return service.changed(status=replace(service.status, number=number, message=""))
+    return _without_number(service, f"all {NUMBERS} virtual addresses of the cluster are in use: delete a service")
 
 
-def with_number(service: Service, number: int | None) -> Service:
-    """Return the service with its number, or with the reason why it has none."""
-    if number is None:
-        message = f"all {LAST_NUMBER - FIRST_NUMBER + 1} virtual addresses are in use: delete a service"
-        return service.changed(status=replace(service.status, message=message))
-    return service.changed(status=replace(service.status, number=number, message=""))
+def _without_number(service: Service, message: str) -> Service:
+    return service.changed(status=replace(service.status, message=message))

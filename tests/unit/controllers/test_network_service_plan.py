@@ -6,8 +6,8 @@ from typing import Any
 
 from mandor.controllers.network_service_plan import (
     FIRST_NUMBER,
-    LAST_NUMBER,
-    choose_number,
+    NUMBERS,
+    NUMBERS_EACH,
     needs_number,
     plan_services,
     with_number,
@@ -71,19 +71,27 @@ def test_a_name_that_another_service_has_is_reported_and_not_taken() -> None:
 
 
 def test_a_number_depends_on_the_name_and_is_unique() -> None:
-    first = choose_number(service(), ())
-    assert first == choose_number(service(), ())
-    assert first is not None
-    second = choose_number(service(), (first,))
-    assert second is not None
+    first = with_number(service(), (), 0).status.number
+    assert first == with_number(service(), (), 0).status.number
+    second = with_number(service(), (first,), 1).status.number
     assert second != first
-    assert FIRST_NUMBER <= second <= LAST_NUMBER
+    assert FIRST_NUMBER <= second < FIRST_NUMBER + NUMBERS
 
 
-def test_a_service_without_a_free_number_says_why() -> None:
-    everything = range(FIRST_NUMBER, LAST_NUMBER + 1)
-    assert choose_number(service(), everything) is None
-    assert "virtual addresses are in use" in with_number(service(), None).status.message
+def test_a_service_without_a_free_number_has_a_message_with_the_reason() -> None:
+    waiting = with_number(service().changed(status=ServiceStatus()), range(FIRST_NUMBER, FIRST_NUMBER + NUMBERS), 5)
+    assert waiting.status == ServiceStatus(
+        message=f"all {NUMBERS} virtual addresses of the cluster are in use: delete a service"
+    )
+    served = with_number(waiting, (), 5)
+    assert served.status.number
+    assert not served.status.message
+
+
+def test_one_namespace_cannot_use_all_virtual_addresses() -> None:
+    waiting = with_number(service().changed(status=ServiceStatus()), (), NUMBERS_EACH)
+    assert needs_number(waiting)
+    assert f"namespace default has {NUMBERS_EACH} virtual addresses" in waiting.status.message
 
 
 def test_headless_services_and_external_names_need_no_number() -> None:
