@@ -34,11 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.machine import machine
 from mandor.model.codec import from_plain
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus
 from mandor.model.resources import Resources
-from mandor.model.workload import GroupTemplate
 from mandor.placement.config import read_config
 from mandor.placement.cycle import decide
 from mandor.placement.framework.column import Mask

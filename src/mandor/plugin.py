@@ -19,10 +19,10 @@ requests for tests; `decide` runs one scheduling cycle with a plugin. Other modu
 from collections.abc import Iterable, Mapping
 
 from mandor.model.codec import from_plain
+from mandor.model.group import GroupTemplate
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus, Taint
 from mandor.model.resources import Resources
-from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide as _decide
 from mandor.placement.decision import Decision
 from mandor.placement.framework.column import Column, Mask, Scores

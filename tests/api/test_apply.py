@@ -13,7 +13,7 @@ from mandor.api.writing import Author
 from mandor.client.aio import Client
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, TooLarge
 from mandor.model.audit import Audit
-from mandor.model.depends import find_cycles
+from mandor.model.dependency_cycle import find_cycles
 from mandor.model.manifest import load_manifests
 from mandor.model.meta import Key, Meta
 from mandor.model.near_cycle import find_deadlocks

@@ -3,9 +3,10 @@
 import pytest
 
 from mandor.errors import Conflict, Forbidden, Invalid
+from mandor.model.group import FLAT
 from mandor.model.meta import Key
 from mandor.model.resources import TaskResources
-from mandor.model.workload import FLAT, Workload
+from mandor.model.workload import Workload
 from tests.api.conftest import Api
 from tests.api.test_apply import actions, send
 

@@ -19,12 +19,13 @@ from mandor.importers.kubernetes import KubernetesImporter
 from mandor.importers.part import plain
 from mandor.importers.registry import convert, detect
 from mandor.lib.yaml12 import dump, load_all
+from mandor.model.group import Group
 from mandor.model.manifest import load_files
 from mandor.model.placement import Apart, Spread, Toleration
 from mandor.model.resources import TaskResources
 from mandor.model.task import Probe, Task
 from mandor.model.volume import GroupVolume, VolumeType
-from mandor.model.workload import Group, WorkloadSpec
+from mandor.model.workload import WorkloadSpec
 
 FILES = Path(__file__).parent / "files" / "kubernetes"
 APPLICATIONS = sorted((FILES / "applications").iterdir())

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from mandor.controllers import replicas
 from mandor.controllers.daemon_node_index import DaemonNodeIndex
 from mandor.controllers.replicas import ClusterView
+from mandor.model.group import Group
 from mandor.model.instance import UNSCHEDULABLE, Instance, InstanceStatus
 from mandor.model.node import Drain, Node, NodePhase, Taint
 from mandor.model.phase import Phase
 from mandor.model.rollout import RolloutOrders
-from mandor.model.workload import Group, Release, Workload
+from mandor.model.workload import Release, Workload
 from mandor.placement.daemon_nodes import DaemonNodes
 from mandor.store.base import Change
 from tests.property.both_ways import stands

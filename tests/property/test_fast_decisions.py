@@ -26,10 +26,10 @@ from mandor.placement.decision import Decision, Moment
 from mandor.placement.fast import FAST
 from mandor.placement.framework.capacity_columns import EXACT_BELOW
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.identity import Identity, Selector
 from mandor.placement.framework.occupancy import AllocationTerms, Rank
 from mandor.placement.framework.points import whole_part
+from mandor.placement.framework.post_filters import ProfileFilters
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest, Shape
 from mandor.placement.framework.tie_break import tie_breaks
@@ -183,7 +183,7 @@ class Course(History):
 
     def check_dry_run(self, request: PlacementRequest) -> None:
         fast, plain = (
-            DryRun(each, request, self.table.snapshot(), Unwatched(), quick=FAST.first)
+            ProfileFilters(each, request, self.table.snapshot(), Unwatched(), quick=FAST.first)
             for each in (self.fast, self.plain)
         )
         assert fast.place() == plain.place()

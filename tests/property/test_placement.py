@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from mandor.model.group import GroupTemplate
 from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.model.placement import Strength, Toleration, Where
-from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide, find_node, relaxation_steps
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import FilterPlugin, ScorePlugin

@@ -15,10 +15,11 @@ from mandor.controllers import replicas as rules
 from mandor.controllers.draft import Draft
 from mandor.controllers.replicas import ClusterView
 from mandor.controllers.workload_plan import plan
+from mandor.model.group import Group
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.phase import Phase
 from mandor.model.rollout import RolloutOrders
-from mandor.model.workload import Group, Workload
+from mandor.model.workload import Workload
 from mandor.store.base import Put
 from tests.property.both_ways import check_plans
 from tests.property.test_plan import NODES, Cluster

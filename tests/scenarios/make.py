@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from mandor.model.codec import from_plain
+from mandor.model.group import FLAT, Group, GroupTemplate
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder, instance_name
 from mandor.model.meta import Meta
 from mandor.model.node import USUAL_PORTS, Capabilities, Node, NodePhase, NodeSpec, NodeStatus, PortRange, Taint
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.resources import Resources
-from mandor.model.workload import FLAT, Group, GroupTemplate, Release, Workload, WorkloadSpec, make_release
+from mandor.model.workload import Release, Workload, WorkloadSpec, make_release
 
 GI = 1024**3
 MI = 1024**2

@@ -12,12 +12,13 @@ from mandor.engines.incus.options import IncusOptions
 from mandor.engines.process.options import ProcessOptions
 from mandor.errors import Forbidden
 from mandor.model.allowance import Allowance
+from mandor.model.group import GroupTemplate
 from mandor.model.image_reference import registry_allowed, repository_of
 from mandor.model.level import Level
 from mandor.model.level_rules import LEVELS, OPTIONS, option_allowed
 from mandor.model.manifest import load_manifests
 from mandor.model.record import FIRST_NAMESPACE_USER, NamespaceSpec
-from mandor.model.workload import GroupTemplate, Workload
+from mandor.model.workload import Workload
 from tests.api.conftest import Api, StartApi
 
 WEB = "name: web\nnamespace: shop\nimage: nginx\n"

@@ -17,13 +17,14 @@ from mandor.engines.containers.credentials import given_login, login_for
 from mandor.errors import NotFound
 from mandor.importers.base import Options, Source
 from mandor.importers.registry import import_files
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.manifest import load_manifests
 from mandor.model.meta import InvalidField, Key, Meta
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.secret import Secret, SecretSpec, pick, whole
 from mandor.model.task import Task
-from mandor.model.workload import GroupTemplate, Release, ReleaseSpec
+from mandor.model.workload import Release, ReleaseSpec
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
 from tests.components.docker import Docker

@@ -20,13 +20,14 @@ from mandor.api.identities import ROTATE_SECONDS, IdentityKeys
 from mandor.errors import Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 from mandor.lib.clock import SystemClock
 from mandor.lib.sealing import Sealer
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Meta
 from mandor.model.node import Node, NodeSpec
 from mandor.model.phase import Phase
 from mandor.model.record import Namespace
 from mandor.model.task import Identity, Task
-from mandor.model.workload import GroupTemplate, Release, ReleaseSpec
+from mandor.model.workload import Release, ReleaseSpec
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
 from tests.api.conftest import Api

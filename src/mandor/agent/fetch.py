@@ -11,6 +11,7 @@ from mandor.agent.order import NamespaceView, Supervision
 from mandor.errors import MandorError, NotFound, Unavailable
 from mandor.lib.bounded import bounded
 from mandor.lib.clock import Clock
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.pin import with_digests
@@ -18,7 +19,7 @@ from mandor.model.priority import PriorityClass, class_of
 from mandor.model.record import Namespace
 from mandor.model.secret import Secret, pick, secret_of
 from mandor.model.unknown_fields import unknown_fields_of
-from mandor.model.workload import GroupTemplate, Release, Workload
+from mandor.model.workload import Release, Workload
 from mandor.store.base import Change, Store
 
 RELEASES_MOST = 256

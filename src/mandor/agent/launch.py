@@ -14,6 +14,7 @@ from mandor.agent.sync_inputs import SyncInputs
 from mandor.engines.base import Launch, Mount, variable
 from mandor.lib.words import did_you_mean
 from mandor.model.allowance import Allowance
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import PortStatus
 from mandor.model.level import Level
 from mandor.model.level_rules import BY_NAME
@@ -21,7 +22,6 @@ from mandor.model.live_file import LiveFile, live_files, live_folders
 from mandor.model.node import COMMAND, NO_COMMANDS, Capabilities
 from mandor.model.secret import whole, with_secrets
 from mandor.model.task import File, Identity, Security, Task, TaskMount
-from mandor.model.workload import GroupTemplate
 
 HOSTS = "/etc/hosts"
 NOBODY = 65_534

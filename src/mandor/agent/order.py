@@ -7,10 +7,11 @@ from msgspec import Struct
 
 from mandor.lib.quantity import NEVER, SecondsOrNever
 from mandor.model.allowance import Allowance
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.lifecycle import Restart
 from mandor.model.record import Namespace, NamespaceSpec
-from mandor.model.workload import GroupTemplate, Workload
+from mandor.model.workload import Workload
 
 Policy = Literal["always", "on-failure", "never"]
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import msgspec
 
 from mandor.agent.order import Order
+from mandor.model.group import AUTO
 from mandor.model.instance import PortStatus
 from mandor.model.node import Capabilities
-from mandor.model.workload import AUTO
 
 
 def publishes(order: Order, engine: str, capabilities: Mapping[str, Capabilities]) -> bool:

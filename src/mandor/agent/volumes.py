@@ -18,11 +18,11 @@ from mandor.agent.volume_subpath import make_subpaths
 from mandor.errors import Conflict, Forbidden, MandorError, Unavailable
 from mandor.lib.clock import Clock, wait_event
 from mandor.model.allowance import Allowance
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import volume_names
 from mandor.model.meta import Key, Object
 from mandor.model.user_range import mapped_user
 from mandor.model.volume import Volume, path_allowed
-from mandor.model.workload import GroupTemplate
 from mandor.store.base import Change, Put, Store
 
 log = logging.getLogger(__name__)

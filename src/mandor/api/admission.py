@@ -16,7 +16,8 @@ from mandor.lib.steps import chosen
 from mandor.lib.turns import in_turns
 from mandor.lib.words import did_you_mean
 from mandor.model.allowance import with_allowed
-from mandor.model.depends import HINT as UNTIE
+from mandor.model.dependency_cycle import HINT as UNTIE
+from mandor.model.group import GroupTemplate
 from mandor.model.image_reference import check_image
 from mandor.model.instance import Instance, instance_prefix
 from mandor.model.limit_defaults import LimitDefaults, filled
@@ -31,7 +32,7 @@ from mandor.model.quota import Quota
 from mandor.model.record import Namespace
 from mandor.model.secret import Secret
 from mandor.model.volume import Volume
-from mandor.model.workload import GroupTemplate, Workload
+from mandor.model.workload import Workload
 from mandor.store.base import Filter, Store
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - O for object

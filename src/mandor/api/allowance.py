@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from mandor.api.caller import Caller
 from mandor.errors import Forbidden
 from mandor.model.allowance import Allowance
+from mandor.model.group import GroupTemplate
 from mandor.model.limit_defaults import LimitDefaults, over
 from mandor.model.meta import Object
 from mandor.model.placement import EVERYWHERE, InstanceSelector
 from mandor.model.record import Namespace
-from mandor.model.workload import GroupTemplate, Workload
+from mandor.model.workload import Workload
 
 
 def check_rules(workload: Workload, namespace: Namespace, priority: int) -> None:

@@ -3,8 +3,9 @@
 from msgspec.structs import replace
 
 from mandor.errors import Conflict, Invalid
+from mandor.model.group import Group
 from mandor.model.meta import InvalidField, Object
-from mandor.model.workload import Group, Workload, WorkloadSpec
+from mandor.model.workload import Workload, WorkloadSpec
 
 
 def keep_counts(stored: Workload | None, given: WorkloadSpec) -> WorkloadSpec:

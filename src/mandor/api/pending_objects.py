@@ -7,7 +7,7 @@ deadlocks are computed once per request.
 from collections.abc import Iterable
 from typing import TypeVar, cast
 
-from mandor.model.depends import DependencyCycle, find_cycles
+from mandor.model.dependency_cycle import DependencyCycle, find_cycles
 from mandor.model.meta import Key, Object
 from mandor.model.near_cycle import Deadlock, find_deadlocks
 from mandor.model.workload import Workload

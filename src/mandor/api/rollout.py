@@ -7,9 +7,10 @@ import msgspec
 from msgspec.structs import replace
 
 from mandor.errors import Conflict, Invalid, NotFound
+from mandor.model.group import Group, GroupTemplate
 from mandor.model.release import is_release_of
 from mandor.model.rollout import NO_ORDERS, Rollout, RolloutOrders
-from mandor.model.workload import Group, GroupTemplate, Release, Workload, WorkloadSpec
+from mandor.model.workload import Release, Workload, WorkloadSpec
 
 OrderWord = Literal["pause", "resume", "promote", "abort", "undo"]
 ORDERS: tuple[str, ...] = get_args(OrderWord)

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from mandor.model.group import FLAT
 from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.lifecycle import Gang
 from mandor.model.meta import Meta
-from mandor.model.workload import FLAT, Release, Workload
+from mandor.model.workload import Release, Workload
 
 
 @dataclass(slots=True)

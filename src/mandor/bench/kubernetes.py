@@ -17,10 +17,10 @@ from mandor.importers.part import Ledger, Part
 from mandor.lib.quantity import Cpu, Size
 from mandor.lib.yaml12 import List, Map
 from mandor.model import reading
+from mandor.model.group import Group
 from mandor.model.meta import Meta
 from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus, Taint
 from mandor.model.resources import Resources, device_amounts, device_name
-from mandor.model.workload import Group
 
 _AMOUNTS: dict[str, Callable[[str], int]] = {"cpu": Cpu.parse, "memory": Size.parse, "ephemeral-storage": Size.parse}
 _ENGINES = {"docker": Capabilities(images=True)}

@@ -22,10 +22,11 @@ from mandor.importers.kubernetes.words import renamed
 from mandor.lib.quantity import Seconds
 from mandor.lib.tasks import Background
 from mandor.lib.yaml12 import Map
+from mandor.model.group import FLAT
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node
-from mandor.model.workload import FLAT, Workload, WorkloadSpec, make_release
+from mandor.model.workload import Workload, WorkloadSpec, make_release
 from mandor.store.base import Delete, Put
 
 Note = Callable[[str], None]

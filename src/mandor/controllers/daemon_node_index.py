@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from mandor.lib.steps import Steps, pieces
+from mandor.model.group import GroupTemplate
 from mandor.model.node import Node
-from mandor.model.workload import GroupTemplate, Release
+from mandor.model.workload import Release
 from mandor.placement.daemon_nodes import DaemonNodes
 from mandor.store.base import Change
 

@@ -14,9 +14,10 @@ from mandor.controllers.draft import Draft
 from mandor.controllers.replicas import ClusterView
 from mandor.controllers.update_plan import Step
 from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
+from mandor.model.group import Group
 from mandor.model.instance import UNSCHEDULABLE, Instance, daemon_name
 from mandor.model.phase import Phase
-from mandor.model.workload import Group, Release, Workload
+from mandor.model.workload import Release, Workload
 
 
 def at_home(

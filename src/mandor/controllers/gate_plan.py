@@ -15,7 +15,7 @@ from mandor.controllers.daemon_plan import at_home
 from mandor.controllers.draft import Draft
 from mandor.controllers.replicas import ClusterView
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
-from mandor.model.depends import WORDS, Condition
+from mandor.model.group import CONDITION_WORDS, Condition
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
@@ -40,7 +40,7 @@ class _Stand(NamedTuple):
     def missing(self, name: str, condition: Condition) -> str:
         if getattr(self, condition):
             return ""
-        return f"{name} {WORDS[condition]}" + (f" ({self.never})" if self.never else "")
+        return f"{name} {CONDITION_WORDS[condition]}" + (f" ({self.never})" if self.never else "")
 
 
 def find_waits(workload: Workload, members: Members, release: Release, cluster: ClusterView) -> Steps[Waits]:

@@ -20,11 +20,12 @@ from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
 from mandor.lib.steps import Steps, pieces
 from mandor.lib.turns import in_turns
+from mandor.model.group import Group
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.record import HeartbeatSummary, Lease
-from mandor.model.workload import Group, Workload
+from mandor.model.workload import Workload
 from mandor.store.base import Change, Put, Store, Write
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder

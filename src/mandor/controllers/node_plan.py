@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mandor.lib.quantity import NEVER, Seconds
+from mandor.model.group import Group
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
-from mandor.model.workload import Group
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from typing import NamedTuple
 from mandor.controllers.draft import Draft
 from mandor.lib.delay import Delay
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
+from mandor.model.group import Group
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, daemon_name, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import OVER, Phase
-from mandor.model.workload import Group, Release, Workload
+from mandor.model.workload import Release, Workload
 from mandor.placement.daemon_nodes import DaemonNodes
 from mandor.store.base import Put
 

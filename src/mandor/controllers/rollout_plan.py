@@ -14,9 +14,10 @@ from mandor.controllers.rollout_message import describe, trouble
 from mandor.controllers.update_plan import Step
 from mandor.lib.quantity import Seconds
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
+from mandor.model.group import Group
 from mandor.model.instance import Instance
 from mandor.model.rollout import PROVEN_MOST, GroupRollout, Rollout
-from mandor.model.workload import Group, Release, Workload
+from mandor.model.workload import Release, Workload
 
 Members = Mapping[str, Sequence[Instance]]
 

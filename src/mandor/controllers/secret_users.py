@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable
 
+from mandor.model.group import Group
 from mandor.model.meta import Key
 from mandor.model.secret import Secret
-from mandor.model.workload import Group, Workload
+from mandor.model.workload import Workload
 from mandor.store.base import Change, Store
 
 AGAIN_SECONDS = 0.1

@@ -13,10 +13,11 @@ from mandor.controllers.draft import Draft
 from mandor.controllers.move_plan import Leaving, extra, find_leaving, plan_moves
 from mandor.controllers.replicas import ClusterView
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, ordered, pieces
+from mandor.model.group import Group
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.phase import Phase
-from mandor.model.workload import Group, Release, Workload
+from mandor.model.workload import Release, Workload
 from mandor.store.base import Put, Write
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from mandor.model.group import GroupTemplate
 from mandor.model.image_reference import registry_allowed
 from mandor.model.level import Level
 from mandor.model.level_rules import CONTROL_PLANE_TAINTS, IMAGE_SERVER, LOW_PORTS, RULES, option_allowed
@@ -17,7 +18,7 @@ from mandor.model.placement import Where
 from mandor.model.record import USERS_PER_NAMESPACE, NamespaceSpec
 from mandor.model.task import Task
 from mandor.model.volume import path_allowed
-from mandor.model.workload import GroupTemplate, Workload
+from mandor.model.workload import Workload
 
 _NUMBER = re.compile(r"(\d{1,10})(:(\d{1,10}))?")
 

@@ -1,16 +1,14 @@
 """Batch: completions, parallelism, retries and deadline of work that runs to its end."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Seconds
+from mandor.model.group import Group
 from mandor.model.meta import InvalidField
 from mandor.model.secret_change import restart_secrets
-
-if TYPE_CHECKING:
-    from mandor.model.workload import Group
 
 INDEXED_MOST = 10_000
 """Maximum number of indices that run at a time. Completed indices are stored as ranges; every running index may split a
@@ -41,7 +39,7 @@ class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
             )
 
 
-def check_batch(name: str, group: "Group") -> None:
+def check_batch(name: str, group: Group) -> None:
     """Reject settings that would run a group of a batch again after it ended."""
     if group.restart.policy == "always":
         raise ValueError(f"group {name}: a batch runs to its end, so `restart.policy` must be `on-failure` or `never`")

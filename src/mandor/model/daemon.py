@@ -1,14 +1,10 @@
 """Checks for daemons: settings that cannot work with exactly one instance on every matching node."""
 
-from typing import TYPE_CHECKING
-
+from mandor.model.group import Group
 from mandor.model.meta import InvalidField
 
-if TYPE_CHECKING:
-    from mandor.model.workload import Group
 
-
-def check_daemon(name: str, group: "Group") -> None:
+def check_daemon(name: str, group: Group) -> None:
     def wrong(message: str, *at: str, hint: str) -> InvalidField:
         return InvalidField(f"group {name}: {message}", "groups", name, *at, hint=hint)
 

@@ -8,12 +8,13 @@ from msgspec import Struct, field
 
 from mandor.model.claim import Claim
 from mandor.model.features import needs
+from mandor.model.group import FLAT
 from mandor.model.image import Digest
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase, may_move
 from mandor.model.record import Namespace
 from mandor.model.volume import GroupVolume
-from mandor.model.workload import FLAT, Release, Workload
+from mandor.model.workload import Release, Workload
 
 
 class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):

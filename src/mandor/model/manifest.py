@@ -14,8 +14,9 @@ from mandor.errors import Invalid, TooLarge
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, Parsed, load_all
 from mandor.model.codec import KINDS
-from mandor.model.depends import HINT as CYCLE_HINT
-from mandor.model.depends import find_cycles
+from mandor.model.dependency_cycle import HINT as CYCLE_HINT
+from mandor.model.dependency_cycle import find_cycles
+from mandor.model.group import FLAT, Group
 from mandor.model.limit_defaults import LimitDefaults, LimitDefaultsSpec
 from mandor.model.log_sink import LogSink, LogSinkSpec
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
@@ -33,7 +34,7 @@ from mandor.model.secret import Secret, SecretSpec
 from mandor.model.service import Service, ServiceSpec
 from mandor.model.task import Task
 from mandor.model.volume import Volume, VolumeSpec
-from mandor.model.workload import FLAT, Group, Workload, WorkloadSpec
+from mandor.model.workload import Workload, WorkloadSpec
 
 DEFAULT_NAMESPACE = "default"
 OBJECTS_MOST = 5000

@@ -2,8 +2,9 @@
 
 import msgspec
 
+from mandor.model.group import GroupTemplate
 from mandor.model.image_reference import pinned
-from mandor.model.workload import GroupTemplate, Release
+from mandor.model.workload import Release
 
 
 def images_of(release: Release) -> frozenset[str]:

@@ -17,6 +17,7 @@ from msgspec import NODEFAULT, Meta, Struct
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Map
 from mandor.model.codec import from_plain
+from mandor.model.group import AUTO, Alternative, Group, Port
 from mandor.model.lifecycle import Disruption, Reschedule
 from mandor.model.meta import InvalidField
 from mandor.model.placement import KINDS, Placement, Where
@@ -24,7 +25,7 @@ from mandor.model.schedule import Schedule
 from mandor.model.service import ServicePort
 from mandor.model.task import Task
 from mandor.model.variant import TaskVariant
-from mandor.model.workload import AUTO, Alternative, Group, Port, WorkloadSpec
+from mandor.model.workload import WorkloadSpec
 
 MISTAKES_MOST = 50
 

@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 
 from mandor.errors import Invalid
 from mandor.model.codec import encode
+from mandor.model.group import Group
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node
@@ -24,7 +25,7 @@ from mandor.model.reservation import Reservation
 from mandor.model.task import Probe, Task
 from mandor.model.variant import TaskVariant
 from mandor.model.volume import Volume, VolumeStatus
-from mandor.model.workload import Group, Workload
+from mandor.model.workload import Workload
 
 VERSION = 1
 NOT_RECORDED = {

@@ -3,8 +3,9 @@
 from msgspec.structs import replace
 
 from mandor.model.codec import to_plain
+from mandor.model.group import GroupTemplate
 from mandor.model.unknown_fields import UnknownFields, restore_unknown_fields, unknown_fields_of, with_unknown_fields
-from mandor.model.workload import GroupTemplate, Release, Workload, WorkloadSpec, make_release, template_hash
+from mandor.model.workload import Release, Workload, WorkloadSpec, make_release, template_hash
 
 HASHES_MOST = 4096
 _hashes: dict[int, tuple[WorkloadSpec, str]] = {}

@@ -2,6 +2,8 @@
 
 import re
 import signal
+from collections.abc import Iterable
+from posixpath import dirname, join, normpath
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -10,7 +12,6 @@ from msgspec import Struct
 
 from mandor.lib.quantity import Seconds, Size
 from mandor.model.features import needs
-from mandor.model.live_file import check_live_files, signal_files
 from mandor.model.meta import InvalidField, check_name
 from mandor.model.resources import TaskResources
 from mandor.model.secret import check_reference, references_in, whole
@@ -28,6 +29,16 @@ SUBPATH_MOST = 180
 """Bytes of a subpath in percent-encoding: it is the name of a directory."""
 _CAPABILITY = re.compile(r"(CAP_)?[A-Z][A-Z_]{1,40}|ALL")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_SYSTEM = frozenset(
+    (
+        *("/", "/bin", "/boot", "/etc", "/home", "/lib", "/lib32", "/lib64", "/media", "/mnt", "/opt", "/root"),
+        *("/run", "/sbin", "/srv", "/tmp", "/usr", "/var", "/etc/ssl", "/etc/ssl/certs", "/usr/bin", "/usr/lib"),  # noqa: S108 - in the image
+        *("/usr/local", "/usr/local/bin", "/usr/local/etc", "/usr/local/lib", "/usr/sbin", "/usr/share"),
+        *("/var/cache", "/var/lib", "/var/log", "/var/run", "/var/tmp"),  # noqa: S108 - in the image
+    )
+)
+"""Folders that other programs of an image use: a mount must not cover them."""
+_KERNEL = ("/dev", "/proc", "/sys")
 
 
 def check_signal(name: str, field: str = "signal") -> None:
@@ -354,7 +365,7 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
                 "change_signal",
                 hint="`on_change: restart` replaces the instances",
             )
-        check_live_files(self)
+        _check_live_files(self)
         if self.role == "init" and (self.health or self.readiness or self.startup):
             raise ValueError("an init task runs to its end and cannot have `health`, `readiness` or `startup`")
 
@@ -376,7 +387,17 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     @property
     def signal_references(self) -> frozenset[str]:
         """References to secrets whose change replaces files of the running task."""
-        return frozenset(one for each in signal_files(self) for one in each.references)
+        return frozenset(one for each in self.signal_files for one in each.references)
+
+    @property
+    def signal_files(self) -> list[File]:
+        """Files with a secret whose change sends a signal to the task."""
+        return [each for each in self.files if (each.on_change or self.on_change) == "signal" and each.references]
+
+    def path_of(self, file: File) -> str:
+        """Return where the task finds the file; relative to the working directory for a task without an image."""
+        base = (self.working_dir or "") if self.image else ""
+        return normpath(join(base, file.path))
 
     @property
     def _within(self) -> list[str]:
@@ -409,3 +430,75 @@ def _check_mounts(mounts: tuple[TaskMount, ...]) -> None:
     for path in paths:
         if paths.count(path) > 1:
             raise ValueError(f"two mounts have the path {path!r}")
+
+
+def _check_live_files(task: Task) -> None:
+    """Refuse `on_change: signal` where it cannot work: secrets in variables, init tasks, shared folders."""
+    files = task.signal_files
+    if task.on_change == "signal":
+        if names := _secret_variables(task):
+            raise InvalidField(
+                f"`signal` cannot change environment variables of a running process: {names[0]} has a secret",
+                "on_change",
+                hint="put the secret into a file of `files`, or write `on_change: restart` for the task and "
+                "`on_change: signal` for its files",
+            )
+        if not files:
+            raise InvalidField(
+                "`signal` needs a file with a secret, and the task has none",
+                "on_change",
+                hint="`files: [{path: /run/app/password, secret: db/password}]`, or leave `on_change` out",
+            )
+    if not files:
+        if task.change_signal != "SIGHUP":
+            raise InvalidField(
+                "`change_signal` is sent only with `on_change: signal`",
+                "change_signal",
+                hint="write `on_change: signal` for the task or for one of its files",
+            )
+        return
+    if task.role == "init":
+        raise InvalidField(
+            "an init task gets no signals: it runs to its end", "on_change", hint="leave `on_change` out"
+        )
+    taken = [mount.path for mount in task.mounts]
+    if task.identity is not None and task.identity.file:
+        taken.append(task.identity.file)
+    for file in files:
+        _check_folder(task, file, taken)
+
+
+def _check_folder(task: Task, file: File, taken: Iterable[str]) -> None:
+    if task.image and not file.path.startswith("/") and not (task.working_dir or "").startswith("/"):
+        raise InvalidField(
+            f"the file {file.path} has `on_change: signal` and needs an absolute path, because the task has an `image`",
+            "files",
+            hint=f"`path: /run/app/{file.path}`, or an absolute `working_dir`",
+        )
+    path = task.path_of(file)
+    folder = dirname(path)
+    shared = folder in _SYSTEM or any(within(folder, each) for each in _KERNEL)
+    if not folder or shared or (task.working_dir and folder == normpath(task.working_dir)):
+        raise InvalidField(
+            f"the file {file.path} has `on_change: signal` and needs a folder of its own: the folder is mounted, and "
+            "hides what the image has there",
+            "files",
+            hint=f"`path: {join(folder, 'live', path.rpartition('/')[2])}`",
+        )
+    for each in taken:
+        if within(normpath(each), folder):
+            raise InvalidField(
+                f"{each} is in the folder of the file {file.path}, which has `on_change: signal`: nothing else is "
+                "mounted there",
+                "files",
+                hint="put the file into a folder of its own",
+            )
+
+
+def within(path: str, folder: str) -> bool:
+    """Return whether the path is the folder or below it."""
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _secret_variables(task: Task) -> list[str]:
+    return sorted((*task.secrets, *(name for name, value in task.env.items() if "${secret:" in value)))

@@ -1,14 +1,15 @@
 """The allocations by node and by terms: stopping and held ones, priorities, and what disruption budgets allow."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mandor.model.meta import Key
+from mandor.placement.allocation import Allocation, Trial
 from mandor.placement.framework.identity import NO_IDENTITY, Identity
 from mandor.placement.framework.occupancy import (
     SETTLED,
@@ -23,19 +24,39 @@ from mandor.placement.framework.request import Shape
 from mandor.placement.framework.topology_counts import TopologyCounts
 from mandor.placement.priority_levels import PriorityLevels
 
-if TYPE_CHECKING:
-    from mandor.placement.allocation import Trial
-    from mandor.placement.table import Table
-
 _new_tuple = tuple.__new__  # half the time of PlacedInstance(…), in a hot path
 Group = tuple[str, str, str]
 """Namespace, workload, group."""
 
 
+class AllocationTable(Protocol):
+    """The table of the nodes, as far as the allocation state reads and changes it."""
+
+    version: int
+
+    @property
+    def allocations(self) -> Mapping[Key, Allocation]: ...
+
+    @property
+    def in_trial(self) -> bool: ...
+
+    def keys_on(self, node: str) -> Collection[Key]: ...
+
+    def trial(self) -> AbstractContextManager[Trial]: ...
+
+    def set_allocation(
+        self, key: Key, node: str, shape: Shape, identity: Identity = ..., terms: AllocationTerms = ...
+    ) -> None: ...
+
+    def drop_allocation(self, key: Key) -> bool: ...
+
+    def undo_by(self, step: Callable[[], None]) -> None: ...
+
+
 class AllocationReader(ReadOnly):
     """The placed instances of all nodes and the disruption budgets of their groups, for reading."""
 
-    _table: "Table"
+    _table: AllocationTable
     _topology: TopologyCounts
     _levels: PriorityLevels
     _stopping: list[tuple[float, str, Key]]
@@ -100,7 +121,7 @@ class AllocationReader(ReadOnly):
 class AllocationState(Writable, AllocationReader):
     """The placed instances as the table counts them."""
 
-    def __init__(self, table: "Table", levels: PriorityLevels, topology: TopologyCounts) -> None:
+    def __init__(self, table: AllocationTable, levels: PriorityLevels, topology: TopologyCounts) -> None:
         self._table = table
         self._topology = topology
         self._levels = levels
@@ -112,9 +133,9 @@ class AllocationState(Writable, AllocationReader):
 
     @property
     def in_trial(self) -> bool:
-        return self._table._undo is not None
+        return self._table.in_trial
 
-    def trial(self) -> "AbstractContextManager[Trial]":
+    def trial(self) -> AbstractContextManager[Trial]:
         return self._table.trial()
 
     def set_allocation(

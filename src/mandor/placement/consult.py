@@ -8,6 +8,7 @@ from mandor.placement.framework.cycle_state import CycleState, key_of_form
 from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.incremental import SteppedPostFilter
 from mandor.placement.framework.points import Agreed, ConsultPlugin, HttpCall, HttpReply, Offer, PostFilterPlugin
+from mandor.placement.framework.post_filters import ProfileFilters
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, blamed, run_filters
@@ -78,7 +79,8 @@ def _begin(
             begun = [(plugin, dialogue, _step(plugin, dialogue, None, guard)) for plugin, dialogue in dialogues]
         if not any(each.agrees_to_victims for each in profile.consults):
             return begun, []
-        dry_run = DryRun(profile, relaxed_request, nodes, guard, nominated=held, now=now)
+        filters = ProfileFilters(profile, relaxed_request, nodes, guard)
+        dry_run = DryRun(relaxed_request, nodes, filters, nominated=held, now=now)
         if held and dry_run.victims_remain():
             return begun, [(each.name, ()) for each in profile.post_filters]
         return begun, [(each.name, _offers(each, dry_run, guard)) for each in profile.post_filters]

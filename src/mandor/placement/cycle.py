@@ -15,11 +15,12 @@ from mandor.placement.decision import NOMINATED, NOW, Decision, Moment, broken_o
 from mandor.placement.fast import FAST, FastDecider
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState, of_form
-from mandor.placement.framework.dry_run import DryRun, run_post_filters
+from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.identity import NO_IDENTITY, names_shown
 from mandor.placement.framework.incremental import Reach, reach_of
 from mandor.placement.framework.occupancy import Occupancy, PlacedInstance
 from mandor.placement.framework.points import CAPACITY_EVENTS, ClusterEvent, Nomination, Plugin
+from mandor.placement.framework.post_filters import ProfileFilters, run_post_filters
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
@@ -326,28 +327,27 @@ class Cycle:
         """
         if not self.profile.post_filters:
             return None
-        rehearsals = [(self._rehearsal(each.request), each) for each in offers]
-        for dry_run, offer in rehearsals if self.nominated else ():
+        dry_runs = [(self._dry_run(each.request), each) for each in offers]
+        for dry_run, offer in dry_runs if self.nominated else ():
             if dry_run.victims_remain():
                 return self._nominate(tried, offer, Nomination(self.nominated))
-        for dry_run, offer in rehearsals:
+        for dry_run, offer in dry_runs:
             made = yield from run_post_filters(self.profile, offer.state, dry_run, self.watch)
             if made is not None:
                 return self._nominate(tried, offer, made)
         return None
 
-    def _rehearsal(self, request: PlacementRequest) -> DryRun:
-        return DryRun(
+    def _dry_run(self, request: PlacementRequest) -> DryRun:
+        filters = ProfileFilters(
             self.profile,
             request,
             self.nodes,
             self.watch,
             consulted=of_form(self.consulted, request.shape.variant),
-            nominated=self.nominated,
-            now=self.moment.now,
-            patience=self.moment.patience,
             quick=None if self.fast is None else self.fast.first,
         )
+        now, patience = self.moment.now, self.moment.patience
+        return DryRun(request, self.nodes, filters, nominated=self.nominated, now=now, patience=patience)
 
     def _nominate(self, tried: Sequence[_Offer], offer: _Offer, made: Nomination) -> Decision:
         refused = _refused(tried)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from mandor.model.group import GroupTemplate
 from mandor.model.node import Node, NodePhase, pressure_of
-from mandor.model.workload import GroupTemplate
 from mandor.placement.framework.node_rule import engine_rule
 from mandor.placement.framework.points import tally
 from mandor.placement.framework.request import Shape

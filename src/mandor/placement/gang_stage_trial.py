@@ -16,10 +16,11 @@ from mandor.placement.decision import Decision, Moment
 from mandor.placement.fast import FAST
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.dry_run import OVERDUE_SECONDS, DryRun, run_post_filters
+from mandor.placement.framework.dry_run import OVERDUE_SECONDS, DryRun
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.occupancy import AllocationTerms, PlacedInstance, Rank
 from mandor.placement.framework.points import Nomination
+from mandor.placement.framework.post_filters import ProfileFilters, run_post_filters
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.replayable_steps import ReplayableSteps, Step
 from mandor.placement.framework.request import PlacementRequest
@@ -204,7 +205,7 @@ class StageTrial:
         if preempts and request.preempts:
             occupancy = self._table.allocation_state
             gone = [occupancy.going().taken, *(each.taken for each in occupancy.levels(request.priority))]
-        possible: Mask = self._context.guard(lambda: self._dry_run(request, nodes).possible)
+        possible: Mask = self._context.guard(lambda: self._filters(request, nodes).possible)
         return ClassPlaces(len(members), np.where(possible, places_by_node(request, nodes, gone, len(members)), 0))
 
     @property
@@ -292,7 +293,8 @@ class StageTrial:
 
     def _preempt(self, request: PlacementRequest, state: CycleState, nodes: Snapshot) -> bool:
         context = self._context
-        dry_run = self._dry_run(request, nodes, self._within(request))
+        filters, moment = self._filters(request, nodes, self._within(request)), context.moment
+        dry_run = DryRun(request, nodes, filters, now=moment.now, patience=moment.patience)
         made: Nomination | None = context.guard(
             lambda: at_once(run_post_filters(context.profile, state, dry_run, context.watch))
         )
@@ -311,18 +313,11 @@ class StageTrial:
         self._place(request, made.node, state)
         return True
 
-    def _dry_run(self, request: PlacementRequest, nodes: Snapshot, within: Mask | None = None) -> DryRun:
+    def _filters(self, request: PlacementRequest, nodes: Snapshot, within: Mask | None = None) -> ProfileFilters:
         context = self._context
-        return DryRun(
-            context.profile,
-            request,
-            nodes,
-            context.watch,
-            consulted=context.consulted.get(request.key),
-            now=context.moment.now,
-            patience=context.moment.patience,
-            quick=FAST.first,
-            within=within,
+        consulted = context.consulted.get(request.key)
+        return ProfileFilters(
+            context.profile, request, nodes, context.watch, consulted=consulted, quick=FAST.first, within=within
         )
 
     def _within_limits(self, made: Nomination) -> bool:

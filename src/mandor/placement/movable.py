@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mandor.lib.steps import FEW, Steps, pieces
+from mandor.model.group import Group
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
-from mandor.model.workload import Group, Workload
+from mandor.model.workload import Workload
 from mandor.placement.cycle import AVOIDED, DISLIKED
 
 IMPLICIT_RULES = frozenset({AVOIDED, DISLIKED})

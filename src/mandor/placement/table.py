@@ -402,6 +402,11 @@ class Table:
                     steps.pop()()
                 self._undo, self.version = outer, version
 
+    @property
+    def in_trial(self) -> bool:
+        """Whether changes are undone at the end of a trial."""
+        return self._undo is not None
+
     def undo_by(self, step: Callable[[], None]) -> None:
         """Add a function that is called at the end of the trial, to undo another change."""
         assert self._undo is not None, "only within a trial"

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 from mandor.engines.base import UnitPhase
+from mandor.model.group import Group
 from mandor.model.instance import Instance
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
 from mandor.model.pool import NodePool
 from mandor.model.rebalance import Rebalance
 from mandor.model.rollout import ONGOING
-from mandor.model.workload import Group, Release, Workload
+from mandor.model.workload import Release, Workload
 from mandor.scheduler.table_check import compare
 from mandor.sim.cluster import SimCluster
 from mandor.sim.invariant_checker import InvariantChecker

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node, NodePhase
@@ -10,7 +11,7 @@ from mandor.model.phase import Phase
 from mandor.model.placement import EVERY, Apart, Near, Where
 from mandor.model.priority import PriorityClass
 from mandor.model.resources import Resources
-from mandor.model.workload import GroupTemplate, Release, Workload
+from mandor.model.workload import Release, Workload
 from mandor.sim.world import World
 
 

@@ -9,11 +9,11 @@ from mandor.agent.sync import Decision, sync
 from mandor.agent.sync_inputs import SyncInputs
 from mandor.engines.base import Observed, Unit, UnitPhase
 from mandor.model.codec import from_plain
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder
 from mandor.model.lifecycle import Restart
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
-from mandor.model.workload import GroupTemplate
 
 NOW = 1_000_000.0
 UID = "u1"

@@ -7,10 +7,10 @@ import pytest
 
 from mandor.agent.launch import make_launch, pick_engine
 from mandor.model.codec import from_plain
+from mandor.model.group import GroupTemplate
 from mandor.model.meta import TraceMark
 from mandor.model.node import NO_COMMANDS, Capabilities
 from mandor.model.task import Task
-from mandor.model.workload import GroupTemplate
 from tests.unit.agent.make import NOTHING_SEEN, make_order
 
 PROCESS = Capabilities()

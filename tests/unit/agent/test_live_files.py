@@ -17,13 +17,13 @@ from mandor.engines.base import Observed, Unit, UnitPhase
 from mandor.engines.fake import FakeEngine
 from mandor.errors import EngineDown, Unavailable
 from mandor.lib.clock import Clock, ManualClock
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder
 from mandor.model.live_file import live_files, live_folders
 from mandor.model.meta import Meta
 from mandor.model.node import Capabilities
 from mandor.model.phase import Phase
 from mandor.model.task import File, Task
-from mandor.model.workload import GroupTemplate
 
 UNIT = Unit("i1", "main", 1)
 TASK = Task(

@@ -21,10 +21,10 @@ from mandor.errors import PortTaken
 from mandor.lib.clock import ManualClock
 from mandor.lib.port_holder import port_holder
 from mandor.model.codec import from_plain
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import PORT_TAKEN
 from mandor.model.node import Capabilities, PortRange
 from mandor.model.phase import Phase
-from mandor.model.workload import GroupTemplate
 from tests.unit.agent.make import NOTHING_SEEN, make_order
 from tests.unit.agent.world import World, open_world
 

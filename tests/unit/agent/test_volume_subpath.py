@@ -12,8 +12,8 @@ from mandor.agent.launch import make_launch
 from mandor.agent.volume_folder import VolumeFolders, VolumeRecord
 from mandor.agent.volume_subpath import SUBPATHS_MOST, make_subpaths
 from mandor.model.codec import from_plain
+from mandor.model.group import GroupTemplate
 from mandor.model.meta import Key
-from mandor.model.workload import GroupTemplate
 from tests.unit.agent.make import NOTHING_SEEN, make_order
 
 

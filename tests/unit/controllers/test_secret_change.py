@@ -17,6 +17,7 @@ from mandor.controllers.secret_change_plan import changed_secrets, plan_change, 
 from mandor.controllers.secret_signal import SecretSignalController
 from mandor.controllers.workload import WorkloadController
 from mandor.lib.clock import ManualClock, settle
+from mandor.model.group import Alternative, Group
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder
 from mandor.model.meta import Key, Meta
 from mandor.model.phase import Phase
@@ -24,7 +25,7 @@ from mandor.model.secret import Secret, SecretSpec, SecretStatus
 from mandor.model.secret_change import restart_secrets
 from mandor.model.task import File, OnChange, Task
 from mandor.model.variant import TaskVariant
-from mandor.model.workload import Alternative, Group, Release, ReleaseStatus, Workload, WorkloadSpec, make_release
+from mandor.model.workload import Release, ReleaseStatus, Workload, WorkloadSpec, make_release
 from mandor.store.base import Delete, Put, Store
 from mandor.store.memory import MemoryStore
 from mandor.store.recorder import Recorder

@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from mandor.controllers.secret_users import SecretUsers
+from mandor.model.group import Group
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.secret import Secret, SecretSpec, SecretStatus
 from mandor.model.secret_change import restart_secrets
 from mandor.model.task import Task
-from mandor.model.workload import Group, Workload, WorkloadSpec
+from mandor.model.workload import Workload, WorkloadSpec
 from mandor.store.base import Change
 
 

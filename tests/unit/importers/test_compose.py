@@ -16,7 +16,7 @@ from mandor.importers.compose import ComposeImporter
 from mandor.importers.compose.service import DROPPED
 from mandor.importers.registry import convert, detect, import_files
 from mandor.lib.yaml12 import dump, load_all
-from mandor.model.workload import Group
+from mandor.model.group import Group
 
 LIMITS = {"nproc": {"soft": 5, "hard": 5}, "nofile": {"soft": 1, "hard": 2}}
 ROOT = Path(__file__).resolve().parents[3]

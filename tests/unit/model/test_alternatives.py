@@ -8,8 +8,9 @@ import pytest
 
 from mandor.errors import Invalid
 from mandor.model.codec import decode, encode
+from mandor.model.group import FLAT, Group
 from mandor.model.manifest import load_manifests
-from mandor.model.workload import FLAT, Group, Workload, make_release, template_hash
+from mandor.model.workload import Workload, make_release, template_hash
 
 SHOP = """
 name: shop

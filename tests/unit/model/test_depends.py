@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mandor.errors import Invalid
-from mandor.model.depends import find_cycles
+from mandor.model.dependency_cycle import find_cycles
 from mandor.model.manifest import load_manifests
 from tests.scenarios.make import make_workload
 

@@ -9,9 +9,10 @@ from mandor.errors import Invalid, TooLarge
 from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.lib.yaml12 import dump
 from mandor.model.codec import decode, encode, to_plain
+from mandor.model.group import Group, Port
 from mandor.model.manifest import load_files, load_manifests
 from mandor.model.record import Namespace
-from mandor.model.workload import Group, Port, Workload
+from mandor.model.workload import Workload
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from mandor.errors import Invalid
+from mandor.model.group import AUTO
 from mandor.model.manifest import load_manifests
 from mandor.model.service import split_endpoint
-from mandor.model.workload import AUTO, Workload
+from mandor.model.workload import Workload
 
 
 def load(text: str) -> Workload:

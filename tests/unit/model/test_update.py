@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mandor.errors import Invalid
+from mandor.model.group import Group
 from mandor.model.manifest import load_manifests
 from mandor.model.update import Update
-from mandor.model.workload import Group, Workload
+from mandor.model.workload import Workload
 
 WEB = "name: web\nimage: nginx\nreplicas: 4\n"
 

@@ -7,11 +7,12 @@ import pytest
 
 from mandor.lib.quantity import NEVER, Cpu, Seconds, Size
 from mandor.model.codec import decode, encode, from_plain
+from mandor.model.group import Group, GroupTemplate, Port
 from mandor.model.manifest import load_manifests
 from mandor.model.meta import Meta
 from mandor.model.resources import Resources, TaskResources
 from mandor.model.task import Probe, Task
-from mandor.model.workload import Group, GroupTemplate, Port, Workload, WorkloadSpec, make_release, template_hash
+from mandor.model.workload import Workload, WorkloadSpec, make_release, template_hash
 
 FULL = """
 name: shop

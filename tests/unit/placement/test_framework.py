@@ -27,6 +27,7 @@ from mandor.placement.framework.points import (
     Skip,
     scaled,
 )
+from mandor.placement.framework.post_filters import ProfileFilters
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import NodeView, Snapshot, node_fact, node_facts
@@ -311,6 +312,7 @@ def test_a_subclass_of_the_preemption_may_define_any_form() -> None:
         def post_filter(self, state: CycleState, request: PlacementRequest, nodes: Snapshot) -> str:
             return "n2"
 
-    dry_run = DryRun(default_profile(), ASK, make_table(2).snapshot(), Unwatched())
+    nodes = make_table(2).snapshot()
+    dry_run = DryRun(ASK, nodes, ProfileFilters(default_profile(), ASK, nodes, Unwatched()))
     plugins: list[SteppedPostFilter] = [Own(), Older()]
     assert [at_once(each.making_room(CycleState(), dry_run)) for each in plugins] == ["n1", "n2"]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from mandor.model.codec import from_plain
+from mandor.model.group import GroupTemplate
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import NO_COMMANDS, Capabilities, Node, NodePhase, Taint
 from mandor.model.resources import Resources
-from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide
 from mandor.placement.decision import Decision
 from mandor.placement.framework.cycle_state import CycleState

@@ -25,12 +25,13 @@ from mandor.api.routes.queries import Namespace
 from mandor.api.sessions import END, STDERR, STDOUT, close, end_with, hand_over, receive_frame, splice
 from mandor.errors import BY_CODE, Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated, Unavailable
 from mandor.lib.words import did_you_mean
+from mandor.model.group import FLAT
 from mandor.model.instance import Instance
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key
 from mandor.model.node import Node, NodePhase
 from mandor.model.record import SessionSpec
-from mandor.model.workload import FLAT, Release
+from mandor.model.workload import Release
 
 log = logging.getLogger("mandor.sessions")
 

@@ -1,6 +1,6 @@
 """Base of the dashboard's pages: header, title, footer with keys or messages, and an input line."""
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, Protocol, cast
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -10,12 +10,36 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from mandor.cli.tables import one_line
+from mandor.cli.top.feed import Feed
+from mandor.client.aio import Client
 from mandor.errors import MandorError
 
-if TYPE_CHECKING:
-    from mandor.cli.top.app import Top
-
 COMMAND, FILTER = ":", "/"
+
+
+class Dashboard(Protocol):
+    """The application, as far as its pages use it."""
+
+    client: Client
+    feed: Feed
+
+    def head(self) -> str:
+        """Return the text of the header."""
+
+    def enter(self, page: "Page") -> None:
+        """Open a page one level down."""
+
+    def leave(self) -> None:
+        """Go back to the page before."""
+
+    def run_command(self, page: "Page", text: str) -> None:
+        """Run a command typed after `:`."""
+
+    def action_logs(self) -> None:
+        """Show the logs of the object under the cursor."""
+
+    def action_describe(self) -> None:
+        """Describe the object under the cursor."""
 
 
 class Page(Screen[None]):
@@ -38,8 +62,8 @@ class Page(Screen[None]):
         self._written: dict[str, str] = {}
 
     @property
-    def top(self) -> "Top":
-        return cast("Top", self.app)
+    def top(self) -> Dashboard:
+        return cast("Dashboard", self.app)
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)

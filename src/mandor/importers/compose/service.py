@@ -15,8 +15,8 @@ from mandor.importers.compose.storage import Storage, labels_of
 from mandor.importers.compose.texts import Texts
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds, Size
+from mandor.model.group import ALIASES_MOST, Group
 from mandor.model.service import HOST_NAME
-from mandor.model.workload import ALIASES_MOST, Group
 
 CONDITIONS = {
     "service_started": "started",

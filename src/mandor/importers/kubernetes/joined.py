@@ -11,9 +11,9 @@ from mandor.importers.kubernetes.shelf import place
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.work import Work
 from mandor.importers.part import Part
+from mandor.model.group import ALIASES_MOST
 from mandor.model.service import HOST_NAME
 from mandor.model.share import share_of
-from mandor.model.workload import ALIASES_MOST
 
 _NOBODY = "it selects no workload of these files"
 _BALANCER, _ADDRESS, _CALLERS = (

@@ -15,7 +15,7 @@ from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.volumes import Volumes
 from mandor.importers.kubernetes.words import ENGINES, PROFILES, SYSTEM_PRIORITIES, plain_name
 from mandor.importers.part import Part
-from mandor.model.workload import FLAT
+from mandor.model.group import FLAT
 
 _GRACE = "30s"
 """Kubernetes' default for `terminationGracePeriodSeconds`."""

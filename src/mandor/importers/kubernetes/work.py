@@ -16,8 +16,8 @@ from mandor.importers.kubernetes.words import renamed
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
 from mandor.model.batch import Batch
+from mandor.model.group import FLAT
 from mandor.model.schedule import RUN_NAME_MOST
-from mandor.model.workload import FLAT
 
 _RETRIES, _RETRIES_MOST = 6, 1000
 _MIN_HEALTHY = 10.0

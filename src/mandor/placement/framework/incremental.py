@@ -5,7 +5,7 @@ Plugins of other authors subclass the classes of `points`; the framework calls t
 
 from collections.abc import Hashable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from mandor.model.node import Node
 from mandor.placement.framework.cached_columns import FEW, At
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.points import FilterPlugin, Nomination, Offer, Plugin, PostFilterPlugin, ScorePlugin
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import Snapshot, Wanted
-
-if TYPE_CHECKING:
-    from mandor.placement.framework.dry_run import DryRun
 
 
 class Reach(Enum):
@@ -136,12 +134,12 @@ class SteppedPostFilter(IncrementalPlugin, PostFilterPlugin, partial=True):
             # A subclass that defines another form does not inherit the steps.
             cls.making_room = SteppedPostFilter.making_room  # type: ignore[method-assign]
 
-    def making_room(self, state: CycleState, dry_run: "DryRun") -> Steps[Nomination | str | None]:
+    def making_room(self, state: CycleState, dry_run: DryRun) -> Steps[Nomination | str | None]:
         """Return the same as `make_room`. Each step is a trial of its own and yields the work that it did."""
         yield from ()
         return self.make_room(state, dry_run)
 
-    def offers(self, dry_run: "DryRun") -> Iterable[Offer]:
+    def offers(self, dry_run: DryRun) -> Iterable[Offer]:
         """Return what the plugin could nominate, for extenders that agree to victims before the cycle."""
         return ()
 

@@ -25,7 +25,7 @@ from collections.abc import Generator, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from msgspec import Struct
@@ -34,12 +34,10 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.dry_run import DryRun
 from mandor.placement.framework.occupancy import PlacedInstance
 from mandor.placement.framework.request import PlacementRequest
 from mandor.placement.framework.snapshot import NodeView, Snapshot
-
-if TYPE_CHECKING:
-    from mandor.placement.framework.dry_run import DryRun
 
 SCORE_MOST = 100
 
@@ -215,7 +213,7 @@ class PostFilterPlugin(Plugin):
         """Return the node that will have room, or None; the instance is placed there as soon as it fits."""
         raise NotImplementedError
 
-    def make_room(self, state: CycleState, dry_run: "DryRun") -> Nomination | str | None:
+    def make_room(self, state: CycleState, dry_run: DryRun) -> Nomination | str | None:
         """Return the same as `post_filter`; `dry_run` shows which nodes would fit without some of their instances."""
         return self.post_filter(state, dry_run.request, dry_run.nodes)
 

@@ -6,12 +6,12 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, structs
 
+from mandor.model.group import AUTO, GroupTemplate
 from mandor.model.meta import Key
 from mandor.model.placement import Apart, Near, PlacementRule, Spread, Toleration, Where
 from mandor.model.resources import Resources
 from mandor.model.task import Task
 from mandor.model.volume import GroupVolume
-from mandor.model.workload import AUTO, GroupTemplate
 from mandor.placement.framework.identity import (
     NO_IDENTITY,
     AffinityTerm,

@@ -9,7 +9,7 @@ import pytest
 from mandor.errors import Invalid
 from mandor.importers.base import knows
 from mandor.model.batch import Batch
-from mandor.model.workload import ALIASES_MOST
+from mandor.model.group import ALIASES_MOST
 from tests.unit.importers.kubernetes.imports import deployment, imported, indented, only, pod, told
 
 TEMPLATE = "template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: nginx:1}]}}"

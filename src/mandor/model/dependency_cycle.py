@@ -1,48 +1,21 @@
-"""Start order by `depends_on`: checks the names and finds cycles."""
+"""Cycles of `depends_on` between the groups of workloads."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
-from mandor.model.meta import InvalidField, check_name
+from mandor.model.workload import Workload
 
-if TYPE_CHECKING:
-    from mandor.model.workload import Group, Workload
-
-Condition = Literal["started", "healthy", "completed"]
-DEPENDENCIES_MOST = 32
-WORDS: Mapping[Condition, str] = {"started": "to start", "healthy": "to be healthy", "completed": "to complete"}
 HINT = "leave one of these `depends_on` out"
 
 Place = tuple[str, str, str]
 """Namespace, workload and group."""
 
 
-def check_depends_on(groups: "Mapping[str, Group]", *, ends: bool) -> None:
-    """Check the `depends_on` of each group; `ends` is true for a batch."""
-    for group, spec in groups.items():
-        if len(spec.depends_on) > DEPENDENCIES_MOST:
-            raise ValueError(
-                f"group {group}: {len(spec.depends_on)} dependencies; at most {DEPENDENCIES_MOST} are allowed"
-            )
-        for name, condition in spec.depends_on.items():
-            check_name(name, "name of a group or workload")
-            if name in groups and condition == "completed" and not ends:
-                raise InvalidField(
-                    f"group {group} waits for {name} to complete, but a group of a service or daemon never completes",
-                    "groups",
-                    group,
-                    "depends_on",
-                    name,
-                    hint="use `healthy` or `started`; work that ends is a separate workload with `type: batch`",
-                )
-
-
 @dataclass(frozen=True, slots=True)
 class DependencyCycle:
     """A cycle of dependencies: none of its groups can start."""
 
-    workload: "Workload"
+    workload: Workload
     group: str
     name: str
     """The entry under `depends_on` that closes the cycle."""
@@ -58,7 +31,7 @@ STEPS_MOST = 200_000
 """Steps from group to group in the search for cycles; after that the cycles found so far are returned."""
 
 
-def find_cycles(workloads: "Iterable[Workload]") -> list[DependencyCycle]:
+def find_cycles(workloads: Iterable[Workload]) -> list[DependencyCycle]:
     """Find dependency cycles; each is reported once, for its first member."""
     known = {(each.meta.namespace, each.meta.name): each for each in workloads}
     waits = {place: edges for place, edges in _waits(known).items() if edges}
@@ -86,7 +59,7 @@ def find_cycles(workloads: "Iterable[Workload]") -> list[DependencyCycle]:
     return list(found.values())
 
 
-def _waits(known: "Mapping[tuple[str, str], Workload]") -> dict[Place, dict[Place, str]]:
+def _waits(known: Mapping[tuple[str, str], Workload]) -> dict[Place, dict[Place, str]]:
     """Map each group to the groups that it waits for, with the names used under `depends_on`."""
     found: dict[Place, dict[Place, str]] = {}
     for (namespace, name), workload in known.items():
@@ -122,7 +95,7 @@ def _way_back(start: Place, waits: dict[Place, dict[Place, str]]) -> tuple[list[
 
 
 def _cycle(
-    path: list[Place], known: "Mapping[tuple[str, str], Workload]", waits: dict[Place, dict[Place, str]]
+    path: list[Place], known: Mapping[tuple[str, str], Workload], waits: dict[Place, dict[Place, str]]
 ) -> DependencyCycle:
     first, second = path[0], path[1 % len(path)]
     owners = [known[place[:2]] for place in path]
