@@ -28,7 +28,7 @@ _WHOLE = frozenset({EXISTENCE, "meta.labels", "spec"})
 _PEOPLE: Rights = {
     **dict.fromkeys(("workload", "node", "volume", "rebalance", "namespace", "priority-class"), _WHOLE),
     **dict.fromkeys(("quota", "limit-defaults", "node-pool", "reservation", "webhook", "event-bus"), _WHOLE),
-    "service": _WHOLE,
+    **dict.fromkeys(("service", "route"), _WHOLE),
     **dict.fromkeys(("log-sink", "role", "role-binding", "issuer"), _WHOLE),
     "secret": _WHOLE | {"status.changes"},  # the server counts: `completed` replaces what a caller writes there
     "instance": frozenset({"spec.stop"}),
@@ -66,7 +66,7 @@ _CONTROLLERS: Rights = {
     "node-pool": frozenset({"status"}),
     "rebalance": frozenset({"status"}),
     "reservation": frozenset({"status"}),
-    "service": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
+    **dict.fromkeys(("service", "route"), frozenset({EXISTENCE, "meta.labels", "spec", "status"})),
     "webhook": frozenset({"status"}),
     "event-bus": frozenset({"status"}),
     "task": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),

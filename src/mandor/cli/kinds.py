@@ -25,6 +25,7 @@ KINDS = (
     Kind("node-pool", "node-pools", namespaced=False, short=("np",)),
     Kind("reservation", "reservations", short=("res",)),
     Kind("service", "services", short=("svc",)),
+    Kind("route", "routes", short=("rt",)),
     Kind("rebalance", "rebalances", namespaced=False, short=("rb",)),
     Kind("webhook", "webhooks", namespaced=False, short=("wh",)),
     Kind("event-bus", "event-buses", namespaced=False, short=("bus",)),

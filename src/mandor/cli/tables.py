@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from mandor.cli import log_sinks, pools, receivers, services
+from mandor.cli import log_sinks, pools, receivers, routes, services
 from mandor.cli.output import age
 from mandor.cli.roles import rule_text
 
@@ -428,6 +428,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         LABELS,
     ),
+    "route": (NAME, *(Column(*each) for each in routes.COLUMNS), AGE, LABELS),
     "service": (NAME, *(Column(*each) for each in services.COLUMNS), AGE, LABELS),
     "rebalance": (
         NAME,

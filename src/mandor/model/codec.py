@@ -28,6 +28,7 @@ from mandor.model.receiver import EventBus, Webhook
 from mandor.model.record import Cluster, Event, HeartbeatSummary, Lease, Namespace, Server, Session, Token
 from mandor.model.reservation import Reservation
 from mandor.model.role import CustomRole, IdentityKey, Issuer, RoleBinding
+from mandor.model.route import Route
 from mandor.model.secret import Secret
 from mandor.model.service import Service
 from mandor.model.spare import Spare
@@ -43,7 +44,7 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
-        *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmRequest, Inventory, Spare, Service),
+        *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmRequest, Inventory, Spare, Service, Route),
         *(CustomRole, RoleBinding, Issuer, IdentityKey),
         *(
             DecisionRecord,
@@ -64,7 +65,7 @@ KINDS: dict[str, type[Object]] = {
 
 _QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
-_APPLIED |= Service | Secret | Webhook | EventBus | LogSink | CustomRole | RoleBinding | Issuer
+_APPLIED |= Service | Route | Secret | Webhook | EventBus | LogSink | CustomRole | RoleBinding | Issuer
 _RECORDS = (
     IdentityKey
     | DecisionRecord

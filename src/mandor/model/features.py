@@ -42,6 +42,7 @@ FEATURES = (
     "pull-secrets",
     "rebalance-prefer",
     "reschedule-attempts",
+    "routes",
     "running-at-once",
     "sealing-keys",
     "secret-changes",

@@ -30,6 +30,7 @@ from mandor.model.receiver import EventBus, EventBusSpec, Webhook, WebhookSpec
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.reservation import Reservation, ReservationSpec
 from mandor.model.role import CustomRole, Issuer, IssuerSpec, RoleBinding, RoleBindingSpec, RoleSpec
+from mandor.model.route import Route, RouteSpec
 from mandor.model.secret import Secret, SecretSpec
 from mandor.model.service import Service, ServiceSpec
 from mandor.model.task import Task
@@ -56,6 +57,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "rebalance": RebalanceSpec,
     "reservation": ReservationSpec,
     "service": ServiceSpec,
+    "route": RouteSpec,
     "webhook": WebhookSpec,
     "event-bus": EventBusSpec,
     "log-sink": LogSinkSpec,
@@ -77,6 +79,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "rebalance": Rebalance,
     "reservation": Reservation,
     "service": Service,
+    "route": Route,
     "webhook": Webhook,
     "event-bus": EventBus,
     "log-sink": LogSink,

@@ -38,6 +38,7 @@ NOT_RECORDED = {
     "session": "confidential",
     "audit": "confidential",
     "service": "does not change placement; services of workloads are part of the workloads",
+    "route": "does not change placement",
     "webhook": "a simulation sends nothing to other systems",
     "event-bus": "a simulation sends nothing to other systems",
     "log-sink": "a simulation sends nothing to other systems",

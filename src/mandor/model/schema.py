@@ -16,6 +16,7 @@ from mandor.model.receiver import EventBusSpec, WebhookSpec
 from mandor.model.record import NamespaceSpec
 from mandor.model.reservation import ReservationSpec
 from mandor.model.role import IssuerSpec, RoleBindingSpec, RoleSpec
+from mandor.model.route import RouteSpec
 from mandor.model.secret import SecretSpec
 from mandor.model.service import ServiceSpec
 from mandor.model.volume import VolumeSpec
@@ -49,6 +50,7 @@ _OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
     "secret": (SecretSpec, True, "Confidential values for tasks; stored encrypted."),
     "reservation": (ReservationSpec, True, "Resources held for certain workloads for a period of time."),
     "service": (ServiceSpec, True, "A stable name and virtual address for workloads or external addresses."),
+    "route": (RouteSpec, True, "A host and path, or a port, of gateways that leads to services."),
     "rebalance": (RebalanceSpec, False, "A request to move the instances that would gain most on other nodes."),
     "webhook": (WebhookSpec, False, "A receiver of events over HTTP; messages are signed."),
     "event-bus": (EventBusSpec, False, "A NATS or Kafka server to which events are published."),

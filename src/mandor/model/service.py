@@ -9,7 +9,9 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds
+from mandor.model.features import needs
 from mandor.model.meta import InvalidField, Object, check_name
+from mandor.model.route import Expose
 from mandor.model.task import PortNumber
 
 HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
@@ -105,6 +107,8 @@ class WorkloadService(
     """Name of the service in the namespace. Defaults to the name of the workload."""
     group: str = ""
     """Group whose instances receive the traffic. Defaults to all groups that have the target ports."""
+    expose: Annotated[Expose | None, needs("routes")] = None
+    """Host and path at which gateways accept requests for the service from outside of the cluster. Defaults to none."""
 
     def __post_init__(self) -> None:
         ServiceRules.__post_init__(self)
@@ -112,6 +116,9 @@ class WorkloadService(
             check_name(self.name, "service name")
         if not (self.port or self.headless):
             raise InvalidField("the service has no port", "port", hint="for example `port: {http: 80}`")
+        if self.expose is not None and choose_port(self.port, self.expose.port) is None:
+            message = "`expose` needs a TCP port of the service"
+            raise InvalidField(message, "expose", hint=f"port: {' or '.join(self.port) or 'http'}")
 
 
 class ServiceSource(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -195,6 +202,14 @@ def split_endpoint(text: str) -> tuple[str, int | None]:
     except ValueError:
         raise ValueError(f"{text[:80]!r} is not an IP address with an optional port") from None
     return str(parsed), port
+
+
+def choose_port(ports: Mapping[str, ServicePort], wanted: str | int | None) -> str | None:
+    """Return the name of the TCP port that a route means; None: there is none, or more than one without `http`."""
+    usable = {name: each.port for name, each in ports.items() if each.protocol == "tcp"}
+    if wanted is None:
+        return next(iter(usable)) if len(usable) == 1 else "http" if "http" in usable else None
+    return next((name for name, number in usable.items() if wanted in {name, number}), None)
 
 
 class DeclaredPort(Protocol):

@@ -43,6 +43,7 @@ WRITABLE = (
         "rebalance",
         "reservation",
         "service",
+        "route",
         "secret",
         "webhook",
         "event-bus",
