@@ -1,8 +1,8 @@
 """Checks that a regular expression stays cheap in an engine that backtracks, such as the one of a proxy.
 
-`mandor.lib.regex` matches patterns in linear time. A proxy matches them with PCRE instead, so a pattern for a proxy must
-also have a shape for which backtracking is cheap: no repetition inside of a repetition, no alternatives inside of a
-repetition, and few repetitions that can match the same text.
+`mandor.lib.regex` matches patterns in linear time. A proxy matches them with PCRE instead, so a pattern for a proxy
+must also have a shape for which backtracking is cheap: no repetition inside of a repetition, no alternatives inside of
+a repetition, and few repetitions that can match the same text.
 """
 
 import re
