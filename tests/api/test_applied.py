@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from mandor.api.applied import NAMESPACES_MOST, SETTLE_SECONDS, AppliedReport
-from mandor.api.heartbeat import LIVE_SECONDS, Heartbeats, Report
+from mandor.api.applied import BURST_SECONDS, NAMESPACES_MOST, SETTLE_SECONDS, WAIT_SECONDS, AppliedReport
+from mandor.api.heartbeat import LIVE_SECONDS, OTHERS_SECONDS, Heartbeats, Report
 from mandor.errors import Forbidden, Invalid
 from mandor.lib.clock import ManualClock
 from mandor.model.instance import Instance, InstanceStatus
@@ -22,7 +22,8 @@ from tests.api.conftest import Api
 
 
 def report(namespaces: dict[str, int], *asks: str) -> AppliedReport:
-    return AppliedReport(namespaces=namespaces, asks=asks)
+    """A report that asks for the present revisions of namespaces."""
+    return AppliedReport(namespaces=namespaces, asks=dict.fromkeys(asks, 0))
 
 
 @pytest.fixture
@@ -70,9 +71,46 @@ async def test_a_server_that_has_just_started_does_not_claim_to_know_all_nodes(
     store: MemoryStore, clock: ManualClock
 ) -> None:
     server = Heartbeats(store, clock, "s1", "http://one:1")
-    assert not (await server.applied("n1", report({}, "default"))).complete
+    waiting = asyncio.ensure_future(server.applied("n1", report({}, "default")))
+    await clock.advance(WAIT_SECONDS + OTHERS_SECONDS)
+    assert not (await waiting).complete
     await clock.advance(SETTLE_SECONDS)
     assert (await server.applied("n1", report({}, "default"))).complete
+
+
+async def test_a_request_is_answered_when_the_last_node_has_applied_the_revision(
+    server: Heartbeats, clock: ManualClock
+) -> None:
+    await server.applied("n1", report({"default": 9}))
+    await server.applied("n2", report({"default": 5}))
+    waiting = asyncio.ensure_future(server.applied("n1", AppliedReport(asks={"default": 9})))
+    await clock.advance(0.5)
+    assert not waiting.done()
+    await server.applied("n2", report({"default": 9}))
+    await clock.advance(BURST_SECONDS)
+    assert (await waiting).lowest == {"default": 9}
+
+
+async def test_a_request_is_answered_after_two_seconds_if_a_node_does_not_report(
+    server: Heartbeats, clock: ManualClock
+) -> None:
+    await server.applied("n2", report({"default": 5}))
+    waiting = asyncio.ensure_future(server.applied("n1", AppliedReport(asks={"default": 9})))
+    await clock.advance(WAIT_SECONDS + OTHERS_SECONDS)
+    assert (await waiting).lowest == {"default": 5}
+
+
+async def test_a_node_has_one_waiting_request(server: Heartbeats, clock: ManualClock) -> None:
+    """A node cannot fill the memory of a server with requests that wait."""
+    await server.applied("n2", report({"default": 5}))
+    first = asyncio.ensure_future(server.applied("n1", AppliedReport(asks={"default": 9})))
+    await clock.advance(0.1)
+    second = asyncio.ensure_future(server.applied("n1", AppliedReport(asks={"default": 9})))
+    await clock.advance(BURST_SECONDS)
+    assert first.done()
+    assert not second.done()
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
 
 
 async def test_the_first_server_of_a_new_cluster_has_no_nodes_to_wait_for(
@@ -88,7 +126,9 @@ async def test_the_first_server_of_a_new_cluster_has_no_nodes_to_wait_for(
     restarted = Heartbeats(store, clock, "s1", "http://one:1")
     running = asyncio.ensure_future(restarted.run())
     await clock.advance(1.0)
-    assert not (await restarted.applied("n1", report({}, "default"))).complete
+    waiting = asyncio.ensure_future(restarted.applied("n1", report({}, "default")))
+    await clock.advance(WAIT_SECONDS + OTHERS_SECONDS)
+    assert not (await waiting).complete
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

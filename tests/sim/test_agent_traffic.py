@@ -175,8 +175,10 @@ class OtherNodes(DirectLink):
         self.complete = True
         self.reports: list[dict[str, int]] = []
 
-    async def applied(self, namespaces: Mapping[str, int], asks: Sequence[str]) -> Applied:
+    async def report_applied(self, namespaces: Mapping[str, int]) -> None:
         self.reports.append(dict(namespaces))
+
+    async def wait_applied(self, asks: Mapping[str, int]) -> Applied:
         return Applied(complete=self.complete, lowest=dict.fromkeys(asks, self.lowest))
 
 

@@ -1,6 +1,6 @@
 """A link without a network, for agents in the same process as their store, as in the simulator."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from mandor.agent.link import Applied, Duplex, Heartbeat
 from mandor.errors import Conflict, Unavailable, Unsupported
@@ -35,6 +35,7 @@ class DirectLink:
     ) -> None:
         self._store, self._node, self._beat, self._dial = store, node, beat, dial
         self._pool, self._labels = pool, labels or {}
+        self._applied: dict[str, int] = {}
 
     async def join(self) -> ClusterSpec:
         cluster = await self.cluster()
@@ -66,9 +67,12 @@ class DirectLink:
         self._beat(self._node, beat)
         return cluster
 
-    async def applied(self, namespaces: Mapping[str, int], asks: Sequence[str]) -> Applied:
+    async def report_applied(self, namespaces: Mapping[str, int]) -> None:
+        self._applied = dict(namespaces)
+
+    async def wait_applied(self, asks: Mapping[str, int]) -> Applied:
         """Return the report of this node: no other node is known."""
-        return Applied(complete=True, lowest={name: namespaces[name] for name in asks if name in namespaces})
+        return Applied(complete=True, lowest={name: self._applied[name] for name in asks if name in self._applied})
 
     def leave_server(self) -> None:
         """Do nothing: there is one store."""

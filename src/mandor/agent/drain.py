@@ -16,6 +16,7 @@ from mandor.agent.order import Order
 from mandor.agent.traffic import TrafficKeeper
 from mandor.errors import MandorError
 from mandor.lib.clock import Clock, wait_event
+from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.service import Service
 
@@ -23,10 +24,10 @@ log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 10.0
 """Seconds between reports while nothing changes; a server that was restarted learns from them."""
-POLL_SECONDS = 0.1
-"""Seconds between reports while an instance of this node waits for other nodes."""
+RETRY_SECONDS = 0.5
+"""Seconds until a request that failed is repeated."""
 PAUSE_SECONDS = 0.02
-"""Seconds within which changes are combined into one report."""
+"""Seconds within which changes are combined into one report; also the shortest time between two requests."""
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Drains:
         self._open: dict[str, _Drain] = {}
         self._reported: Mapping[str, int] = {}
         self._reported_at = float("-inf")
-        self._news = asyncio.Event()
+        self._news, self._opened = asyncio.Event(), asyncio.Event()
         if traffic is not None:
             traffic.listen(self._news.set)
 
@@ -72,6 +73,7 @@ class Drains:
             known = _Drain(order.instance.meta.namespace, order.instance.meta.version, deadline)
             self._open[order.uid] = known
             self._news.set()
+            self._opened.set()
         return known.done
 
     def _longest_drain(self, instance: Instance) -> float:
@@ -79,16 +81,20 @@ class Drains:
         return max((float(each.spec.drain) for each in services if is_behind(each, instance)), default=0.0)
 
     async def run(self) -> None:
-        """Report until cancelled."""
-        while True:
-            self._news.clear()
-            self._forget_ended()
-            if self._must_report():
-                await self._report()
-            self._finish_late()
-            waiting = any(not each.done for each in self._open.values())
-            await wait_event(self._clock, POLL_SECONDS if waiting else REPORT_SECONDS, self._news)
-            await self._clock.sleep(PAUSE_SECONDS)
+        """Report, and wait for other nodes, until cancelled."""
+        async with Background() as tasks:
+            tasks.start(self._follow(), "data paths of other nodes")
+            while True:
+                self._news.clear()
+                self._forget_ended()
+                if self._must_report():
+                    await self._report()
+                self._finish_late()
+                await wait_event(self._clock, self._seconds_left(), self._news)
+                await self._clock.sleep(PAUSE_SECONDS)
+
+    def _undone(self) -> list[_Drain]:
+        return [each for each in self._open.values() if not each.done]
 
     def _forget_ended(self) -> None:
         uids = {each.order.uid for each in self._watch.local_instances()}
@@ -100,9 +106,9 @@ class Drains:
         return self._traffic.applied if self._traffic is not None else {}
 
     def _must_report(self) -> bool:
-        """Return whether a server, or an instance of this node, waits for a report, or ten seconds have passed."""
+        """Return whether a node waits for a report of this one, or ten seconds have passed."""
         applied, reported = self._applied, self._reported
-        if any(not each.done for each in self._open.values()) or applied.keys() != reported.keys():
+        if applied.keys() != reported.keys():
             return True
         if not applied:
             return False
@@ -116,16 +122,39 @@ class Drains:
 
     async def _report(self) -> None:
         applied = dict(self._applied)
-        asks = sorted({each.namespace for each in self._open.values() if not each.done})
         try:
-            answer = await self._link.applied(applied, asks)
+            await self._link.report_applied(applied)
         except MandorError as error:
             log.debug("cannot report the applied services: %s", error)
+            self._clock.alarm(RETRY_SECONDS, self._news.set)
             return
         self._reported, self._reported_at = applied, self._clock.monotonic()
-        for uid, drain in self._open.items():
-            if answer.complete and answer.lowest.get(drain.namespace, drain.revision) >= drain.revision:
-                self._finish(uid, drain)
+
+    def _seconds_left(self) -> float:
+        """Return the seconds until the next report or the end of a drain."""
+        now = self._clock.monotonic()
+        return min([REPORT_SECONDS, *(each.deadline - now for each in self._undone())])
+
+    async def _follow(self) -> None:
+        """Wait for the data paths of all nodes while an instance drains."""
+        while True:
+            self._opened.clear()
+            asks: dict[str, int] = {}
+            for each in self._undone():
+                asks[each.namespace] = min(each.revision, asks.get(each.namespace, each.revision))
+            if not asks:
+                await self._opened.wait()
+                continue
+            try:
+                answer = await self._link.wait_applied(asks)
+            except MandorError as error:
+                log.debug("cannot read what other nodes have applied: %s", error)
+                await self._clock.sleep(RETRY_SECONDS)
+                continue
+            for uid, drain in self._open.items():
+                if answer.complete and answer.lowest.get(drain.namespace, drain.revision) >= drain.revision:
+                    self._finish(uid, drain)
+            await self._clock.sleep(PAUSE_SECONDS)
 
     def _finish_late(self) -> None:
         for uid, drain in self._open.items():

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -250,8 +250,12 @@ class HttpLink:
         # A repeated heartbeat does no harm, so another server may be tried at once.
         return await self._client.call("POST", f"{self._path}/heartbeat", ClusterSpec, body=to_plain(beat), repeat=True)
 
-    async def applied(self, namespaces: Mapping[str, int], asks: Sequence[str]) -> Applied:
-        body = {"namespaces": dict(namespaces), "asks": list(asks)}
+    async def report_applied(self, namespaces: Mapping[str, int]) -> None:
+        body = {"namespaces": dict(namespaces)}
+        await self._client.call("POST", f"{self._path}/applied", Applied, body=body, repeat=True)
+
+    async def wait_applied(self, asks: Mapping[str, int]) -> Applied:
+        body = {"asks": dict(asks)}
         return await self._client.call("POST", f"{self._path}/applied", Applied, body=body, repeat=True)
 
     def leave_server(self) -> None:

@@ -1,6 +1,6 @@
 """Calls of an agent to the control plane besides its store: joining, heartbeats, credentials, sessions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -81,9 +81,11 @@ class Link(Protocol):
 
     async def heartbeat(self, beat: Heartbeat) -> ClusterSpec: ...
 
-    async def applied(self, namespaces: Mapping[str, int], asks: Sequence[str]) -> Applied:
-        """Report the revision of services that this node's data path has applied, by namespace; return that of all
-        nodes for the namespaces in `asks`."""
+    async def report_applied(self, namespaces: Mapping[str, int]) -> None:
+        """Report the revision of services that this node's data path has applied, by namespace."""
+
+    async def wait_applied(self, asks: Mapping[str, int]) -> Applied:
+        """Wait until the data paths of all nodes have applied these revisions, by namespace, at most for seconds."""
 
     def leave_server(self) -> None:
         """Send the next requests to another server, if there are several."""

@@ -6,6 +6,7 @@ groups.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from mandor.api.applied import AppliedAnswer, AppliedReport, AppliedRevisions, lowest_of
+from mandor.api.applied import WAIT_SECONDS, AppliedAnswer, AppliedReport, AppliedRevisions, lowest_of
 from mandor.api.tallies import Tallies
 from mandor.errors import Conflict, MandorError
 from mandor.lib.clock import Clock
@@ -34,6 +35,8 @@ RENEW_SHARE = 0.2
 LIVE_SECONDS = 15.0
 """Time after its last heartbeat at which a node is dropped; agents send one about every ten seconds."""
 TICK_SECONDS = 1.0
+OTHERS_SECONDS = 0.25
+"""Seconds between looks at the summaries of other servers while a node waits for the data paths."""
 
 
 class Report(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -99,11 +102,24 @@ class Heartbeats:
         self._tallies.record(node, report.instances)
 
     async def applied(self, node: str, report: AppliedReport) -> AppliedAnswer:
-        """Take what the data path of a node has applied; return what all nodes of all servers have."""
-        if self._applied.report(node, report.namespaces):
+        """Take what the data path of a node has applied; return what all nodes of all servers have.
+
+        A request with `asks` is answered when all nodes have applied these revisions, or after `WAIT_SECONDS`.
+        """
+        if report.namespaces is not None and self._applied.report(node, report.namespaces):
             self._nodes_changed = True
         if not report.asks:
             return AppliedAnswer(complete=self._applied.complete)
+        deadline = self._clock.monotonic() + WAIT_SECONDS
+        while True:
+            answer = await self._answer(report.asks)
+            left = deadline - self._clock.monotonic()
+            if answer.reaches(report.asks) or left <= 0:
+                return answer
+            if not await self._applied.wait(node, min(left, OTHERS_SECONDS)):
+                return answer
+
+    async def _answer(self, asks: Mapping[str, int]) -> AppliedAnswer:
         found = (await self._store.list(HeartbeatSummary.kind)).items
         others = [
             each.spec.applied
@@ -112,7 +128,7 @@ class Heartbeats:
         ]
         lowest = lowest_of([self._applied.lowest(), *others])
         return AppliedAnswer(
-            complete=self._applied.complete, lowest={name: lowest[name] for name in report.asks if name in lowest}
+            complete=self._applied.complete, lowest={name: lowest[name] for name in asks if name in lowest}
         )
 
     def usage(self, node: str) -> UsageReport | None:
