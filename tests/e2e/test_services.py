@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import http.server
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from mandor.network.relay.balancer import RelayBalancer
 from tests.components.ports import free_port
 from tests.e2e.cluster import Cluster, eventually
 
+OUTSIDE = "127.77.0.1"
+"""Loopback address that stands for a machine outside of the cluster: the node may send traffic there."""
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ports.yaml"
 
 
@@ -27,7 +30,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as cluster:
         try:
             cluster.start_server()
-            cluster.start_agent("n1", environ={"MANDOR_BALANCER": "relay"})
+            options = ("--egress-allow", OUTSIDE)
+            cluster.start_agent("n1", options=options, environ={"MANDOR_BALANCER": "relay"})
             cluster.wait_nodes("n1")
             yield cluster
         finally:
@@ -134,3 +138,94 @@ def test_a_service_answers_while_the_agent_is_down(cluster: Cluster) -> None:
     assert shop.ask() == "hello from greeter-0\n"
     cluster.call("DELETE", "/v1/workloads/greeter")
     eventually("the service is deleted with its workload", lambda: not cluster.items("services"))
+
+
+class Outside:
+    """An HTTP server that is not part of the cluster."""
+
+    def __init__(self, address: str, port: int) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(f"{address}\n".encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer((address, port), Handler)
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def external(cluster: Cluster, name: str, port: int, *addresses: str, more: str = "") -> str:
+    """Create a service for these addresses, and return its virtual address."""
+    listed = ", ".join(f'"{each}"' for each in addresses)
+    cluster.apply(f"{{kind: service, name: {name}, port: {{http: {port}}}, external: [{listed}]{more}}}")
+
+    def number() -> int:
+        found = [each for each in cluster.items("services") if each["meta"]["name"] == name]
+        return int(found[0]["status"].get("number", 0)) if found else 0
+
+    return LOOPBACK.addresses(eventually("the service has a number", number))[0]
+
+
+def ask(address: str, port: int) -> str:
+    """Return the answer, or the kind of the failure."""
+    connection = http.client.HTTPConnection(address, port, timeout=30)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().read().decode().strip()
+    except (OSError, http.client.HTTPException) as error:
+        return type(error).__name__
+    finally:
+        connection.close()
+
+
+@pytest.mark.req("S2-28", "S2-46")
+def test_an_external_address_gets_traffic_only_while_its_check_passes(cluster: Cluster) -> None:
+    Shop(cluster, 1)  # A node balances the services of namespaces that have an instance on it.
+    server, port = Outside(OUTSIDE, 0), free_port()
+    check = f"{OUTSIDE}:{server.port}"
+    health = ", health: {http: /, every: 1s, timeout: 1s, failures: 2}"
+    virtual = external(cluster, "legacy", port, check, f"{OUTSIDE}:{free_port()}", more=health)
+    try:
+        eventually("only the server that answers gets traffic", lambda: all_equal(virtual, port, OUTSIDE))
+        server.close()
+        eventually("connections are refused", lambda: all_equal(virtual, port, "ConnectionRefusedError"))
+        server = Outside(OUTSIDE, server.port)
+        eventually("the server gets traffic again", lambda: all_equal(virtual, port, OUTSIDE))
+    finally:
+        server.close()
+
+
+def all_equal(virtual: str, port: int, answer: str) -> bool:
+    return {ask(virtual, port) for _ in range(4)} == {answer}
+
+
+def test_a_service_leads_neither_to_loopback_and_link_local_addresses_of_a_node_nor_to_another_service(
+    cluster: Cluster,
+) -> None:
+    shop = Shop(cluster, 1)
+    secret, port = Outside("127.0.0.1", 0), free_port()
+    try:
+        bad = [f"127.0.0.1:{secret.port}", f"[::ffff:127.0.0.1]:{secret.port}", f"{shop.address}:{shop.port}"]
+        bad.append("169.254.169.254:80")
+        virtual = external(cluster, "inside", port, *bad)
+        server = Outside(OUTSIDE, 0)
+        allowed = external(cluster, "legacy", port, f"{OUTSIDE}:{server.port}")
+        try:  # The data path has the service `inside` as soon as it has the one that was created after it.
+            eventually("the allowed address answers", lambda: ask(allowed, port) == OUTSIDE)
+            assert {ask(virtual, port) for _ in range(8)} == {"ConnectionRefusedError"}
+        finally:
+            server.close()
+    finally:
+        secret.close()
+    log = cluster.agents["n1"].text()
+    assert all(f"address {each} gets no traffic" in log for each in bad), log

@@ -31,6 +31,7 @@ from mandor.agent.shipping.shipper import Shipper
 from mandor.agent.stream import Streams, choose_task
 from mandor.agent.tracing import Tracing
 from mandor.agent.traffic import Balancing
+from mandor.agent.traffic_metrics import traffic_families
 from mandor.agent.usage import InstanceMeter, read_usage
 from mandor.agent.usage_throttle import used_by_all, used_by_own
 from mandor.agent.workers import Workers
@@ -241,7 +242,9 @@ class Agent:
         if found is not None:
             names = [(found.watch.run(), "services and names"), (found.hosts_files.run(), "hosts files")]
             names.append((found.drains.run(), "drains"))
-            names += [(found.traffic.run(), "traffic")] if found.traffic is not None else []
+            if found.traffic is not None:
+                names.append((found.traffic.run(), "traffic"))
+                names.append((found.traffic.checks.run(), "checks of external addresses"))
         return [
             (self.node.run(), "node"),
             (self._credential.run(), "credential"),
@@ -386,7 +389,9 @@ class Agent:
         node = node_families(self.node.engines, self.eviction.shown, self._last_usage, phases)
         shipping = self._shipper.families() if self._shipper is not None else ()
         spans = self._tracer.families() if self._tracer is not None else ()
-        return [*self._metrics.families(), *node, *unit_families(used), *shipping, *spans]
+        names = self.workers.resources.names
+        services = await traffic_families(names.traffic) if names is not None and names.traffic is not None else ()
+        return [*self._metrics.families(), *node, *unit_families(used), *shipping, *spans, *services]
 
     def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:
         worker = self.workers.by_uid.get(uid)

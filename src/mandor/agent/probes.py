@@ -79,14 +79,14 @@ async def _run_check(probe: Probe | ProbeCheck, observed: Observed, engine: Engi
             wanted = probe.port if probe.http is not None else probe.tcp
             port = ports[wanted] if isinstance(wanted, str) else wanted
             assert port is not None, "the model requires a port for every HTTP and TCP probe"
-            return await (_run_tcp(host, port) if probe.http is None else _run_http(host, port, probe.http))
+            return await (check_tcp(host, port) if probe.http is None else check_http(host, port, probe.http))
     except TimeoutError:
         return f"no answer within {probe.timeout}"
     except (OSError, MandorError) as error:
         return str(error) or type(error).__name__
 
 
-async def _run_http(host: str, port: int, path: str) -> str:
+async def check_http(host: str, port: int, path: str) -> str:
     """Send a request on a new connection and read the status line of the response."""
     reader, writer = await asyncio.open_connection(host, port, limit=LINE_MOST)
     try:
@@ -107,7 +107,8 @@ async def _run_http(host: str, port: int, path: str) -> str:
     return "" if 200 <= int(status) < 400 else f"HTTP status {status.decode()}"
 
 
-async def _run_tcp(host: str, port: int) -> str:
+async def check_tcp(host: str, port: int) -> str:
+    """Open a connection and close it."""
     _, writer = await asyncio.open_connection(host, port)
     writer.close()
     return ""

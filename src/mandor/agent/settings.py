@@ -40,7 +40,7 @@ class AgentSettings:
     host_paths: Sequence[str] = ()
     """Directories of this machine that tasks may mount, including everything below them."""
     egress_allow: Sequence[str] = (EVERYWHERE,)
-    """Hosts that log sinks may connect to."""
+    """Hosts that log sinks and external addresses of services may lead to."""
     secret_files: str = ""
     """Directory of the secret files that log sinks may name; empty: none."""
     ports: PortRange = USUAL_PORTS

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mandor.agent.external_checks import ExternalChecks
 from mandor.agent.fingerprint import machine_address
 from mandor.agent.namespace_watch import NamespaceWatch
 from mandor.errors import MandorError
@@ -13,7 +14,7 @@ from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock, wait_event
 from mandor.lib.loopback import is_loopback
 from mandor.network.addresses import LOOPBACK, VirtualRange
-from mandor.network.base import Balancer, Frontend
+from mandor.network.base import Balancer, Frontend, FrontendKey, Traffic
 from mandor.network.endpoints import Viewpoint, frontends, seen_instance
 
 log = logging.getLogger(__name__)
@@ -41,12 +42,14 @@ class TrafficKeeper:
         watch: NamespaceWatch,
         balancing: Balancing,
         clock: Clock,
+        checks: ExternalChecks,
         *,
         address: Callable[[], str],
         zone: Callable[[], str] = lambda: "",
     ) -> None:
         self._watch, self._balancing, self._clock = watch, balancing, clock
         self._address, self._zone = address, zone
+        self.checks = checks
         self._news = asyncio.Event()
         self._applied: Sequence[Frontend] | None = None
         """Frontends in effect; None: unknown."""
@@ -54,10 +57,23 @@ class TrafficKeeper:
         """Revision in effect by namespace, of namespaces with a balanced service."""
         self._listeners: list[Callable[[], None]] = []
         watch.listen(self._news.set)
+        checks.listen(self._news.set)
 
     def listen(self, applied: Callable[[], None]) -> None:
         """Call `applied` after each change of what is in effect."""
         self._listeners.append(applied)
+
+    @property
+    def frontends(self) -> Sequence[Frontend]:
+        """Frontends in effect."""
+        return self._applied or ()
+
+    async def traffic(self) -> Mapping[FrontendKey, Traffic]:
+        """Return the counters of the frontends in effect."""
+        if not self._applied:
+            return {}
+        known = {each.key for each in self._applied}
+        return {key: each for key, each in (await self._balancing.balancer.traffic()).items() if key in known}
 
     async def run(self) -> None:
         """Follow changes until cancelled; the data path stays in effect."""
@@ -109,4 +125,5 @@ class TrafficKeeper:
         instances = [seen_instance(*each, view) for each in self._watch.instances()]
         seen = [each for each in instances if each is not None]
         services = sorted(self._watch.services(), key=lambda each: each.key)
-        return frontends(services, seen, view, virtual)
+        self.checks.sync(services)
+        return frontends(services, seen, view, virtual, failing=self.checks.excluded())

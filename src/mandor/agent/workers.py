@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from mandor.agent.cluster_contact import ClusterContact
 from mandor.agent.drain import Drains
+from mandor.agent.external_checks import ExternalChecks
 from mandor.agent.feed import Source
 from mandor.agent.fetch import Fetch
 from mandor.agent.guard import GuardControl, guarded
@@ -37,6 +38,7 @@ from mandor.agent.worker import Worker, new_entry
 from mandor.engines.base import Engine, Unit, UnitPhase
 from mandor.errors import EngineDown, MandorError, NotFound
 from mandor.lib.clock import Clock
+from mandor.lib.egress import Egress
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Key, Meta, Object
@@ -171,7 +173,8 @@ class Workers:
         )
         traffic = None
         if balancing is not None:
-            traffic = TrafficKeeper(watch, balancing, self._clock, address=address, zone=zone)
+            checks = ExternalChecks(Egress(settings.egress_allow), self._clock)
+            traffic = TrafficKeeper(watch, balancing, self._clock, checks, address=address, zone=zone)
         drains = Drains(watch, traffic, link, self._clock, lambda uid: self._wake([uid]))
         return InstanceNames(watch, hosts_files, traffic, drains)
 

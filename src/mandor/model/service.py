@@ -14,6 +14,8 @@ from mandor.model.meta import InvalidField, Object, check_name
 from mandor.model.route import Expose
 from mandor.model.task import PortNumber
 
+HEALTH_PATH = re.compile(r"/[!-~]{0,1023}")
+"""Characters that cannot end the request line of a check."""
 HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 SERVICES_MOST = 32
 """Largest number of services of one workload."""
@@ -43,16 +45,18 @@ class ServiceHealth(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     http: str = ""
     """Path that must answer with a status below 400. Defaults to no HTTP request."""
     every: Seconds = Seconds(10)
-    """Time between two checks. Defaults to 10s."""
+    """Time between two checks, at least 1s. Defaults to 10s."""
     timeout: Seconds = Seconds(2)
     """Longest wait for an answer. Defaults to 2s."""
     failures: Annotated[int, Bounds(ge=1, le=100)] = 3
     """Failed checks in a row after which an address gets no traffic. Defaults to 3."""
 
     def __post_init__(self) -> None:
-        if not 0.1 <= self.timeout <= self.every <= 3600:
-            raise InvalidField("`timeout` must be at least 100ms and at most `every`, which is at most 1h", "timeout")
-        if self.http and not self.http.startswith("/"):
+        if not 1 <= self.every <= 3600:
+            raise InvalidField(f"the time {self.every} is out of range", "every", hint="1s to 1h")
+        if not 0.1 <= self.timeout <= self.every:
+            raise InvalidField("`timeout` must be at least 100ms and at most `every`", "timeout")
+        if self.http and not HEALTH_PATH.fullmatch(self.http):
             raise InvalidField(f"{self.http[:80]!r} is not a path", "http", hint="/healthz")
 
 
@@ -155,6 +159,9 @@ class ServiceSpec(ServiceRules, frozen=True, gc=False, omit_defaults=True, forbi
             raise InvalidField(f"{len(self.to)} workloads; at most {SERVICES_MOST} are allowed", "to")
         if len(self.external) > ENDPOINTS_MOST:
             raise InvalidField(f"{len(self.external)} addresses; at most {ENDPOINTS_MOST} are allowed", "external")
+        if self.health is not None and (self.headless or not self.external):
+            message = "`health` checks the addresses of `external`, of a service that is not headless"
+            raise InvalidField(message, "health", hint='external: ["10.0.0.5:5432"]')
         for number, each in enumerate(self.external):
             try:
                 split_endpoint(each)

@@ -4,11 +4,13 @@ An instance on the same node is reached at its own address; an instance on anoth
 its published ports. Only ready instances without a stop order receive traffic.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mandor.lib.loopback import is_loopback
 from mandor.model.instance import Instance, InstanceStatus, PortStatus
+from mandor.model.meta import Key
 from mandor.model.phase import Phase
 from mandor.model.service import Service, ServicePort, ServiceSpec, split_endpoint
 from mandor.network.addresses import VirtualRange
@@ -80,9 +82,12 @@ def frontends(
     view: Viewpoint,
     virtual: VirtualRange,
     *,
-    failing: frozenset[str] = frozenset(),
+    failing: Mapping[Key, Collection[str]] = MappingProxyType({}),
 ) -> list[Frontend]:
-    """Return the frontends of all services with a virtual address. `failing`: external endpoints whose check fails."""
+    """Return the frontends of all services with a virtual address.
+
+    `failing`: addresses of `external` that get no traffic, by service.
+    """
     members = by_workload(instances)
     found = []
     for service in services:
@@ -97,7 +102,7 @@ def frontends(
                     addresses=addresses,
                     port=port.port,
                     protocol=port.protocol,
-                    endpoints=endpoints(service, name, port, members, view, failing=failing),
+                    endpoints=endpoints(service, name, port, members, view, failing=failing.get(service.key, ())),
                     balance=spec.balance,
                     affinity_seconds=float(spec.affinity),
                 )
@@ -120,11 +125,14 @@ def endpoints(
     members: Mapping[tuple[str, str], Sequence[SeenInstance]],
     view: Viewpoint,
     *,
-    failing: frozenset[str] = frozenset(),
+    failing: Collection[str] = (),
 ) -> tuple[Endpoint, ...]:
-    """Return the endpoints of one port of a service, sorted, the preferred ones only if there are any."""
+    """Return the endpoints of one port of a service, sorted, the preferred ones only if there are any.
+
+    `failing`: addresses of `external` that get no traffic.
+    """
     if service.spec.external:
-        return tuple(sorted(set(_external(service.spec, port)) - {_parse(each, port) for each in failing}))
+        return tuple(sorted({_parse(each, port) for each in service.spec.external if each not in failing}))
     chosen: list[tuple[SeenInstance, Endpoint]] = []
     for each in backing_instances(service, members):
         number = each.reached_at(name, port) if each.receives else None
@@ -156,10 +164,6 @@ def _preferred(
         same = [each for each in chosen if each[0].near or each[0].status.zone == view.zone]
         return same or chosen
     return chosen
-
-
-def _external(spec: ServiceSpec, port: ServicePort) -> list[Endpoint]:
-    return [_parse(each, port) for each in spec.external]
 
 
 def _parse(text: str, port: ServicePort) -> Endpoint:

@@ -318,8 +318,8 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     allow_host_path: tuple[str, ...] = ()
     """Folders of this machine that tasks may mount, including their subfolders; empty: none."""
     egress_allow: tuple[str, ...] = (EVERYWHERE,)
-    """Hosts that may be called for objects of the API (log sinks): `*` (all but loopback and link-local addresses),
-    `HOST`, `HOST:PORT`, `*.DOMAIN`, `10.0.0.0/8`, `unix:/PATH`."""
+    """Hosts that may be called for objects of the API (log sinks, external addresses of services): `*` (all but
+    loopback and link-local addresses), `HOST`, `HOST:PORT`, `*.DOMAIN`, `10.0.0.0/8`, `unix:/PATH`."""
     secret_files: str = ""
     """Folder with the files that objects of the API may name (`file:NAME`); empty: none."""
     names: bool = True

@@ -127,7 +127,7 @@ def test_external_addresses_are_endpoints_unless_their_check_fails() -> None:
         "port": {"sql": ServicePort(port=5432)},
     }
     assert reached([], **given) == ["10.0.0.5:5432", "10.0.0.6:5432"]
-    found = frontends([service(**given)], [], HERE, ROUTED, failing=frozenset({"10.0.0.5:5432"}))
+    found = frontends([service(**given)], [], HERE, ROUTED, failing={service().key: ["10.0.0.5:5432"]})
     assert [each.address for each in found[0].endpoints] == ["10.0.0.6"]
 
 
