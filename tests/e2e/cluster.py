@@ -236,10 +236,17 @@ class Cluster:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     def items(self, plural: str, *, server: int = 0, **query: str) -> list[Any]:
-        status, answer = self.call("GET", f"/v1/{plural}?{urlencode(query)}", server=server)
-        assert status == 200, answer
-        found: list[Any] = answer["items"]
-        return found
+        """Return the objects of all pages."""
+        found: list[Any] = []
+        after = ""
+        while True:
+            page = {**query, "after": after} if after else query
+            status, answer = self.call("GET", f"/v1/{plural}?{urlencode(page)}", server=server)
+            assert status == 200, answer
+            found += answer["items"]
+            after = answer.get("after", "")
+            if not after:
+                return found
 
     def instances(self, workload: str | None = None, *, phase: str | None = None) -> list[Any]:
         return [

@@ -20,7 +20,7 @@ from mandor.lib.yaml12 import List, Malformed, Map, load_all
 _JSON = re.compile(
     r'\s*\{\s*"(?:[Jj]ob"\s*:\s*\{|(?:ID|Name|Region|Type|TaskGroups|Datacenters)"\s*:(?s:.*)"TaskGroups"\s*:)'
 )
-_JOB = re.compile(r'^\s*job\s+"?[\w.${}\[\]-]+"?\s*\{', re.MULTILINE)
+_JOB = re.compile(r'^[ \t]*job\s+"?[\w.${}\[\]-]+"?\s*\{', re.MULTILINE)
 
 
 class NomadImporter(Importer):
