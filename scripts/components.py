@@ -231,6 +231,17 @@ COMPONENTS = {
             whole=True,
         ),
         Component(
+            name="dnsmasq",
+            purpose="a name server that others ask, and the one that ours is compared with",
+            binaries=("dnsmasq",),
+            version=("--version",),
+            at_least=(2, 80),
+            packages=("dnsmasq-base",),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install dnsmasq 2.80 or newer",
+            whole=True,
+        ),
+        Component(
             name="nftables",
             purpose="networks of confined processes",
             binaries=("nft",),

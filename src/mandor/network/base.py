@@ -131,7 +131,14 @@ class NameTable:
 
 
 class Names(ABC):
-    """A name server on this node for every engine."""
+    """A name server on this node for every engine. It keeps its last table, and answers while the agent is down."""
+
+    @abstractmethod
+    async def open(self) -> str:
+        """Start the server, if it does not run, and return the address at which it answers; it is the same each time.
+
+        Raise `Unavailable` with the reason if this machine cannot have the server.
+        """
 
     @abstractmethod
     async def apply(self, table: NameTable) -> None:

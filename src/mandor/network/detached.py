@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -27,6 +28,7 @@ FRAME_BYTES_MOST = 64 << 20
 CLIENTS_MOST = 8  # control connections at a time
 START_SECONDS_MOST = 30.0
 CALL_SECONDS_MOST = 60.0
+FORK_SECONDS = 1.0  # between two starts of a server that is killed again and again
 LOG_BYTES_MOST = 1 << 20  # a larger log is emptied at the next start
 _CALL, _STOP, _DONE, _FAILED = b"C", b"S", b"+", b"-"
 _KEPT_VARIABLES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "HOME", "MANDOR_TEST_RUN", "PYTEST_CURRENT_TEST")
@@ -157,8 +159,11 @@ class Detached:
         self._reader = self._writer = None
 
 
-def serve_detached(folder: Path, open_server: OpenServer) -> None:
-    """Fork a server; the calling process ends with status 0 when the server answers requests, else with 1."""
+def serve_detached(folder: Path, open_server: OpenServer, *, restart: bool = False) -> None:
+    """Fork a server; the calling process ends with status 0 when the server answers requests, else with 1.
+
+    `restart`: a parent process starts the server again when a signal has killed it, also while the agent is down.
+    """
     heard, ready = os.pipe()
     if os.fork():
         os.close(ready)
@@ -169,6 +174,8 @@ def serve_detached(folder: Path, open_server: OpenServer) -> None:
     os.umask(0o077)
     _redirect_streams(folder)
     _raise_file_limit()
+    if restart:
+        ready = _fork_again_when_killed(ready)
     try:
         with hold(folder / LOCK):
             uvloop.run(_serve(folder, open_server, ready))
@@ -178,6 +185,25 @@ def serve_detached(folder: Path, open_server: OpenServer) -> None:
         print(f"ended: {error}", file=sys.stderr, flush=True)
         with contextlib.suppress(OSError):
             os.write(ready, _FAILED + str(error).encode())
+
+
+def _fork_again_when_killed(ready: int) -> int:
+    """Fork a server, and another one after each that a signal has killed; return in the server.
+
+    The result is the descriptor on which the server reports that it answers; only the first one is waited for."""
+    while True:
+        began = time.monotonic()
+        server = os.fork()
+        if not server:
+            return ready
+        os.close(ready)
+        _, status = os.waitpid(server, 0)
+        if not os.WIFSIGNALED(status):
+            os._exit(0)  # stopped, or the lock belongs to another server
+        print(f"the server was killed by signal {os.WTERMSIG(status)} and is started again", file=sys.stderr, flush=True)
+        if time.monotonic() - began < FORK_SECONDS:
+            time.sleep(FORK_SECONDS)
+        ready = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 async def _serve(folder: Path, open_server: OpenServer, ready: int) -> None:
