@@ -71,6 +71,7 @@ state = "{self.folder}/state"
                 "type": "host-local",
                 "dataDir": f"{self.folder}/ipam",
                 "ranges": [[{"subnet": "10.79.0.0/24"}]],
+                "routes": [{"dst": "0.0.0.0/0"}],
             },
         }
         ports = {"type": "portmap", "capabilities": {"portMappings": True}}

@@ -84,6 +84,7 @@ class TestCriEngine(EngineSuite):
             "logs",
             "mounts",
             "ports",
+            "resolver",
             "pull",
             "sandbox",
             "security",

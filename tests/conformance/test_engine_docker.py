@@ -32,6 +32,7 @@ class TestDockerEngine(EngineSuite):
             "logs",
             "mounts",
             "ports",
+            "resolver",
             "pull",
             "sandbox",
             "security",

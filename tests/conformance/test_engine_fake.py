@@ -26,6 +26,7 @@ class FakeSuite(EngineSuite):
             "logs",
             "mounts",
             "ports",
+            "resolver",
             "security",
             "seed",
             "signal",

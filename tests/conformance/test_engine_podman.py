@@ -112,6 +112,7 @@ class TestPodmanEngine(PodmanSuite):
             "logs",
             "mounts",
             "ports",
+            "resolver",
             "pull",
             "sandbox",
             "security",

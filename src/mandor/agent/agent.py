@@ -20,6 +20,7 @@ from mandor.agent.link import Link
 from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.machine import EngineDisks, Machine, ThisMachine
 from mandor.agent.metrics import node_families, unit_families
+from mandor.agent.name_keeper import NameServer
 from mandor.agent.node import NodeKeeper
 from mandor.agent.node_instances import NodeInstances
 from mandor.agent.pressure import Reading
@@ -87,6 +88,7 @@ class Agent:
         tracer: Tracer | None = None,
         guard_control: GuardControl | None = None,
         balancing: Balancing | None = None,
+        name_server: NameServer | None = None,
     ) -> None:
         """
         `port_in_use`: returns whether a port of this machine is in use; by default, none is.
@@ -97,6 +99,7 @@ class Agent:
         `tracer`: records spans of instances that are part of a trace; None: none are recorded.
         `guard_control`: starts a process that stops instances with `stop_after` when the agent is gone; None: no guard.
         `balancing`: the data path of services; None: the node balances none.
+        `name_server`: the name server of the node; None: instances find names in hosts files only.
         """
         self._settings, self._link, self._clock, self._clock_ahead = settings, link, clock, clock_ahead
         self._shared = settings.shared
@@ -137,6 +140,7 @@ class Agent:
             guard_control,
             LiveFileKeeper(settings.data, settings.name, blocking) if machine is None else None,
             balancing,
+            name_server,
         )
         self._metrics, self._tracer = self.workers.services.metrics, tracer
         self._credential = CredentialKeeper(
@@ -245,6 +249,8 @@ class Agent:
             if found.traffic is not None:
                 names.append((found.traffic.run(), "traffic"))
                 names.append((found.traffic.checks.run(), "checks of external addresses"))
+            if found.name_server is not None:
+                names.append((found.name_server.run(), "name server"))
         return [
             (self.node.run(), "node"),
             (self._credential.run(), "credential"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from mandor.engines.base import variable
+from mandor.engines.base import Resolver, variable
 from mandor.lib.loopback import is_loopback
 from mandor.model.instance import PortStatus, instance_prefix
 from mandor.model.service import Service, split_endpoint
@@ -29,6 +29,8 @@ class Discovery(NamedTuple):
     hosts: str = ""
     """Path of the hosts file; empty: there is none."""
     variables: Mapping[str, str] = MappingProxyType({})
+    resolver: Resolver | None = None
+    """Name server of the node, for engines that can use it instead of the hosts file; None: there is none."""
 
 
 NO_DISCOVERY = Discovery()

@@ -11,7 +11,7 @@ from mandor.agent.live_file_plan import live_folder
 from mandor.agent.order import Order
 from mandor.agent.ports import ports_of
 from mandor.agent.sync_inputs import SyncInputs
-from mandor.engines.base import Launch, Mount, variable
+from mandor.engines.base import Launch, Mount, Resolver, variable
 from mandor.lib.words import did_you_mean
 from mandor.model.allowance import Allowance
 from mandor.model.group import GroupTemplate
@@ -39,6 +39,7 @@ class _Resolved(NamedTuple):
     mounts: tuple[Mount, ...]
     ports: list[PortStatus]
     variables: Mapping[str, str]
+    resolver: Resolver | None
 
 
 def _resolve(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> _Resolved:
@@ -46,7 +47,8 @@ def _resolve(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> _
     task = order.template.tasks[task_name]
     mounts = _mounts(order, task_name, inputs)
     ports = ports_of(order, published=inputs.published)
-    hosts = inputs.names.hosts
+    resolver = inputs.names.resolver if _takes_resolver(order, task, engine, inputs) else None
+    hosts = inputs.names.hosts if resolver is None else ""
     if hosts and inputs.mounts_hosts and inputs.published and _takes_hosts(task, engine):
         mounts += (Mount(path=HOSTS, source=hosts, read_only=True),)
         hosts = HOSTS
@@ -63,7 +65,7 @@ def _resolve(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> _
         **({"MANDOR_HOSTS": hosts} if hosts else {}),
         **{each.variable: each.path for each in mounts if each.name},
     }
-    return _Resolved(mounts, list(ports), environment)
+    return _Resolved(mounts, list(ports), environment, resolver)
 
 
 def make_live_files(order: Order, task_name: str, engine: str, inputs: SyncInputs) -> tuple[LiveFile, ...]:
@@ -91,7 +93,7 @@ def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -
     task, instance = order.template.tasks[task_name], order.instance
     several = len(order.template.tasks) > 1
     limits = task.resources.limits
-    mounts, ports, environment = _resolve(order, task_name, engine, inputs)
+    mounts, ports, environment, resolver = _resolve(order, task_name, engine, inputs)
     files = task.files
     if inputs.live_files and (live := {each.file.path for each in live_files(task)}):
         files = tuple(each for each in files if each.path not in live)
@@ -122,6 +124,7 @@ def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -
         ports={each.name: each.port for each in ports},
         host_ports={each.name: each.host for each in ports if each.host is not None},
         protocols={each.name: each.protocol for each in ports if each.protocol != "tcp"},
+        resolver=resolver,
         sandbox=several,
         stop_signal=task.stop.signal,
         options=task.options.get(engine, {}),
@@ -195,6 +198,16 @@ def fill_in(text: str, environment: Mapping[str, str]) -> str:
     if "${MANDOR_" not in text:
         return text
     return _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), text)
+
+
+def _takes_resolver(order: Order, task: Task, engine: str, inputs: SyncInputs) -> bool:
+    """Return whether the task uses the name server of the node: not one with its own servers or the node's network."""
+    options = task.options.get(engine, {})
+    if "resolver" not in inputs.extras or options.get("dns") or options.get("network") in {"host", "none"}:
+        return False
+    if "confined" not in inputs.extras:
+        return True
+    return order.allowance.level != "privileged" or bool(options.get("confine"))  # else it sees the node's files
 
 
 def _takes_hosts(task: Task, engine: str) -> bool:

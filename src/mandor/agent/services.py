@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from mandor.agent.cluster_contact import ClusterContact
+from mandor.agent.discovery import Discovery
 from mandor.agent.drain import Drains
 from mandor.agent.fetch import Fetch
 from mandor.agent.hosts_files import HostsFiles
 from mandor.agent.identity import IdentityKeeper
 from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.metrics import AgentMetrics
+from mandor.agent.name_keeper import NameKeeper
 from mandor.agent.namespace_watch import NamespaceWatch
 from mandor.agent.order import Entry, Order
 from mandor.agent.probes import RunProbe
@@ -68,6 +70,15 @@ class InstanceNames(NamedTuple):
     traffic: TrafficKeeper | None
     """None: the node balances no services."""
     drains: Drains
+    name_server: NameKeeper | None
+    """None: the node has no name server."""
+
+    async def discovery(self, order: Order) -> Discovery:
+        """Return the hosts file, the variables and the resolver for an instance that is about to start."""
+        found = await self.hosts_files.discovery(order)
+        if self.name_server is None:
+            return found
+        return found._replace(resolver=await self.name_server.resolver(order.instance.meta.namespace))
 
 
 @dataclass(slots=True, kw_only=True)

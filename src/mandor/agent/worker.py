@@ -285,7 +285,7 @@ class Worker:
         wanted = not (refusal or done) and (reading or self._may_start(units))
         discovery, names = NO_DISCOVERY, self._resources.names
         if wanted and names is not None:
-            discovery = await names.hosts_files.discovery(self.order)
+            discovery = await names.discovery(self.order)
         blocked = MissingDependency(forbidden, FORBIDDEN) if forbidden else MissingDependency(prepared.missing)
         secrets: Mapping[str, str] = {}
         identities: Mapping[str, str] = {}

@@ -19,6 +19,7 @@ from mandor.agent.link import Link
 from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.machine import Machine
 from mandor.agent.metrics import AgentMetrics
+from mandor.agent.name_keeper import NameKeeper, NameServer
 from mandor.agent.namespace_watch import LocalInstance, NamespaceWatch
 from mandor.agent.node_engines import NodeEngines
 from mandor.agent.order import Entry, Order
@@ -86,9 +87,10 @@ class Workers:
         guard_control: GuardControl | None = None,
         live_files: LiveFileKeeper | None = None,
         balancing: Balancing | None = None,
+        name_server: NameServer | None = None,
     ) -> None:
         """`read_cluster`: returns the cluster that answers. `guard_control`: None: no guard is started. `balancing`:
-        None: the node balances no services."""
+        None: the node balances no services. `name_server`: None: instances find names in hosts files only."""
         self._node, self._clock, self._host = settings.name, clock, host
         self._journal, self._recorder, self._blocking = journal, recorder, blocking
         self._guard_control = guard_control
@@ -104,7 +106,9 @@ class Workers:
             otlp=settings.otlp,
             finish_log=_keep_no_log,
         )
-        self.resources = self._make_resources(settings, store, machine, link, read_cluster, live_files, balancing)
+        self.resources = self._make_resources(
+            settings, store, machine, link, read_cluster, live_files, balancing, name_server
+        )
         self.engines = NodeEngines(
             engines,
             clock,
@@ -133,6 +137,7 @@ class Workers:
         read_cluster: Callable[[], Awaitable[ClusterSpec]],
         live_files: LiveFileKeeper | None,
         balancing: Balancing | None,
+        name_server: NameServer | None,
     ) -> InstanceResources:
         clock, blocking, journal = self._clock, self._blocking, self._journal
         fetch = Fetch(store, clock)
@@ -147,7 +152,7 @@ class Workers:
             in_use=self.has_volume,
         )
         watch = NamespaceWatch(settings.name, store, clock, instances=self._local_instances, read_cluster=read_cluster)
-        names = self._make_names(settings, watch, balancing, link) if settings.names else None
+        names = self._make_names(settings, watch, balancing, name_server, link) if settings.names else None
         return InstanceResources(
             fetch=fetch,
             vault=Vault(fetch, lambda: journal.sealing_key),
@@ -159,7 +164,12 @@ class Workers:
         )
 
     def _make_names(
-        self, settings: AgentSettings, watch: NamespaceWatch, balancing: Balancing | None, link: Link
+        self,
+        settings: AgentSettings,
+        watch: NamespaceWatch,
+        balancing: Balancing | None,
+        name_server: NameServer | None,
+        link: Link,
     ) -> InstanceNames:
         def address() -> str:
             return self._host.address
@@ -176,7 +186,10 @@ class Workers:
             checks = ExternalChecks(Egress(settings.egress_allow), self._clock)
             traffic = TrafficKeeper(watch, balancing, self._clock, checks, address=address, zone=zone)
         drains = Drains(watch, traffic, link, self._clock, lambda uid: self._wake([uid]))
-        return InstanceNames(watch, hosts_files, traffic, drains)
+        keeper = None
+        if name_server is not None:
+            keeper = NameKeeper(watch, name_server, self._clock, address=address, zone=zone, virtual=virtual)
+        return InstanceNames(watch, hosts_files, traffic, drains, keeper)
 
     def _make_reporter(self, store: Store, link: Link) -> Reporter:
         def at_once() -> bool:

@@ -62,6 +62,23 @@ class Mount:
         return f"MANDOR_VOLUME_{variable(self.name)}"
 
 
+class Resolver(Struct, frozen=True):
+    """How tasks look up names, as in resolv.conf."""
+
+    servers: tuple[str, ...]
+    """Addresses of name servers."""
+    search: tuple[str, ...] = ()
+    """Domains that are appended to names with fewer dots than `ndots`."""
+    options: tuple[str, ...] = ("ndots:1",)
+
+    def text(self) -> str:
+        """Return the content of resolv.conf."""
+        lines = [f"nameserver {each}" for each in self.servers]
+        lines += [f"search {' '.join(self.search)}"] if self.search else []
+        lines += [f"options {' '.join(self.options)}"] if self.options else []
+        return "".join(f"{line}\n" for line in lines)
+
+
 class Launch(Struct, frozen=True, kw_only=True):
     """A task with everything resolved: an engine needs nothing from the control plane to run it."""
 
@@ -96,6 +113,9 @@ class Launch(Struct, frozen=True, kw_only=True):
     has the numbers of the node already."""
     protocols: Mapping[str, str] = {}
     """Protocols other than tcp, by name of the port."""
+    resolver: Resolver | None = None
+    """Name servers of the task, for engines that announce `resolver`; None: those of the engine. The task's own options
+    take precedence."""
     sandbox: bool = False
     """The instance has several tasks, which share one network if the engine announces `sandbox`."""
     stop_signal: str = "SIGTERM"

@@ -200,7 +200,9 @@ def _fork_again_when_killed(ready: int) -> int:
         _, status = os.waitpid(server, 0)
         if not os.WIFSIGNALED(status):
             os._exit(0)  # stopped, or the lock belongs to another server
-        print(f"the server was killed by signal {os.WTERMSIG(status)} and is started again", file=sys.stderr, flush=True)
+        print(
+            f"the server was killed by signal {os.WTERMSIG(status)} and is started again", file=sys.stderr, flush=True
+        )
         if time.monotonic() - began < FORK_SECONDS:
             time.sleep(FORK_SECONDS)
         ready = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

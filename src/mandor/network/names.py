@@ -85,8 +85,8 @@ def _add_service(
         for name, port in spec.port.items():
             _add_port(found, service, name, port.protocol, ServiceTarget(full, port.port))
     elif spec.external:
-        for each in spec.external:
-            record.addresses[split_endpoint(each)[0]] = None
+        for text in spec.external:
+            record.addresses[split_endpoint(text)[0]] = None
         for name, port in spec.port.items():
             for endpoint in endpoints(service, name, port, members, view):
                 _add_port(found, service, name, port.protocol, ServiceTarget(full, endpoint.port))

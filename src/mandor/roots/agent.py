@@ -36,6 +36,7 @@ from mandor.model.node import PortRange
 from mandor.model.resources import Resources, device_amounts
 from mandor.roots.balancing import make_balancing
 from mandor.roots.guard import GuardPost, Job
+from mandor.roots.name_server import make_name_server
 from mandor.roots.private_files import check_private_files
 from mandor.roots.settings import AgentRootSettings, default_name, load
 from mandor.roots.tracing import target_of, tracing
@@ -104,6 +105,7 @@ async def serve(settings: AgentRootSettings, own_logs: AgentLogHandler | None = 
             tracer=tracer,
             guard_control=GuardPost(_guard_job(settings)),
             balancing=make_balancing(settings.balancer, known.name, known.data),
+            name_server=make_name_server(settings.dns, settings.dns_upstream, known.data) if known.names else None,
         )
         if settings.metrics:
             from mandor.roots.metrics_page import metrics_at  # saves memory in agents that never need the server

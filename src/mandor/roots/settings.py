@@ -327,6 +327,11 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     balancer: Literal["off", "nftables", "relay"] = "off"
     """Data path for the virtual addresses of services: `nftables` (needs root), `relay` (a process on loopback
     addresses), or `off`: names of services lead to instances."""
+    dns: str = "off"
+    """Address of this node's name server: an IPv4 address that containers reach, `auto` (the first free one from
+    169.254.53.53 on, on the loopback interface; needs root), or `off`: instances find names in hosts files only."""
+    dns_upstream: tuple[str, ...] = ()
+    """Name servers for names outside of the cluster, `ADDRESS` or `ADDRESS:PORT`; empty: those of this machine."""
     port_range: str = str(USUAL_PORTS)
     """Range `FIRST-LAST` of host ports for tasks with `host: auto`."""
     pressure: tuple[str, ...] = ()

@@ -31,6 +31,7 @@ from mandor.testing.engine_watch import where_announced
 LIMITS = {"cpu", "memory", "processes"}
 EXTRAS = {"logs", "exec", "signal", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user", "network"}
 EXTRAS |= {"security", "mounts", "links", "tmpfs", "ports", "hosts", "clean", "confined", "mapped-users", "seed"}
+EXTRAS |= {"resolver"}
 
 LOADS = {"archive", "incus"}
 

@@ -234,7 +234,7 @@ class NamesSuite:
                 line.send(message)
             line.send(query[:2] + b"\x80\0" + query[4:])  # an answer: it is not answered
             line.send(query)
-            codes = []
+            codes: list[int] = []
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while not codes or codes[-1] != dns.rcode.NOERROR:
                     codes.append((await loop.sock_recv(line, 4096))[3] & 0xF)

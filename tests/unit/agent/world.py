@@ -12,6 +12,7 @@ from mandor.agent.agent import Agent
 from mandor.agent.direct import DirectLink
 from mandor.agent.link import Heartbeat
 from mandor.agent.settings import AgentSettings
+from mandor.agent.name_keeper import NameServer
 from mandor.agent.traffic import Balancing
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.engines.fake import FakeEngine, MemoryState
@@ -95,9 +96,17 @@ class Wire(Store):
 
 
 class World:
-    def __init__(self, data: Path, clock: ManualClock, *, balancing: Balancing | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        data: Path,
+        clock: ManualClock,
+        *,
+        balancing: Balancing | None = None,
+        name_server: NameServer | None = None,
+        **settings: Any,
+    ) -> None:
         self.clock = clock
-        self.balancing = balancing
+        self.balancing, self.name_server = balancing, name_server
         self.store = MemoryStore(clock=clock)
         self.wire = Wire(self.store)
         self.units = MemoryState()
@@ -195,6 +204,7 @@ class World:
             port_in_use=lambda port, protocol: (port, protocol) in self.taken_ports,
             clock_ahead=lambda: self.ahead_seconds,
             balancing=self.balancing,
+            name_server=self.name_server,
         )
         self._task = asyncio.ensure_future(self.agent.run())
         await self.clock.advance(0.1)

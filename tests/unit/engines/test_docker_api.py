@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mandor.engines.base import Launch, Mount, Unit, UnitPhase
+from mandor.engines.base import Launch, Mount, Resolver, Unit, UnitPhase
 from mandor.engines.containers.credentials import header_for
 from mandor.engines.containers.ending import reason_of
 from mandor.engines.containers.error_messages import passing
@@ -54,6 +54,21 @@ def test_limits_of_the_kernel_and_name_servers_are_asked_for() -> None:
     assert host["Ulimits"] == [{"Name": "nofile", "Soft": 1024, "Hard": 2048}]
     assert host["Sysctls"] == {"net.core.somaxconn": "1024"}
     assert (host["Dns"], host["DnsSearch"]) == (["10.0.0.1"], ["example"])
+
+
+def test_the_name_server_of_the_node_is_used_unless_the_task_has_its_own() -> None:
+    resolver = Resolver(("169.254.53.53",), ("default.mandor",))
+    host = body(resolver=resolver)["HostConfig"]
+    assert host["Dns"] == ["169.254.53.53"]
+    assert host["DnsSearch"] == ["default.mandor"]
+    assert host["DnsOptions"] == ["ndots:1"]
+    launch = Launch(name="web-0", image="busybox", resolver=resolver)
+    host = make_body(launch, ContainerOptions(dns=("10.0.0.1",)), {})["HostConfig"]
+    assert host["Dns"] == ["10.0.0.1"]
+    assert not {"DnsSearch", "DnsOptions"} & host.keys()
+    host = make_body(launch, ContainerOptions(dns_search=("example",)), {})["HostConfig"]
+    assert (host["Dns"], host["DnsSearch"]) == (["169.254.53.53"], ["example"])
+    assert "Dns" not in make_body(launch, ContainerOptions(network="host"), {})["HostConfig"]
 
 
 def test_options_that_share_parts_of_the_node_are_in_the_request() -> None:

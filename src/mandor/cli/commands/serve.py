@@ -246,6 +246,16 @@ def server_command(config: str | None, **flags: Any) -> None:
     type=click.Choice(["off", "nftables", "relay"]),
     help="Data path for the virtual addresses of services.  [default: off]",
 )
+@click.option(
+    "--dns",
+    metavar="off|auto|ADDRESS",
+    help="Address of the node's name server; auto: from 169.254.53.53 on, needs root.  [default: off]",
+)
+@_list_option(
+    "--dns-upstream",
+    metavar="ADDRESS[:PORT]",
+    help="Name server for other names; repeatable.  [default: the machine's]",
+)
 @click.option("--port-range", metavar="FIRST-LAST", help="Host ports for `auto`.  [default: 20000-32000]")
 @_list_option(
     "--pressure",

@@ -41,6 +41,11 @@ def sandbox_config(
     linux: dict[str, Any] = {"security_context": security}
     if options.cgroup_parent:
         linux["cgroup_parent"] = options.cgroup_parent
+    if launch.resolver is not None and options.network != "host":
+        own = launch.resolver
+        resolver = {"dns_config": make("DNSConfig", servers=own.servers, searches=own.search, options=own.options)}
+    else:
+        resolver = {}
     return make(
         "PodSandboxConfig",
         metadata=make("PodSandboxMetadata", name=f"mandor-{uid}", uid=uid, namespace=launch.namespace, attempt=attempt),
@@ -49,6 +54,7 @@ def sandbox_config(
         port_mappings=[] if options.network == "host" else ports,
         labels=dict(labels),
         linux=make("LinuxPodSandboxConfig", **linux),
+        **resolver,
     )
 
 

@@ -47,7 +47,7 @@ LIMITS = frozenset({"cpu", "memory"})
 EXTRAS = frozenset(
     (
         *("logs", "exec", "signal", "stats", "events", "pull", "user"),
-        *("security", "sandbox", "mounts", "ports", "hosts", "clean"),
+        *("security", "sandbox", "mounts", "ports", "hosts", "clean", "resolver"),
     )
 )
 _LOG_LIMITS = "io.mandor.log"

@@ -32,10 +32,12 @@ MESSAGES: dict[str, Fields] = {
         1: ("metadata", "PodSandboxMetadata"),
         2: ("hostname", "string"),
         3: ("log_directory", "string"),
+        4: ("dns_config", "DNSConfig"),
         5: ("port_mappings", "*PortMapping"),
         6: ("labels", "map"),
         8: ("linux", "LinuxPodSandboxConfig"),
     },
+    "DNSConfig": {1: ("servers", "*string"), 2: ("searches", "*string"), 3: ("options", "*string")},
     "PortMapping": {1: ("protocol", "int32"), 2: ("container_port", "int32"), 3: ("host_port", "int32")},
     "LinuxPodSandboxConfig": {1: ("cgroup_parent", "string"), 2: ("security_context", "SandboxSecurity")},
     "SandboxSecurity": {

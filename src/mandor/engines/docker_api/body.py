@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mandor.engines.base import Launch, Mount
+from mandor.engines.base import Launch, Mount, Resolver
 from mandor.engines.containers.launches import (
     PERIOD_MICROSECONDS,
     check_mount,
@@ -57,12 +57,7 @@ def add_network(body: dict[str, Any], launch: Launch, options: ContainerOptions)
         body["Hostname"] = options.hostname or hostname(launch.name)
         if options.extra_hosts:
             host["ExtraHosts"] = list(options.extra_hosts)
-        if options.dns:
-            host["Dns"] = list(options.dns)
-        if options.dns_search:
-            host["DnsSearch"] = list(options.dns_search)
-        if options.dns_options:
-            host["DnsOptions"] = list(options.dns_options)
+        host |= _resolver(launch, options)
         if options.domainname is not None:
             body["Domainname"] = options.domainname
         ports = {name: f"{port}/{launch.protocols.get(name, 'tcp')}" for name, port in launch.ports.items()}
@@ -70,6 +65,17 @@ def add_network(body: dict[str, Any], launch: Launch, options: ContainerOptions)
         host["PortBindings"] = {
             ports[name]: [{"HostPort": str(number)}] for name, number in launch.host_ports.items() if name in ports
         }
+
+
+def _resolver(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
+    """Return the settings of the resolver. The launch's search domains belong to its servers."""
+    given = launch.resolver if launch.resolver is not None and not options.dns else Resolver((), (), ())
+    found = {
+        "Dns": list(options.dns or given.servers),
+        "DnsSearch": list(options.dns_search or given.search),
+        "DnsOptions": list(options.dns_options or given.options),
+    }
+    return {key: value for key, value in found.items() if value}
 
 
 def _mounts(mounts: Sequence[Mount]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from mandor.model.node import Capabilities
 EXTRAS = frozenset(
     (
         *("logs", "exec", "signal", "stats", "events", "pull", "user", "security"),
-        *("sandbox", "mounts", "tmpfs", "ports", "hosts", "clean", "seed"),
+        *("sandbox", "mounts", "tmpfs", "ports", "hosts", "clean", "seed", "resolver"),
     )
 )
 
@@ -73,6 +73,7 @@ class DockerApiEngine(ContainerEngine):
     # Differences between the engines.
 
     _maps_users: bool | None = None
+    _rootless = False
 
     program: ClassVar[str]
     """Name of the engine's program: the engine is installed if the program or the socket exists."""
@@ -104,7 +105,17 @@ class DockerApiEngine(ContainerEngine):
         if self._maps_users is None:
             options = (await self._api.get("/info")).get("SecurityOptions") or ()
             self._maps_users = any(str(each).startswith(("name=rootless", "name=userns")) for each in options)
+            self._rootless = any(str(each).startswith("name=rootless") for each in options)
         return self._maps_users
+
+    async def _unreachable(self) -> frozenset[str]:
+        """Return what a rootless engine lacks: its containers do not reach addresses of the node."""
+        return frozenset({"resolver"}) if await self.rootless() else frozenset()
+
+    async def rootless(self) -> bool:
+        """Return whether the engine runs as a user, in a network of its own."""
+        await self.maps_users()
+        return self._rootless
 
     def correct(self, observed: Observed, inspected: Mapping[str, Any], *, asked: bool) -> Observed:
         """Correct known errors in the report of the engine; `asked`: the agent sent the stop signal."""
@@ -120,7 +131,7 @@ class DockerApiEngine(ContainerEngine):
             version=str(version.get("Version", "")),
             images=True,
             limits=limits,
-            extras=self.extras,
+            extras=self.extras - (await self._unreachable()),
             loads=frozenset({"archive"}),
         )
 

@@ -29,7 +29,7 @@ TAR_MARK = b"ustar"
 EXTRAS = frozenset(
     (
         *("logs", "exec", "signal", "stats", "events", "user", "security"),
-        *("mounts", "links", "tmpfs", "ports", "hosts", "seed"),
+        *("mounts", "links", "tmpfs", "ports", "hosts", "seed", "resolver"),
     )
 )
 

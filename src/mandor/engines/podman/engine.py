@@ -52,6 +52,9 @@ class PodmanEngine(DockerApiEngine):
     async def maps_users(self) -> bool:
         return bool((await self._host())["security"]["rootless"])
 
+    async def rootless(self) -> bool:
+        return await self.maps_users()
+
     async def _host(self) -> Mapping[str, Any]:
         if self._known_host is None:
             self._known_host = (await self._api.get("/libpod/info"))["host"]

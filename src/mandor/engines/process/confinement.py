@@ -31,6 +31,7 @@ SECRETS = (
     *("mandor", "kubernetes", "rancher", "docker", "wireguard", "NetworkManager/system-connections", "ppp", "cni"),
 )
 """Files and folders below /etc that are hidden from confined tasks."""
+RESOLV_CONF = Path("/etc/resolv.conf")
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 LINKS_MOST = 32
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
@@ -74,6 +75,11 @@ class Confinement:
         landlock = self._landlock_in_view() if self.view else self._landlock(folder, launch)
         confined = {"level": launch.level, "filter": self.filter.hex(), "landlock": landlock}
         steps = self.resolver if network is not None else ()
+        if launch.resolver is not None and self.view and RESOLV_CONF.is_file():
+            own = folder.path / "resolv.conf"
+            own.write_text(launch.resolver.text(), encoding="utf-8")
+            own.chmod(0o644)
+            steps = (("show", os.path.realpath(own), os.path.realpath(RESOLV_CONF)),)
         view = self._view(folder, groups, steps) if self.view else None
         return {"confined": confined, "view": view, "network": network}
 

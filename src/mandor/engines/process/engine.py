@@ -80,7 +80,7 @@ class ProcessEngine(Engine):
         self._open()
         extras = {"logs", "exec", "signal", "stats", "events", "links"} | ({"user"} if os.geteuid() == 0 else set())
         extras |= {"mounts", "tmpfs"} if self._mounts or self._confinement.view else set()
-        extras |= {"confined"} if self._confinement.view else set()
+        extras |= {"confined", "resolver"} if self._confinement.view else set()
         extras |= {"network", "sandbox"} if self._network is not None else set()
         return Capabilities(version=__version__, limits=self._trees.limits, extras=frozenset(extras))
 

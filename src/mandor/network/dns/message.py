@@ -112,8 +112,7 @@ def pack_answer(
     authoritative: bool = True,
     limit: int,
 ) -> bytes:
-    """Return an answer without its id. Records that do not fit are left out; missing answers set the truncation flag.
-    """
+    """Return an answer without its id. Records that do not fit are left out, and a flag reports missing answers."""
     tail = _opt(code) if query.edns else b""
     room = limit - HEADER_BYTES - len(query.question) - len(tail)
     flags = _RESPONSE | query.flags & (_OPCODE | _WANTED) | _AVAILABLE | code & 0xF

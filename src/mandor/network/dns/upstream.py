@@ -111,7 +111,7 @@ class _Exchange(asyncio.DatagramProtocol):
         if not self.answer.done() and is_answer_to(self._query, data):
             self.answer.set_result(data)
 
-    def error_received(self, error: OSError) -> None:
+    def error_received(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
 

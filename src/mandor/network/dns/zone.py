@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from mandor.network.base import NameRecord, NameTable
 from mandor.network.dns.message import (
-    A,
     AAAA,
     ANY,
     BAD_VERSION,
@@ -23,6 +22,7 @@ from mandor.network.dns.message import (
     SOA,
     SRV,
     TTL_SECONDS,
+    A,
     Malformed,
     Query,
     Record,
