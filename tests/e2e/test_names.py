@@ -1,4 +1,4 @@
-"""Containers and processes find services through the name server of their node, also without agent and control plane."""
+"""Containers and processes find services through the name server of their node, also while the agent is killed."""
 
 from __future__ import annotations
 

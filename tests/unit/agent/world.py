@@ -11,8 +11,8 @@ from typing import Any
 from mandor.agent.agent import Agent
 from mandor.agent.direct import DirectLink
 from mandor.agent.link import Heartbeat
-from mandor.agent.settings import AgentSettings
 from mandor.agent.name_keeper import NameServer
+from mandor.agent.settings import AgentSettings
 from mandor.agent.traffic import Balancing
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.engines.fake import FakeEngine, MemoryState

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 
 import dns.flags
 import dns.message
@@ -91,11 +92,10 @@ def test_no_bytes_make_the_server_fail(data: bytes) -> None:
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_names_in_answers_of_others_end_whatever_their_pointers_are(body: bytes, place: int) -> None:
     data = b"\0\0\x81\x80\0\1\0\1\0\0\0\0" + body
-    for read in (lambda: read_name(data, place)[0], lambda: b"".join(each.data for each in read_addresses(data))):
-        try:
-            read()
-        except Malformed:
-            continue
+    with suppress(Malformed):
+        assert len(read_name(data, place)[0]) <= NAME_BYTES_MOST
+    with suppress(Malformed):
+        assert all(each.kind in {1, 5, 28} for each in read_addresses(data))
 
 
 def test_loops_of_pointers_are_refused() -> None:

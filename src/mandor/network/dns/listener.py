@@ -22,6 +22,7 @@ CONNECTIONS_PER_CLIENT_MOST = 32
 QUERIES_MOST = 256  # per TCP connection
 IDLE_SECONDS_MOST = 5.0  # for each query and each answer of a TCP connection
 BACKLOG = 128
+IP_FREEBIND = 15  # of Linux; the socket module lacks it
 
 
 class Sockets:
@@ -40,18 +41,21 @@ def open_sockets(listen: Listen, preferred: str = "") -> Sockets:
     """Bind the first free address. `preferred`: tried first; it was used before."""
     reason: OSError | None = None
     for address in dict.fromkeys([*([preferred] if preferred in listen.addresses else ()), *listen.addresses]):
-        added = False
         try:
-            if listen.add and _is_missing(address):
-                added = add_address(address)
-            return Sockets(address, *_bind(address, listen.port), added=added)
+            # Bound before the address is added: only the process that has the port adds the address.
+            udp, tcp = _bind(address, listen.port, missing=listen.add)
         except OSError as error:
             reason = error
-            if added:
-                with suppress(OSError):
-                    remove_address(address)
-            if error.errno != errno.EADDRINUSE:
-                break
+            if error.errno == errno.EADDRINUSE:
+                continue
+            break
+        try:
+            return Sockets(address, udp, tcp, added=listen.add and _is_missing(address) and add_address(address))
+        except OSError as error:
+            udp.close()
+            tcp.close()
+            reason = error
+            break
     if reason is None:
         raise OSError(errno.EINVAL, "no address is configured")
     where = listen.addresses[0] if len(listen.addresses) == 1 else f"{listen.addresses[0]} and the following addresses"
@@ -70,10 +74,13 @@ def _is_missing(address: str) -> bool:
     return False
 
 
-def _bind(address: str, port: int) -> tuple[socket.socket, socket.socket]:
+def _bind(address: str, port: int, *, missing: bool) -> tuple[socket.socket, socket.socket]:
+    """Bind a UDP and a TCP socket. `missing`: the address may be added later."""
     tcp = socket.socket(_family(address), socket.SOCK_STREAM)
     udp = socket.socket(_family(address), socket.SOCK_DGRAM)
     try:
+        for each in (tcp, udp) if missing else ():
+            each.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         tcp.bind((address, port))
         tcp.listen(BACKLOG)

@@ -39,7 +39,7 @@ class Responder:
         self._upstream = upstream
         self._address = ""
         self._zone = Zone(NameTable({}))
-        self._packed: dict[tuple[str, bytes], Sequence[bytes]] = {}
+        self._packed: dict[tuple[str | None, bytes], Sequence[bytes]] = {}
         """Answers over UDP without their id, in several orders, by namespace and query without its id."""
         self._namespaces: dict[str, str] = {}
 
@@ -50,13 +50,8 @@ class Responder:
 
     def packed(self, data: bytes, client: str) -> bytes | None:
         """Return an answer over UDP that was packed before; the id of the query chooses the order of addresses."""
-        namespace = self._namespaces.get(client)
-        if namespace is None:
-            return None
-        found = self._packed.get((namespace, data[2:]))
-        if found is None:
-            return None
-        return data[:2] + found[data[1] % len(found)]
+        found = self._packed.get((self._namespaces.get(client), data[2:]))
+        return None if found is None else data[:2] + found[data[1] % len(found)]
 
     def answer(self, data: bytes, client: str, *, tcp: bool = False) -> bytes | Query | None:
         """Answer a message. A query is returned if other servers are needed: `finish` answers it. None: no answer."""

@@ -10,7 +10,7 @@ CANDIDATES_MOST = 128
 
 
 class Listen(msgspec.Struct, frozen=True):
-    """Where the server answers, and which servers it asks."""
+    """Addresses of the server, and the servers for other names."""
 
     addresses: tuple[str, ...]
     """Addresses in order of preference; the server uses the first free one."""
@@ -55,7 +55,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What the process needs to start again by itself."""
+    """The part of the state with which a new process uses the same address."""
 
     listen: Listen
     address: str

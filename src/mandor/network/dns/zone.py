@@ -57,7 +57,7 @@ RELAY = Outcome(relay=True)
 
 
 class _Place(NamedTuple):
-    """Where a name is looked up."""
+    """Key and zone of a name."""
 
     key: str
     """Key in the table; empty: the name is a zone itself."""
@@ -105,7 +105,7 @@ class Zone:
         return self._found(query, query.name, record, place.zone, namespace)
 
     def _place(self, text: str, namespace: str) -> _Place | None:
-        """Return where the table has a name; None: another server is asked."""
+        """Return key and zone of a name; None: another server is asked."""
         if text == f"dns.{OWN}":
             return _Place(text, OWN)
         for zone in (OWN, KUBERNETES):
