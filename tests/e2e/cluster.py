@@ -87,6 +87,11 @@ class Program:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
+NODE_SETTINGS = {"MANDOR_HEARTBEAT": "500ms", "MANDOR_BALANCER": "off"}
+"""Settings of agents, unless a test changes them. Clusters of several tests share one network, so their virtual
+addresses could collide."""
+
+
 def end_units(home: Path, environ: Mapping[str, str] | None = None) -> None:
     """What the engines of an agent's folder still run ends at once; the agent itself is over."""
     dismiss(home)
@@ -186,7 +191,7 @@ class Cluster:
         for engine in engines:
             command += ["--engine", engine]
         command += options
-        agent = Program(f"agent {name}", command, home / "log", {"MANDOR_HEARTBEAT": "500ms"} | (environ or {}))
+        agent = Program(f"agent {name}", command, home / "log", NODE_SETTINGS | (environ or {}))
         self.agents[name] = agent
         agent.start()
         return agent

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.components.docker import Docker
+from tests.components.enclosure import Enclosure
 from tests.components.image import NAME
 from tests.components.ports import free_port
 from tests.e2e.cluster import eventually
@@ -173,3 +174,52 @@ def test_the_name_of_a_published_port_on_another_node_of_this_machine_leads_to_i
             process.terminate()
             process.wait(60)
             inside("dev", "--stop")
+
+
+SHOP = """
+name: shop
+engine: process
+replicas: 2
+command: [sh, -c, 'exec python3 -m http.server $MANDOR_PORT_HTTP']
+ports: {http: auto}
+services: [{port: {http: 80}}]
+"""
+
+
+@pytest.mark.real("nftables", "iproute2")
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_services_are_balanced_without_an_option_and_their_data_path_ends_with_the_cluster(tmp_path: Path) -> None:
+    enclosure = Enclosure(tmp_path / "inside")
+    for words in ("link add net0 type bridge", "address add 10.201.9.1/24 dev net0", "link set net0 up"):
+        enclosure.run(["ip", *words.split()])
+    listen = f"127.0.0.1:{free_port()}"
+    log = (tmp_path / "log").open("wb")
+
+    def inside(*words: str, given: str = "", fails: bool = False) -> str:
+        command = enclosure.command([MANDOR, *words])
+        done = subprocess.run(
+            command, cwd=tmp_path, input=given, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert fails or done.returncode == 0, done.stderr
+        return done.stdout
+
+    try:
+        start = enclosure.command([MANDOR, "dev", "--listen", listen])
+        with log, subprocess.Popen(start, cwd=tmp_path, stderr=log) as process:
+            try:
+                eventually("the node is ready", lambda: "Ready" in inside("get", "nodes", fails=True))
+                inside("apply", "-f", "-", "--wait", given=SHOP)
+                address = eventually("the service has an address", lambda: virtual_address(inside("get", "services")))
+                eventually("the service answers", lambda: "listing" in enclosure.fetch(address, 80))
+                assert "mandor_balancer" in enclosure.run(["nft", "list", "tables"])
+            finally:
+                process.terminate()
+        inside("dev", "--stop")
+        assert "mandor_balancer" not in enclosure.run(["nft", "list", "tables"])
+        assert "10.93." not in enclosure.run(["ip", "route", "show", "table", "all"])
+    finally:
+        enclosure.close()
+
+
+def virtual_address(table: str) -> str:
+    return next((word for word in table.split() if word.startswith("10.93.")), "")

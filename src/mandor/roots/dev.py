@@ -193,6 +193,7 @@ def run(
 def stop(*, data: str = ".mandor", say: Say) -> None:
     """Stop and remove everything that a dev cluster in `data` left running."""
     from mandor.roots.agent import ALL_ENGINES, make_engines
+    from mandor.roots.balancing import remove_balancing
     from mandor.roots.guard import dismiss
 
     directory = Path(data).absolute()
@@ -201,6 +202,8 @@ def stop(*, data: str = ".mandor", say: Say) -> None:
         for home in homes:
             dismiss(home)
         count = sum(asyncio.run(stop_units(make_engines((ALL_ENGINES,), home))) for home in homes)
+        for home in homes:
+            asyncio.run(remove_balancing(home.name, home))
     say(f"ended {count} unit{'' if count == 1 else 's'}")
 
 

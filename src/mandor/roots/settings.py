@@ -324,9 +324,9 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """Folder with the files that objects of the API may name (`file:NAME`); empty: none."""
     names: bool = True
     """Lets instances find others of their namespace by name (hosts files, MANDOR_ADDR_…)."""
-    balancer: Literal["off", "nftables", "relay"] = "off"
+    balancer: Literal["auto", "off", "nftables", "relay"] = "auto"
     """Data path for the virtual addresses of services: `nftables` (needs root), `relay` (a process on loopback
-    addresses), or `off`: names of services lead to instances."""
+    addresses), `auto` (nftables if it works, otherwise the relay), or `off`: names of services lead to instances."""
     dns: str = "off"
     """Address of this node's name server: an IPv4 address that containers reach, `auto` (the first free one from
     169.254.53.53 on, on the loopback interface; needs root), or `off`: instances find names in hosts files only."""

@@ -243,8 +243,8 @@ def server_command(config: str | None, **flags: Any) -> None:
 @click.option("--max-instances", metavar="COUNT", type=int, help="Most instances on this node.  [default: no limit]")
 @click.option(
     "--balancer",
-    type=click.Choice(["off", "nftables", "relay"]),
-    help="Data path for the virtual addresses of services.  [default: off]",
+    type=click.Choice(["auto", "off", "nftables", "relay"]),
+    help="Data path for the virtual addresses of services.  [default: auto]",
 )
 @click.option(
     "--dns",

@@ -43,9 +43,10 @@ class NftablesBalancer(Balancer):
 
     name = "nftables"
 
-    def __init__(self, node: str, ranges: Sequence[str] = ()) -> None:
-        """`node`: names the table and its routes. `ranges`: ranges of virtual addresses, to which routes are made."""
-        digest = hashlib.sha256(node.encode()).hexdigest()
+    def __init__(self, node: str, ranges: Sequence[str] = (), *, owner: str = "") -> None:
+        """`ranges`: virtual addresses, to which routes are made. `owner`: names the table and its routes together with
+        the node, since nodes of several clusters on one machine may have the same name."""
+        digest = hashlib.sha256(f"{node} {owner}".encode()).hexdigest()
         self.table = f"mandor_balancer_{digest[:8]}"
         self._node, self._metric = node, str(1024 + int(digest[:4], 16))
         self._ranges = tuple(str(ip_network(each)) for each in ranges)
