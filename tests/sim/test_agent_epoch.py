@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -85,11 +87,14 @@ async def test_an_empty_store_with_the_same_id_and_epoch_stops_nothing(
 
 
 @pytest.mark.req("S0-15", "S0-18")
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("restarted", "disk_is_full"), [(False, False), (True, False), (True, True)])
 async def test_a_server_that_is_behind_does_not_start_an_ended_instance_again(
-    world: World, restarted: bool, monkeypatch: pytest.MonkeyPatch
+    world: World, restarted: bool, disk_is_full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that is cut off from its store lists instances that have ended and were deleted since."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def refuse(*writes: Write) -> int:
         raise Unavailable("the store does not answer")
@@ -97,11 +102,15 @@ async def test_a_server_that_is_behind_does_not_start_an_ended_instance_again(
     behind = MemoryStore(clock=world.clock)
     for item in (await world.store.list(None)).items:
         await behind.commit(Put(item.changed(meta=msgspec.structs.replace(item.meta, version=0))))
-    await world.stop_order()
-    await world.until_phase(Phase.STOPPED)
-    await world.delete()
     await world.order(index=1)
     await world.until_phase(Phase.RUNNING, "web-1")
+    await world.stop_order()
+    await world.until_phase(Phase.STOPPED)
+    with monkeypatch.context() as disk:
+        if disk_is_full:
+            disk.setattr("mandor.agent.journal.replace_file", full)
+        await world.delete()
+        await world.pass_time(30, step=5)
     assert behind.index.revision < world.store.index.revision
     monkeypatch.setattr(behind, "commit", refuse)
     current = world.store

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from mandor.agent.journal import ClusterMembership, Journal, LastContact
+from mandor.agent.journal import ClusterMembership, Journal, LastContact, SeenRevision
 from mandor.errors import Forbidden, Unavailable
 from mandor.lib.clock import Clock
 from mandor.model.record import ClusterSpec
@@ -33,8 +33,8 @@ class ClusterContact:
         """Length of the last silence, and when it ended."""
         self.foreign = False
         """Whether the last answer came from another cluster."""
-        self._newest = self._membership.revision if self._membership is not None else 0
-        """Highest revision of orders that this agent has seen in the present epoch."""
+        self._seen = self._kept_seen = journal.seen or SeenRevision()
+        """Highest revision of orders that this agent has seen, with its cluster and epoch."""
         self._saving = threading.Lock()
 
     @property
@@ -71,8 +71,9 @@ class ClusterContact:
         elif mine.epoch != cluster.epoch:
             log.warning("cluster %s changed from epoch %d to %d", cluster.id, mine.epoch, cluster.epoch)
         if mine is None or mine.epoch != cluster.epoch:
-            self._newest = 0
             self._membership = ClusterMembership(cluster.id, cluster.epoch)
+        if (self._seen.cluster, self._seen.epoch) != (cluster.id, cluster.epoch):
+            self._seen = SeenRevision(cluster.id, cluster.epoch)
         self._save_membership()
 
     def check_revision(self, revision: int) -> None:
@@ -80,22 +81,29 @@ class ClusterContact:
 
         It comes from a server that is behind the store, and may contain instances that have ended.
         """
-        if revision < self._newest:
+        if revision < self._seen.revision:
             raise Unavailable(
-                f"the server is behind: it lists orders of revision {revision}, this node has seen {self._newest}",
+                f"the server is behind: it lists orders of revision {revision}, "
+                f"this node has seen {self._seen.revision}",
                 hint="the agent tries another server; running instances are not affected",
             )
-        self._newest = revision
+        self.saw_revision(revision)
 
     def saw_revision(self, revision: int) -> None:
-        """Record the revision of a change of orders."""
-        self._newest = max(self._newest, revision)
+        """Record the revision of orders."""
+        if revision > self._seen.revision:
+            self._seen = replace(self._seen, revision=revision)
 
     def keep_revision(self) -> None:
-        """Save the highest revision, so that the next agent process rejects older lists; blocks."""
-        if self._membership is not None:
-            self._membership = replace(self._membership, revision=self._newest)
-            self._save_membership()
+        """Save the highest revision, so that the next agent process rejects older lists; blocks.
+
+        Raise `OSError` if it cannot be saved: an instance that is forgotten without it may be started again.
+        """
+        with self._saving:
+            seen = self._seen
+            if seen != self._kept_seen:
+                self._journal.keep_seen(seen)
+                self._kept_seen = seen
 
     def answered(self, at: float) -> None:
         """Record that the heartbeat sent at `at` was answered."""
@@ -110,16 +118,14 @@ class ClusterContact:
 
     def _save_membership(self) -> None:
         """Save the membership; on a full disk the next answer of the cluster tries again."""
-        with self._saving:
-            membership = self._membership
-            if membership is None or membership == self._saved:
-                return
-            try:
-                self._journal.keep_membership(membership)
-            except OSError as error:
-                log.warning("cannot save the cluster that this node belongs to: %s", error)
-            else:
-                self._saved = membership
+        if self._membership is None or self._membership == self._saved:
+            return
+        try:
+            self._journal.keep_membership(self._membership)
+        except OSError as error:
+            log.warning("cannot save the cluster that this node belongs to: %s", error)
+        else:
+            self._saved = self._membership
 
 
 class OwnClusterStore(StoreWrapper):

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _SUFFIX = ".json"
 _BAD = ".bad"
 _PRIVATE = 0o600
-_CONTACT_BYTES = 127
+_LINE_BYTES = 127
 SECRET_FILES = ("credential", "credential.next", "sealing.key", "node.key", "node.key.next", "node.pem")
 
 
@@ -34,8 +34,14 @@ class ClusterMembership(Struct, frozen=True, gc=False, omit_defaults=True):
 
     id: str
     epoch: int = 1
+
+
+class SeenRevision(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The highest revision of orders that this agent has seen; an older list may contain instances that have ended."""
+
+    cluster: str = ""
+    epoch: int = 1
     revision: int = 0
-    """Revision of orders that this agent has seen; an older list may contain instances that have ended."""
 
 
 class LastContact(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -99,19 +105,45 @@ class Journal:
     @property
     def contact(self) -> LastContact | None:
         """The last contact; None: unknown, or read in the middle of a write."""
-        try:
-            first, *second = (self._folder / "contact.json").read_bytes().splitlines()
-            return decode_known(first, LastContact) if second in ([], [first]) else None
-        except (OSError, Invalid, ValueError, TypeError):
-            return None
+        first, *second = self._read_lines("contact.json", LastContact) or [None]
+        return first if second in ([], [first]) else None
 
     def touch(self, contact: LastContact) -> None:
-        """Save the last contact in place (works on a full disk), twice, so that a reader detects a partial write."""
-        handle = os.open(self._folder / "contact.json", os.O_WRONLY | os.O_CREAT, _PRIVATE)
+        """Save the last contact."""
+        self._write_twice("contact.json", encode(contact))
+
+    @property
+    def seen(self) -> SeenRevision | None:
+        found = [each for each in self._read_lines("seen.json", SeenRevision) if each is not None]
+        return max(found, key=lambda each: (each.epoch, each.revision), default=None)
+
+    def keep_seen(self, seen: SeenRevision) -> None:
+        """Save the highest revision of orders; it is on disk when this returns."""
+        self._write_twice("seen.json", encode(seen), durable=True)
+
+    def _write_twice(self, name: str, data: bytes, *, durable: bool = False) -> None:
+        """Write a small file in place (works on a full disk), twice, so that a reader detects a partial write."""
+        handle = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT, _PRIVATE)
         try:
-            os.pwrite(handle, 2 * (encode(contact).ljust(_CONTACT_BYTES) + b"\n"), 0)
+            os.pwrite(handle, 2 * (data.ljust(_LINE_BYTES) + b"\n"), 0)
+            if durable:
+                os.fsync(handle)
         finally:
             os.close(handle)
+
+    def _read_lines(self, name: str, wanted: type[T]) -> list[T | None]:
+        """Return the copies of a file that is written twice; None: a damaged one."""
+        try:
+            lines = (self._folder / name).read_bytes().splitlines()
+        except OSError:
+            return []
+        found: list[T | None] = []
+        for line in lines[:2]:
+            try:
+                found.append(decode_known(line, wanted))
+            except (Invalid, ValueError, TypeError):
+                found.append(None)
+        return found
 
     @property
     def credential(self) -> str:

@@ -3,17 +3,20 @@
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from mandor.api.cluster import KEY
+from mandor.errors import Invalid
 from mandor.lib.sealing import key_id_of
 from mandor.model.record import Cluster
 from mandor.roots.master_key import read_master
+from mandor.roots.bootstrap import raise_epoch
 from mandor.roots.server import store_access
 from mandor.roots.settings import ServerSettings, load
 from mandor.store.base import Store
 from mandor.store.dump import load_dump
-from mandor.store.marker import MarkerContent, write_marker
+from mandor.store.marker import MarkerContent, read_marker, write_marker
 from mandor.store.open import open_store
 
 
@@ -28,14 +31,24 @@ async def _restore(file: Path, settings: ServerSettings) -> str:
     async with await open_store(settings.store_url, access=store_access(settings)) as store:
         with file.open("rb") as content:
             header = await load_dump(store, content)
+        epoch = header.epoch + 1
         if settings.durable:
+            before = await asyncio.to_thread(_known_before, settings.marker_file)
+            if before is not None and before.cluster == header.cluster and before.epoch >= epoch:
+                # The same or an older backup was restored before: agents have seen revisions of that epoch.
+                epoch = (await raise_epoch(store, before.epoch + 1)).epoch
             revision = (await store.list(Cluster.kind)).revision
-            known = MarkerContent(cluster=header.cluster, epoch=header.epoch + 1, revision=revision)
+            known = MarkerContent(cluster=header.cluster, epoch=epoch, revision=revision)
             await asyncio.to_thread(write_marker, settings.marker_file, known)
         needed = await _missing_key(store, settings)
-    return (
-        f"restored cluster {header.cluster} of revision {header.revision}; its epoch is {header.epoch + 1} now{needed}"
-    )
+    return f"restored cluster {header.cluster} of revision {header.revision}; its epoch is {epoch} now{needed}"
+
+
+def _known_before(path: Path) -> MarkerContent | None:
+    """Return what the data directory knows of its store; None: nothing, or the file is damaged."""
+    with suppress(Invalid):
+        return read_marker(path)
+    return None
 
 
 async def _missing_key(store: Store, settings: ServerSettings) -> str:

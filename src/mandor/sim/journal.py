@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from mandor.agent.journal import ClusterMembership, Journal, LastContact
+from mandor.agent.journal import ClusterMembership, Journal, LastContact, SeenRevision
 from mandor.agent.order import Entry
 
 
@@ -13,6 +13,7 @@ class MemoryJournal(Journal):
         self._entries: dict[str, Entry] = {}
         self._membership: ClusterMembership | None = None
         self._contact: LastContact | None = None
+        self._seen: SeenRevision | None = None
 
     def entries(self) -> Iterator[Entry]:
         yield from [self._entries[uid] for uid in sorted(self._entries)]
@@ -36,6 +37,13 @@ class MemoryJournal(Journal):
 
     def touch(self, contact: LastContact) -> None:
         self._contact = contact
+
+    @property
+    def seen(self) -> SeenRevision | None:
+        return self._seen
+
+    def keep_seen(self, seen: SeenRevision) -> None:
+        self._seen = seen
 
     @property
     def credential(self) -> str:

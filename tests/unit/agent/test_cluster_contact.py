@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from mandor.agent.cluster_contact import SPREAD_SECONDS, ClusterContact
-from mandor.agent.journal import Journal
+from mandor.agent.journal import Journal, SeenRevision
 from mandor.errors import Unavailable
 from mandor.lib.clock import ManualClock
 from mandor.model.record import ClusterSpec
@@ -54,6 +56,40 @@ def test_a_list_that_is_older_than_orders_that_were_seen_is_rejected_also_after_
     with pytest.raises(Unavailable):
         later.check_revision(104)
     later.check_revision(105)
+
+
+@pytest.mark.req("S0-15")
+def test_the_revision_is_saved_on_a_full_disk_and_an_instance_is_not_forgotten_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contact = ClusterContact(Journal(tmp_path), ManualClock(), "boot-1")
+    contact.check(ClusterSpec(id="c1", epoch=2))
+    contact.saw_revision(7)
+    contact.keep_revision()
+    contact.saw_revision(105)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr("mandor.agent.journal.replace_file", full)
+        contact.keep_revision()
+    assert Journal(tmp_path).seen == SeenRevision("c1", 2, 105)
+    contact.saw_revision(106)
+    with monkeypatch.context() as disk:
+        disk.setattr("mandor.agent.journal.os.pwrite", full)
+        with pytest.raises(OSError, match="No space left"):
+            contact.keep_revision()
+    contact.keep_revision()
+    assert Journal(tmp_path).seen == SeenRevision("c1", 2, 106)
+
+
+def test_a_damaged_copy_of_the_seen_revision_leaves_the_other_one(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.keep_seen(SeenRevision("c1", 2, 105))
+    whole = (tmp_path / "seen.json").read_bytes()
+    (tmp_path / "seen.json").write_bytes(b"x" + whole[1:])
+    assert journal.seen == SeenRevision("c1", 2, 105)
 
 
 def test_a_new_epoch_starts_with_new_revisions(tmp_path: Path) -> None:

@@ -41,6 +41,18 @@ def test_what_was_saved_can_be_restored_elsewhere(saved: Told, mandor: Mandor, t
     asyncio.run(look())
 
 
+@pytest.mark.req("S2-22")
+def test_a_backup_that_is_restored_again_gets_a_later_epoch(saved: Told, mandor: Mandor, tmp_path: Path) -> None:
+    """Agents reject lists with lower revisions than they have seen in the same epoch."""
+    data = tmp_path / "data"
+    assert "its epoch is 2 now" in mandor("restore", "saved", "--data", str(data)).err
+    for each in data.glob("state.db*"):
+        each.rename(tmp_path / each.name)
+    told = mandor("restore", "saved", "--data", str(data))
+    assert told.code == 0, told.err
+    assert "its epoch is 3 now" in told.err
+
+
 def test_only_its_owner_reads_a_backup(saved: Told, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "saved").stat().st_mode) == 0o600
 
