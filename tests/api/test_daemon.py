@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Meta
 from mandor.model.node import Taint
@@ -15,7 +17,10 @@ from tests.api.test_plan import files, plan, put
 from tests.scenarios.make import GI, make_node, make_workload
 
 EXPORTER = "name: exp\ntype: daemon\ncommand: [run]\nresources: {memory: 1Gi}\n"
-PICKY = EXPORTER + "placement: {where: [disk == ssd]}\n"
+SWEEP = EXPORTER.replace("type: daemon", "type: batch\nbatch: {per_node: true}")
+RULE = "placement: {where: [disk == ssd]}\n"
+PICKY = EXPORTER + RULE
+EVERYWHERE = pytest.mark.parametrize("text", [EXPORTER, SWEEP], ids=["daemon", "batch"])
 
 
 async def apply(api: Api, text: str, status: int = 200) -> dict[str, Any]:
@@ -26,17 +31,19 @@ async def apply(api: Api, text: str, status: int = 200) -> dict[str, Any]:
         return found
 
 
-async def test_an_apply_warns_of_a_daemon_that_matches_no_node(dev: Api) -> None:
+@EVERYWHERE
+async def test_an_apply_warns_of_a_daemon_that_matches_no_node(dev: Api, text: str) -> None:
     await put(dev, make_node("n1"), make_node("n2"))
-    found = await apply(dev, PICKY)
+    found = await apply(dev, text + RULE)
     assert found["results"][0]["warnings"] == ["no node matches: 2 not `disk == ssd`"]
-    assert not (await apply(dev, EXPORTER))["results"][0].get("warnings")
+    assert not (await apply(dev, text))["results"][0].get("warnings")
 
 
-async def test_a_plan_puts_one_on_every_node_that_matches(dev: Api) -> None:
+@EVERYWHERE
+async def test_a_plan_puts_one_on_every_node_that_matches(dev: Api, text: str) -> None:
     small, tainted = make_node("n3", memory=GI // 2), make_node("n4", taints=(Taint("a"),))
     await put(dev, make_node("n1"), make_node("n2", cordoned=True), small, tainted)
-    found = await plan(dev, files(EXPORTER))
+    found = await plan(dev, files(text))
     assert {(each["instance"], each["node"]) for each in found["placements"]} == {("exp-n1", "n1"), ("exp-n2", "n2")}
     assert [each["instance"] for each in found["pending"]] == ["exp-n3"]
     assert "short of 512Mi memory" in found["pending"][0]["message"]
@@ -55,9 +62,10 @@ async def test_a_plan_of_a_drain_ends_the_daemon_and_begins_it_nowhere_else(dev:
     assert not found.get("pending")
 
 
-async def test_an_explanation_reports_which_nodes_do_not_match(dev: Api) -> None:
+@EVERYWHERE
+async def test_an_explanation_reports_which_nodes_do_not_match(dev: Api, text: str) -> None:
     await put(dev, make_node("n1"), make_node("n2", labels={"disk": "ssd"}))
-    await apply(dev, PICKY)
+    await apply(dev, text + RULE)
     found = await ask(dev, "workloads/exp")
     assert found["summary"] == "1 of 2 nodes does not match: 1 not `disk == ssd`"
 

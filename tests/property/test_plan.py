@@ -151,7 +151,7 @@ class Cluster:
             orderless = [each for each in alive if each.spec.stop is None]
             if workload.spec.type == "batch":
                 batch = batch_of(workload, name)
-                assert len(orderless) <= batch.parallelism
+                assert len(orderless) <= batch.together
                 assert all(each.spec.index < batch.completions for each in orderless)
             else:
                 assert len(orderless) <= group.count + group.update_room()[0]

@@ -173,6 +173,12 @@ def test_preemptions_are_reported_with_victim_and_preemptor(tmp_path: Path) -> N
     assert phase.workloads["big"].running == 1
 
 
+def test_an_agent_is_not_restarted_on_a_machine_without_power(tmp_path: Path) -> None:
+    """Its units would run again as if the power had never failed."""
+    more = "timeline:\n  - {at: 2m, down: n0}\n  - {at: 2m10s, restart_agent: [n0, n1]}\n"
+    assert notes(simulate(tmp_path, more), "restart") == ["the agent of n1 is started again"]
+
+
 def test_expectations_that_do_not_hold_are_failures_with_the_phase_and_the_time(tmp_path: Path) -> None:
     more = """\
 timeline:

@@ -44,9 +44,9 @@ def _unknown_secrets(workload: Workload, secrets: Set[tuple[str, str]]) -> list[
 
 
 def _without_nodes(workload: Workload, nodes: Sequence[Node]) -> list[str]:
-    """Return a warning for each daemon that no node can run."""
+    """Return a warning for each group that runs on every matching node and matches none."""
     spec = workload.spec
-    if spec.type != "daemon":
+    if not spec.per_node:
         return []
     where = "{}: " if len(spec.groups) > 1 else ""
     unplaced = {name: group for name, group in spec.groups.items() if not has_eligible_node(group, nodes)}
@@ -66,8 +66,8 @@ def rules_of(workload: Workload) -> dict[str, str]:
 
 
 def _unknown_facts(workload: Workload, nodes: Sequence[Node], labels: Set[str]) -> list[str]:
-    """Return a warning for each fact of a rule that no node has; daemons have a warning of their own."""
-    if workload.spec.type == "daemon":
+    """Return a warning for each fact of a rule that no node has; `_without_nodes` covers workloads for every node."""
+    if workload.spec.per_node:
         return []
     rules = {fact: text for fact, text in rules_of(workload).items() if fact not in labels}
     missing = set(rules)

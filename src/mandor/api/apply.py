@@ -55,7 +55,7 @@ class ApplyPlan:
     results: dict[Key, Result] = field(default_factory=dict)
     revision: int = 0
     nodes: Sequence[Node] = ()
-    """The nodes of the cluster; read only if the manifest contains daemons or rules on nodes."""
+    """The nodes of the cluster; read only if the manifest contains workloads for every node or rules on nodes."""
     labels: frozenset[str] = frozenset()
     """Keys of labels that ordered machines get; read with the nodes."""
     secrets: frozenset[tuple[str, str]] = frozenset()
@@ -136,7 +136,7 @@ async def plan_apply(
             stored.append(before)
             wanted.append(merged(before, document.object))
     pending = PendingObjects(parts.store, wanted)
-    if any(isinstance(each, Workload) and (each.spec.type == "daemon" or rules_of(each)) for each in wanted):
+    if any(isinstance(each, Workload) and (each.spec.per_node or rules_of(each)) for each in wanted):
         plan.nodes = [each for each in (await parts.store.list(Node.kind)).items if isinstance(each, Node)]
         plan.labels = machine_labels([*(await parts.store.list(NodePool.kind)).items, *wanted])
     if any(isinstance(each, Workload) and secrets_of(each) for each in wanted):

@@ -10,7 +10,7 @@ from mandor.model.workload import Workload, WorkloadSpec
 
 def keep_counts(stored: Workload | None, given: WorkloadSpec) -> WorkloadSpec:
     """Return the spec with the stored counts, or the initial ones, where the manifest omits them."""
-    if given.type == "daemon":
+    if given.per_node:
         return given  # one on each node
     known = stored.spec.groups if stored is not None else {}
     try:

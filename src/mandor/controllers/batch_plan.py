@@ -17,10 +17,12 @@ from mandor.model.workload import Release, Workload
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Final result of a batch; valid until the template changes or a restart is requested."""
+    """Result of a batch; valid until the template changes or a restart is requested."""
 
     phase: str
     message: str = ""
+    final: bool = True
+    """Whether nothing runs any more; false for a batch on every node, which continues when a node joins."""
 
 
 def batch_of(workload: Workload, group: str) -> Batch:
@@ -41,7 +43,7 @@ def ending(
             if failed_for_good(workload, group, each, release):
                 tries = each.spec.attempt + 1
                 return Ending("Failed", f"{each.meta.name} failed {tries} times: {replicas.shown_end(each)}")
-    late = _seconds_left(workload, release, cluster.now)
+    late = seconds_left(workload, release, cluster.now)
     if late is not None and late <= 0:
         return Ending("Failed", f"not done within its deadline of {_deadline(workload)}")
     for group in workload.spec.groups:
@@ -91,7 +93,7 @@ def plan_batch(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], release: Release, cluster: ClusterView
 ) -> Steps[None]:
     batch = batch_of(workload, name)
-    left = _seconds_left(workload, release, cluster.now)
+    left = seconds_left(workload, release, cluster.now)
     if left is not None:
         draft.again(left)
     surplus = yield from chosen(members, lambda piece: [each for each in piece if each.spec.index >= batch.completions])
@@ -102,17 +104,17 @@ def plan_batch(
     current = yield from _stop_outdated(draft, held, release, cluster)
     # When the parallelism was lowered, the instances that lost least work stop and run again later.
     by_worth = yield from ordered(current, lambda each: (-replicas.worth(each), each.spec.index))
-    for piece in pieces(by_worth[batch.parallelism :], FEW):
+    for piece in pieces(by_worth[batch.together :], FEW):
         for each in piece:
             replicas.stop(draft, each, "the parallelism was reduced", cluster.now)
         yield WRITTEN * len(piece)
-    for piece in pieces(by_worth[: batch.parallelism]):
+    for piece in pieces(by_worth[: batch.together]):
         for each in piece:
             if replicas.replaceable(each, workload.spec.groups[name], cluster):
                 draft.note(each, "Replaced", f"replaced, because node {each.spec.node} is lost", warning=True)
                 replicas.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
         yield 5 * len(piece)
-    yield from _fill(draft, workload, name, members, batch.parallelism - len(held), release, cluster)
+    yield from _fill(draft, workload, name, members, batch.together - len(held), release, cluster)
 
 
 def _stop_outdated(
@@ -159,13 +161,14 @@ def _fill(
                 replicas.create(draft, workload, name, index, release)
                 room -= 1
                 left -= 1
-        elif _start_again(draft, workload, name, each, release, cluster):
+        elif start_again(draft, workload, name, each, release, cluster):
             room -= 1
 
 
-def _start_again(
+def start_again(
     draft: Draft, workload: Workload, name: str, each: Instance, release: Release, cluster: ClusterView
 ) -> bool:
+    """Replace an ended instance that has not succeeded, after its back-off; return whether it was replaced."""
     group = workload.spec.groups[name]
     if succeeded(each, release) or not replicas.ended(each):
         return False
@@ -189,7 +192,7 @@ def _deadline(workload: Workload) -> Seconds | None:
     return workload.spec.batch.deadline if workload.spec.batch else None
 
 
-def _seconds_left(workload: Workload, release: Release, now: float) -> float | None:
+def seconds_left(workload: Workload, release: Release, now: float) -> float | None:
     """Return the seconds until the deadline, counted from the creation of the release; None without a deadline."""
     deadline = _deadline(workload)
     begun = release.meta.created_at or now

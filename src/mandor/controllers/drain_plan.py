@@ -83,7 +83,9 @@ def plan_drain(seen: DrainInputs, drain: Drain, groups: Groups, now: float) -> D
     if ends is not None and not late:
         draft.again(ends - now)
     here = [each for each in seen.here if each.phase.placed]
-    leaving = _Leaving(draft, seen, drain, groups, late=late, now=now, last=all(each.spec.home for each in here))
+    leaving = _Leaving(
+        draft, seen, drain, groups, late=late, now=now, last=all(_is_daemon(seen, each) for each in here)
+    )
     count = _Count(left=len(here))
     for each in here:
         why = leaving.send(each)
@@ -141,9 +143,10 @@ class _Leaving:
         """Order the instance to leave; return what blocks it, empty if nothing does."""
         if each.spec.stop is not None:
             return ""
-        if each.spec.home and not self._last:
+        daemon = _is_daemon(self._seen, each)
+        if daemon and not self._last:
             return f"{group_of(each)}: daemons stop last"
-        if self._forced or each.spec.home:
+        if self._forced or daemon:
             self._stop(each)
             return ""
         workload = self._seen.workload(each)
@@ -190,6 +193,12 @@ class _Leaving:
         first: Literal["start", "stop"] = "stop" if stops_first(workload.spec.groups[each.spec.group]) else "start"
         order = Move(reason=self._reason, at=self._now, first=first)
         self._draft.put(each.changed(spec=replace(each.spec, move=order)))
+
+
+def _is_daemon(seen: DrainInputs, each: Instance) -> bool:
+    """Return whether it belongs to its node and never ends by itself; a batch on every node runs to completion."""
+    workload = seen.workload(each) if each.spec.home else None
+    return bool(each.spec.home) and (workload is None or workload.spec.type != "batch")
 
 
 def _budget(name: GroupName, workload: Workload) -> str:

@@ -133,7 +133,10 @@ def finished_instances(
 
 
 def ended(workload: Workload) -> bool:
-    return workload.spec.type == "batch" and workload.status.phase in {"Succeeded", "Failed"}
+    """Return whether no instance of the batch runs again; the instances of a batch on every node are its record."""
+    spec = workload.spec
+    goes_on = spec.per_node and not spec.run_of
+    return spec.type == "batch" and not goes_on and workload.status.phase in {"Succeeded", "Failed"}
 
 
 def _old_instances(instances: Sequence[Instance], keep: Keep, now: float) -> Steps[list[Object]]:

@@ -13,6 +13,7 @@ from mandor.controllers import replicas
 from mandor.controllers.batch_plan import done
 from mandor.controllers.daemon_plan import at_home
 from mandor.controllers.draft import Draft
+from mandor.controllers.node_batch_plan import progress
 from mandor.controllers.replicas import ClusterView
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.group import CONDITION_WORDS, Condition
@@ -144,7 +145,11 @@ def _group_stand(
         mine = yield from _of(release, members)
         begun = any(each.phase in _BEGUN for each in mine)
         healthy = any(each.status.ready or each.phase is Phase.SUCCEEDED for each in mine)
-        over = yield from done(workload, name, members, release)
+        if workload.spec.per_node:
+            found = yield from progress(workload, name, members, release, cluster)
+            over = found.over and found.wanted > 0 and not found.failed
+        else:
+            over = yield from done(workload, name, members, release)
         return _Stand(begun, healthy, over)
     wanted = workload.spec.groups[name].count
     if workload.spec.type == "daemon":

@@ -122,7 +122,7 @@ class WorkloadController(Controller[Name]):
         return [*names, *(Name(*each) for name in names for each in self._dependencies.on(*name))]
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
-        """Return the workloads that a node change affects: those with lost instances, and daemons."""
+        """Return the workloads that a node change affects: those with lost instances, and those on every node."""
         name = change.value.meta.name
         found = [Name(each.namespace, each.workload) for each in self._daemon_nodes.see(change)]
         ready = isinstance(change.after, Node) and change.after.status.phase is NodePhase.READY
@@ -153,10 +153,10 @@ class WorkloadController(Controller[Name]):
             other=lambda name: self._other(key, name),
         )
         seen = WorkloadInputs(workload, self._releases.of(key), instances)
-        if workload is not None and workload.spec.type == "daemon":
+        if workload is not None and workload.spec.per_node:
             await in_turns(self._prepared(workload, seen.releases))
         draft = await in_turns(plan_in_steps(seen, cluster))
-        if workload is None or workload.spec.type != "daemon":
+        if workload is None or not workload.spec.per_node:
             self._daemon_nodes.forget(*key)
             # Daemons can be updated at any time, when a node returns.
             if key in self._ready_since and _settled(workload) and not await in_turns(chosen(instances, _moving)):

@@ -11,6 +11,7 @@ from mandor.controllers.daemon_plan import at_home, plan_daemon
 from mandor.controllers.draft import Draft
 from mandor.controllers.gate_plan import Waits, describe_waits, find_waits, hold, opened
 from mandor.controllers.in_place_plan import in_place
+from mandor.controllers.node_batch_plan import NodeProgress, ending_per_node, plan_per_node, progress
 from mandor.controllers.release_plan import current_release, forget_releases
 from mandor.controllers.replicas import ClusterView
 from mandor.controllers.rollout_plan import plan_rollout
@@ -57,9 +58,10 @@ def plan_in_steps(seen: WorkloadInputs, cluster: ClusterView) -> Steps[Draft]:
     members = yield from _members(draft, workload, seen.instances, cluster)
     waits = yield from find_waits(workload, members, release, cluster)
     if workload.spec.type == "batch":
-        end = yield from ending(workload, members, release, cluster)
+        decide = ending_per_node if workload.spec.per_node else ending
+        end = yield from decide(workload, members, release, cluster)
         yield from _plan_batch(draft, workload, members, release, end, cluster)
-        status = yield from _batch_status(seen, workload, members, release, end)
+        status = yield from _batch_status(draft, seen, workload, members, release, end, cluster)
     else:
         rollout = yield from _plan_service(draft, seen, workload, members, release, waits, cluster)
         status = yield from _service_status(draft, seen, workload, members, release, rollout, cluster)
@@ -89,15 +91,17 @@ def _members(
 ) -> Steps[dict[str, list[Instance]]]:
     """Return the instances by group; those without a group, or of another workload type, are stopped."""
     members: dict[str, list[Instance]] = {name: [] for name in workload.spec.groups}
-    daemons = workload.spec.type == "daemon"
+    per_node = workload.spec.per_node
     for piece in pieces(instances):
         for each in piece:
             spec = each.spec
             group = members.get(spec.group)
             if group is None:
                 replicas.lose(draft, each, f"the workload has no group {spec.group} any more", cluster.now)
-            elif daemons != (spec.pin != "" and spec.home != ""):
-                replicas.lose(draft, each, f"the workload is of type {workload.spec.type} now", cluster.now)
+            elif per_node != (spec.pin != "" and spec.home != ""):
+                what = "runs once on every node" if per_node and workload.spec.type == "batch" else ""
+                why = what or f"is of type {workload.spec.type}"
+                replicas.lose(draft, each, f"the workload {why} now", cluster.now)
             else:
                 group.append(each)
         yield 3 * len(piece)
@@ -113,7 +117,9 @@ def _plan_batch(
     cluster: ClusterView,
 ) -> Steps[None]:
     for name, instances in members.items():
-        if end is not None:
+        if workload.spec.per_node and (end is None or not end.final):
+            yield from plan_per_node(draft, workload, name, instances, release, cluster)
+        elif end is not None:
             yield from plan_ended(draft, instances, f"the batch {end.phase.lower()}", cluster.now)
         else:
             yield from plan_batch(draft, workload, name, instances, release, cluster)
@@ -173,17 +179,27 @@ def _turned(before: Rollout | None, after: Rollout | None) -> bool:
 
 
 def _batch_status(
+    draft: Draft,
     seen: WorkloadInputs,
     workload: Workload,
     members: Mapping[str, Sequence[Instance]],
     release: Release,
     end: Ending | None,
+    cluster: ClusterView,
 ) -> Steps[WorkloadStatus]:
     counts = yield from _count(seen.instances, release.meta.name)
-    if end is not None and end.phase == workload.status.phase and workload.status.release == release.meta.name:
+    known = end is not None and end.phase == workload.status.phase and workload.status.release == release.meta.name
+    if known and end is not None and end.final:
         # Finished instances may have been deleted already: keep the final counts.
         return replace(workload.status, running=counts.running, ready=0, pending=0)
-    wanted = sum(batch_of(workload, name).completions for name in workload.spec.groups)
+    wanted, message = sum(batch_of(workload, name).completions for name in workload.spec.groups), ""
+    if workload.spec.per_node:
+        total = NodeProgress()
+        for name, instances in members.items():
+            found = yield from progress(workload, name, instances, release, cluster)
+            total = total.plus(found)
+        wanted, counts.succeeded = total.wanted, total.succeeded
+        message = _nowhere(draft, workload, release, cluster) if not wanted else ""
     indices: dict[str, str] = {}
     if workload.spec.batch is not None and workload.spec.batch.indexed:
         over = {}
@@ -192,7 +208,7 @@ def _batch_status(
         counts.succeeded = sum(map(len, over.values()))
         indices = {name: shown(each) for name, each in over.items() if each}
     return WorkloadStatus(
-        phase=end.phase if end else _phase(counts, wanted),
+        phase=end.phase if end else _phase(counts, wanted or bool(message)),
         release=release.meta.name,
         wanted=wanted,
         running=counts.running,
@@ -201,7 +217,7 @@ def _batch_status(
         succeeded=counts.succeeded,
         failed=counts.failed,
         indices=indices,
-        message=end.message if end else _trouble(counts.troubled),
+        message=end.message if end else message or _trouble(counts.troubled),
     )
 
 

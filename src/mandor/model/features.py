@@ -18,6 +18,7 @@ FEATURES = (
     "audit",
     "audit-chain",
     "backup",
+    "batch-per-node",
     "certificates",
     "commit",
     "credential-renewal",

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from mandor.model.autoscale import AutoscaleStatus
 from mandor.model.batch import Batch, check_batch
-from mandor.model.daemon import check_daemon
+from mandor.model.daemon import check_per_node
 from mandor.model.features import needs
 from mandor.model.group import AUTO, Group, GroupTemplate
 from mandor.model.image import Digest
@@ -72,8 +72,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
         check_services(self.services, {name: group.ports for name, group in self.groups.items()})
         _check_depends_on(self.groups, ends=self.type == "batch")
         for name, group in self.groups.items():
-            if self.type == "daemon":
-                check_daemon(name, group)
+            if self.per_node:
+                check_per_node(name, group, "a daemon" if self.type == "daemon" else "a batch with `per_node`")
             self._check_gang(name, group)
             if group.autoscale is not None and self.type != "service":
                 raise InvalidField(
@@ -110,10 +110,15 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
                 hint=f"set `gang.min` to at most {most}",
             )
 
+    @property
+    def per_node(self) -> bool:
+        """Whether every matching node has one instance of each group: daemons, and batches with `per_node`."""
+        return self.type == "daemon" or (self.batch is not None and self.batch.per_node)
+
     def together(self, group: str) -> int:
         """Return the number of instances of a group that run at the same time."""
         if self.batch is not None:
-            return min(self.batch.parallelism, self.batch.completions)
+            return min(self.batch.together, self.batch.completions)
         return self.groups[group].count
 
     def gang_of(self, group: str) -> int:

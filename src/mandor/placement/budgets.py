@@ -38,7 +38,7 @@ def available(instance: Instance) -> bool:
 
 def _least(spec: WorkloadSpec, group: str) -> int | None:
     """Return the number of instances that must stay available; None: the group has no budget."""
-    wanted = spec.batch.parallelism if spec.batch is not None else spec.groups[group].count
+    wanted = spec.batch.together if spec.batch is not None else spec.groups[group].count
     most = spec.groups[group].disruption.most_unavailable(wanted)
     return None if most is None else max(0, wanted - most)
 

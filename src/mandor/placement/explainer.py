@@ -130,7 +130,7 @@ class Explainer:
         )
 
     def _summary(self, workload: Workload, placed: int, waiting: int, nodes: int) -> str:
-        elsewhere = self._refused_nodes(workload) if workload.spec.type == "daemon" else ""
+        elsewhere = self._refused_nodes(workload) if workload.spec.per_node else ""
         if not placed and not waiting:
             wanted = sum(group.count for group in workload.spec.groups.values())
             return elsewhere or "no instance needs a node" + (": replicas is 0" if not wanted else "")
@@ -139,7 +139,7 @@ class Explainer:
         return f"{text}; {elsewhere}" if elsewhere else text
 
     def _refused_nodes(self, workload: Workload) -> str:
-        """Explain which nodes a daemon does not run on."""
+        """Explain which nodes a workload for every node does not run on."""
         groups, nodes = workload.spec.groups, self._model.nodes.values()
         found = {name: DaemonNodes.of(group, nodes).refusal for name, group in groups.items()}
         return "; ".join(f"{name}: {why}" if len(groups) > 1 else why for name, why in found.items() if why)

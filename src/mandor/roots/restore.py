@@ -10,8 +10,8 @@ from mandor.api.cluster import KEY
 from mandor.errors import Invalid
 from mandor.lib.sealing import key_id_of
 from mandor.model.record import Cluster
-from mandor.roots.master_key import read_master
 from mandor.roots.bootstrap import raise_epoch
+from mandor.roots.master_key import read_master
 from mandor.roots.server import store_access
 from mandor.roots.settings import ServerSettings, load
 from mandor.store.base import Store

@@ -131,6 +131,8 @@ class _ConvergenceCheck:
     def _workload(self, workload: Workload) -> Iterator[str]:
         name, status = workload.meta.name, workload.status
         if workload.spec.type == "batch":
+            if workload.spec.per_node:
+                yield from self._once_on_each(workload)
             return
         rollout = status.rollout
         members = [each for each in self._cluster.instances(name) if not each.phase.over]
@@ -146,6 +148,13 @@ class _ConvergenceCheck:
             leaving = {each.meta.uid for each in members if each.spec.move is not None}
             mine = [each for each in members if each.spec.group == title and each.spec.instead_of not in leaving]
             yield from self._count(workload, title, group, mine)
+
+    def _once_on_each(self, workload: Workload) -> Iterator[str]:
+        done = {each.node for each in self._cluster.instances(workload.meta.name) if each.phase is Phase.SUCCEEDED}
+        found = [node for name in self._cluster.nodes if (node := self._cluster.find(Node, name, "")) is not None]
+        left = [node.meta.name for node in found if node.spec.drain is None and node.meta.name not in done]
+        if left:
+            yield f"{workload.meta.name} has not finished on {', '.join(left)}"
 
     def _count(self, workload: Workload, title: str, group: Group, members: list[Instance]) -> Iterator[str]:
         release = self._cluster.find(Release, workload.status.release, workload.meta.namespace)

@@ -113,8 +113,9 @@ class HistoryRecorder:
         count = 0 if gone else sum(group.count for group in workload.spec.groups.values())
         if workload.spec.type == "batch":  # What has come to its end is not missing.
             over = workload.status.phase in {"Succeeded", "Failed"}
-            count = 0 if over else max(0, count - workload.status.succeeded)
-        daemon = workload.spec.type == "daemon"  # as many as there are nodes for it: one is enough to be there
+            wanted = workload.status.wanted if workload.spec.per_node else count
+            count = 0 if over else max(0, wanted - workload.status.succeeded)
+        daemon = workload.spec.per_node  # as many as there are nodes for it: one is enough to be there
         self.wanted.setdefault(name, Steps()).set(self.now, min(count, 1) if daemon else count)
         self.running.setdefault(name, Steps())
 

@@ -26,14 +26,14 @@ def check_count(world: World) -> None:
     """No workload has more instances alive than it wants, or may have while it is rolled out."""
     for workload in world.all(Workload):
         for name, group in workload.spec.groups.items():
+            if workload.spec.per_node:
+                continue  # One on each node, which the node's own name in it sees to.
             if workload.spec.type == "batch":
-                most = batch_of(workload, name).parallelism
-            elif workload.spec.type == "service":
+                most = batch_of(workload, name).together
+            else:
                 rollout = workload.status.rollout
                 beside = max(group.update_room()[0], group.update.canaries(group.count))
                 most = group.count + (0 if rollout is not None and rollout.settled_on else beside)
-            else:
-                continue  # One on each node, which the node's own name in it sees to.
             live = [
                 each
                 for each in world.instances(workload.meta.name)

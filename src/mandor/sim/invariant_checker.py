@@ -134,7 +134,7 @@ class InvariantChecker:
     def _check_birth(self, made: Instance) -> None:
         """Check that the workload does not have too many instances."""
         workload = self._workload(_group(made))
-        if workload is None or workload.spec.type == "daemon" or made.phase.over:
+        if workload is None or workload.spec.per_node or made.phase.over:
             return
         limits = self._measure(_group(made))
         members = self._of_group(_group(made))
@@ -212,7 +212,7 @@ class InvariantChecker:
                 limits.spare.seen.clear()
         elif workload.spec.type == "batch":
             batch = workload.spec.batch
-            limits.most.add(self._now, batch.parallelism if batch is not None else found.count)
+            limits.most.add(self._now, batch.together if batch is not None else found.count)
         return limits
 
     # Machines.

@@ -33,7 +33,8 @@ class _ScenarioMaker:
         self._gone: list[str] = []
 
     def scenario(self, seed: int) -> dict[str, Any]:
-        for make in (self._web, self._api, self._jobs, self._everywhere, self._nightly, self._important, self._ring):
+        makers = (self._web, self._api, self._jobs, self._everywhere, self._nightly, self._important, self._ring)
+        for make in (*makers, self._sweep):
             each = make()
             if each is not None:
                 self._workloads[each["name"]] = each
@@ -128,6 +129,12 @@ class _ScenarioMaker:
         if self._chance.random() < 0.6:
             return None
         return self._workload("ring", cpu=300, replicas=3, gang={"timeout": "30s"})
+
+    def _sweep(self) -> dict[str, Any] | None:
+        if self._chance.random() < 0.5:
+            return None
+        batch = {"per_node": True, "retries": 50}
+        return self._workload("sweep", cpu=50, type="batch", batch=batch, behaves={"after": "12s"})
 
     # What is done to it.
 

@@ -146,7 +146,7 @@ def _replayed(value: Object, volumes: Collection[str]) -> Object | None:
         if value.spec.schedule is not None:
             return None  # Its runs are recorded, each at its time.
         groups = value.spec.groups
-        if value.spec.type != "daemon":
+        if not value.spec.per_node:
             groups = {
                 name: msgspec.structs.replace(group, autoscale=None, replicas=group.count)
                 for name, group in groups.items()

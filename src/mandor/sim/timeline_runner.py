@@ -60,6 +60,8 @@ class TimelineRunner:
             await self._cluster.nodes[name].crash()
         self._disturb(what)
         for name in what.restart_agent:
+            if not self._cluster.nodes[name].up:
+                continue  # without power there is no agent, and its units are gone
             self._say("restart", f"the agent of {name} is started again")
             await self._cluster.nodes[name].restart_agent()
         for part in what.restart:

@@ -15,6 +15,8 @@ from mandor.errors import Invalid
 from mandor.importers.base import Imported, Options, Source
 from mandor.importers.nomad import NomadImporter
 from mandor.importers.registry import convert, detect
+from mandor.model.codec import from_plain
+from mandor.model.workload import WorkloadSpec
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = 'driver = "docker"\nconfig { image = "redis" }'
@@ -73,6 +75,16 @@ def test_a_system_job_is_a_daemon_without_a_count() -> None:
     assert made["type"] == "daemon"
     assert "replicas" not in made["groups"]["web"]
     assert made["groups"]["web"]["update"]["max_unavailable"] == 2
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_a_sysbatch_job_is_a_batch_on_every_node_also_on_a_schedule(periodic: bool) -> None:
+    times = 'periodic {\ncron = "0 3 * * *"\n}' if periodic else ""
+    made = job(f'type = "sysbatch"\n{times}', "count = 1")
+    assert (made["type"], made["batch"]) == ("batch", {"per_node": True, "retries": 0})
+    assert "replicas" not in made["groups"]["web"]
+    assert ("schedule" in made) == periodic
+    from_plain({key: made[key] for key in ("type", "batch", "groups")}, WorkloadSpec)
 
 
 def test_scaling_follows_the_load() -> None:

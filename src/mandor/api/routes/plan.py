@@ -88,7 +88,7 @@ async def plan(call: Call[PlanQuery, bytes]) -> Text:
 
 def _wanted(spec: WorkloadSpec, nodes: int) -> int:
     """Return the largest number of instances that a workload may have."""
-    return sum(nodes if spec.type == "daemon" else group.count for group in spec.groups.values())
+    return sum(nodes if spec.per_node else group.count for group in spec.groups.values())
 
 
 def _body(call: Call[PlanQuery, bytes]) -> PlanBody:

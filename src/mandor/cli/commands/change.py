@@ -29,6 +29,9 @@ def scale_command(
     """Set the number of instances of a workload."""
     patience = seconds(timeout)
     workload = get_one(client, find_kind("workload"), name, namespace)
+    if (workload["spec"].get("batch") or {}).get("per_node"):
+        hint = "select its nodes with `placement` in its manifest, and apply it"
+        raise Invalid(f"{name} is a batch with `per_node`: it runs once on every matching node", hint=hint)
     if workload["spec"].get("type") == "batch":
         hint = "change `batch: {completions, parallelism}` in its manifest, and apply it"
         raise Invalid(f"{name} is a batch and has no number of instances", hint=hint)

@@ -146,7 +146,10 @@ def _describe_workload(client: "Client", item: Object) -> Details:
     kind = spec.get("type", "service")
     detail = ""
     if kind == "batch":
-        detail = f", {batch.get('completions', 1)} completions, {batch.get('parallelism', 1)} at a time"
+        detail = f", {batch.get('completions', 1)} completions, {batch.get('parallelism') or 1} at a time"
+        if batch.get("per_node"):
+            detail = ", once on every matching node"
+            detail += f", {batch['parallelism']} at a time" if batch.get("parallelism") else ""
     facts = [
         ("type", kind + detail),
         ("schedule", _schedule(spec.get("schedule"))),

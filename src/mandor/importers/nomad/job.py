@@ -16,7 +16,7 @@ from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
 from mandor.model.workload import WorkloadType
 
-TYPES = {"service": "service", "batch": "batch", "system": "daemon", "sysbatch": "daemon"}
+TYPES = {"service": "service", "batch": "batch", "system": "daemon", "sysbatch": "batch"}
 USUAL_PRIORITY = 50
 _JOB = {
     "consul": "there is no Consul",
@@ -48,6 +48,8 @@ class JobReader:
     part: Part
     name: str
     type: str = "service"
+    per_node: bool = False
+    """Whether each group runs on every matching node: jobs of type `system` and `sysbatch`."""
     labels: dict[str, str] = field(default_factory=dict)
     volumes: dict[str, Made] = field(default_factory=dict)
     secrets: list[Made] = field(default_factory=list)
@@ -94,7 +96,9 @@ class JobReader:
         for key in part:
             if key in _KEPT:
                 part.ignore(key)
-        if self.type == "batch" and len(groups) == 1 and self.retries is not None:
+        if self.per_node and self.type == "batch":
+            workload["batch"] = {"per_node": True, "retries": 0}  # Nomad reschedules none of them.
+        elif self.type == "batch" and len(groups) == 1 and self.retries is not None:
             (only,) = groups.values()
             count = max(1, only.pop("replicas", 1) or 1)
             workload["batch"] = {"completions": count, "parallelism": count, "retries": self.retries}
@@ -112,10 +116,7 @@ class JobReader:
         if self.type not in get_args(WorkloadType):
             part.drop("type", "one on each node is not supported yet", "it is imported as a service")
             self.type = "service"
-        elif given == "sysbatch" and "periodic" in part:
-            part.guess("type", "it runs on one node each time, not on all")
-        elif given == "sysbatch":
-            part.guess("type", "it becomes a daemon, which does not end")
+        self.per_node = given in {"system", "sysbatch"} and self.type != "service"
 
     def _placement(self, part: Part) -> Placement:
         """Return the placement rules of the job itself."""
@@ -145,6 +146,8 @@ class JobReader:
             if not times.flag("enabled", default=True):
                 workload["schedule"]["paused"] = True
             times.text("spec_type")
+            if self.type == "daemon":
+                self.per_node = False
             workload["type"] = self.type = "batch"
         asked = block(part, "parameterized")
         if asked or "parameterized" in part:
@@ -162,8 +165,8 @@ class JobReader:
         ports: dict[str, dict[str, Any]] = {}
         options: dict[str, Any] = {}
         group: dict[str, Any] = filled(replicas=part.whole("count"))
-        if self.type == "daemon" and part.whole("count", 1) != 1:
-            part.drop("count", "a daemon has one instance on each node")
+        if self.per_node and part.whole("count", 1) != 1:
+            part.drop("count", "it has one instance on each node")
         read_rules(placement, part, "self")
         for each in blocks(part, "network"):
             read_network(ports, options, each)
@@ -190,12 +193,12 @@ class JobReader:
         self._looked_after(part, group, shared)
         if gang:
             group["gang"] = {"min": group.get("replicas") or 1}
-        if gang and self.type == "daemon":
-            self.part.drop("all_at_once", "a daemon runs on every node anyway")
+        if gang and self.per_node:
+            self.part.drop("all_at_once", "it runs on every node anyway")
         self._scaling(part, block(part, "scaling"), group)
         drop_all(part, _GROUP)
         made = filled(**group, ports=ports, placement=placement)
-        if self.type == "daemon":
+        if self.per_node:
             fit_daemon(made)
         return made
 
