@@ -306,8 +306,8 @@ async def test_a_gang_half_bound_that_cannot_be_completed_is_given_back_after_it
     await world.until(lambda: not bound(world), seconds=30)
     await world.run(10)
     assert bound(world) == []
-    assert world.events("GangGivenBack")
-    assert "the gang was incomplete" in str([each.spec.message for each in world.events("GangGivenBack")])
+    assert world.events("GangReleased")
+    assert "the gang was incomplete" in str([each.spec.message for each in world.events("GangReleased")])
 
     await world.change_node(free, cordoned=False)
     await world.until(lambda: world.serving_count("mpi") == LARGE, seconds=60)

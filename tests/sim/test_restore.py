@@ -169,7 +169,7 @@ async def test_a_move_that_leads_nowhere_is_called_off(world: World) -> None:
     assert [each.meta.uid for each in world.instances("web") if each.meta.uid == first.meta.uid]
     assert len(world.instances("web")) == 2
     assert all(each.spec.move is None for each in world.instances("web"))
-    assert world.events("MoveCalledOff")
+    assert world.events("MoveCancelled")
 
 
 STEPS = st.lists(

@@ -276,6 +276,9 @@ class Steps:
             source = self._sources.document(op, path, "", {"Index": index})
             if source.get("kind") == "PriorityClass":
                 self._priorities[source["metadata"]["name"]] = int(source["value"])
+            elif source.get("kind") == "Service" and (source.get("spec") or {}).get("selector"):
+                # Kubernetes finds the pods of its default constraints by Services; here the workload selects them.
+                self.notes[f"{op.opcode}: Service: the default spread selects the pods of a workload"] = None
             else:
                 self._unmapped(op, "templatePath", str(source.get("kind")), "this kind has no counterpart")
 

@@ -205,7 +205,7 @@ class _Moves:
     def _cancel(self, each: Instance, why: str) -> None:
         """Cancel the move; the plan then stops the less valuable of the two instances."""
         self.draft.put(each.changed(spec=replace(each.spec, move=None)))
-        self.draft.note(each, "MoveCalledOff", f"move cancelled: {why}", warning=True)
+        self.draft.note(each, "MoveCancelled", f"move cancelled: {why}", warning=True)
 
 
 def _no_improvement(leaving: Instance, replacement: Instance) -> str:

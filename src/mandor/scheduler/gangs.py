@@ -48,14 +48,14 @@ class Gangs:
         self._clock = clock
         self._instances = instances
         self._workloads = workloads
-        self._countss: dict[Gang, GangCounts] = {}
+        self._counts: dict[Gang, GangCounts] = {}
         self._uncounted: dict[Gang, None] = {}
         self._broken: dict[Gang, None] = {}
         self._changed = asyncio.Event()
 
     def apply_all(self, changes: Sequence[Change]) -> None:
         """Apply changes of one kind; without gangs, changes of instances are skipped."""
-        if self._countss or not isinstance(changes[0].value, Instance):
+        if self._counts or not isinstance(changes[0].value, Instance):
             for change in changes:
                 self._apply(change)
 
@@ -63,7 +63,7 @@ class Gangs:
         value = change.value
         if isinstance(value, Instance):
             gang = _gang_of(value)
-            counts = self._countss.get(gang)
+            counts = self._counts.get(gang)
             if counts is not None:
                 self._count(counts, change.key, change.after)
                 self._look(gang, counts)
@@ -75,15 +75,15 @@ class Gangs:
         new = _gangs_in(after) if isinstance(after, Workload) else set()
         for group in new:
             gang = (key.namespace, key.name, group)
-            if gang not in self._countss:
-                self._countss[gang] = GangCounts()
+            if gang not in self._counts:
+                self._counts[gang] = GangCounts()
                 self._uncounted[gang] = None
                 self._changed.set()
             else:
-                self._look(gang, self._countss[gang])
+                self._look(gang, self._counts[gang])
         for group in old - new:
             gang = (key.namespace, key.name, group)
-            self._countss.pop(gang, None)
+            self._counts.pop(gang, None)
             self._uncounted.pop(gang, None)
             self._broken.pop(gang, None)
 
@@ -113,7 +113,7 @@ class Gangs:
         """Count all new gangs in one pass over the instances; changes meanwhile are applied as they come."""
         if not self._uncounted:
             return
-        new = {gang: self._countss[gang] for gang in self._uncounted}
+        new = {gang: self._counts[gang] for gang in self._uncounted}
         workloads = {gang[1] for gang in new}  # most instances belong to other workloads
         for piece in pieces(list(self._instances.items())):
             for each in piece:
@@ -121,7 +121,7 @@ class Gangs:
                     self._count(new[_gang_of(each)], each.key, self._instances.get(each.key))
             yield len(piece)
         for gang, counts in new.items():
-            if self._countss.get(gang) is counts:  # it may have been removed or replaced
+            if self._counts.get(gang) is counts:  # it may have been removed or replaced
                 self._uncounted.pop(gang, None)
                 self._look(gang, counts)
 
@@ -157,7 +157,7 @@ class Gangs:
         if request.member is None:
             return None
         at_once(self.count_new())
-        counts = self._countss.get(request.member.gang)
+        counts = self._counts.get(request.member.gang)
         if counts is None:
             return None
         return GangMembers(
@@ -165,18 +165,18 @@ class Gangs:
         )
 
     def assigned(self, request: PlacementRequest) -> None:
-        if request.member is not None and request.member.gang in self._countss:
-            self._countss[request.member.gang].coming.add(request.key)
+        if request.member is not None and request.member.gang in self._counts:
+            self._counts[request.member.gang].coming.add(request.key)
 
     def given_up(self, request: PlacementRequest) -> None:
-        if request.member is not None and request.member.gang in self._countss:
-            self._countss[request.member.gang].coming.discard(request.key)
+        if request.member is not None and request.member.gang in self._counts:
+            self._counts[request.member.gang].coming.discard(request.key)
 
     def written(self, request: PlacementRequest, uid: str) -> None:
         """Count a member as bound before the mirror shows it."""
         self.given_up(request)
         now = self._instances.get(request.key)
-        counts = self._countss.get(request.member.gang) if request.member is not None else None
+        counts = self._counts.get(request.member.gang) if request.member is not None else None
         if counts is None or not isinstance(now, Instance) or now.meta.uid != uid:
             return
         if not now.phase.over and now.spec.stop is None:
@@ -193,7 +193,7 @@ class Gangs:
     def overdue(self) -> Iterator[tuple[Workload, str, GangCounts]]:
         """Return gangs that have been incomplete for longer than their timeout, with their groups."""
         for gang in sorted(self._broken):
-            workload, counts = self._workload(gang), self._countss[gang]
+            workload, counts = self._workload(gang), self._counts[gang]
             facts = workload.spec.groups[gang[2]].gang if workload is not None else None
             if workload is None or facts is None or counts.broken_at is None:
                 continue
@@ -202,7 +202,7 @@ class Gangs:
 
 
 class BrokenGangs:
-    """Stops the members of incomplete gangs: their contcountser replaces them, and the gang waits as a whole."""
+    """Stops the members of incomplete gangs: their controller replaces them, and the gang waits as a whole."""
 
     def __init__(
         self,
@@ -228,9 +228,9 @@ class BrokenGangs:
             await in_turns(self._gangs.count_new())
             for workload, group, counts in list(self._gangs.overdue()):
                 if self._kept(workload, group):
-                    await self._give_back(workload, group, counts)
+                    await self._release(workload, group, counts)
 
-    async def _give_back(self, workload: Workload, group: str, counts: GangCounts) -> None:
+    async def _release(self, workload: Workload, group: str, counts: GangCounts) -> None:
         facts = workload.spec.groups[group].gang
         assert facts is not None
         needed = workload.spec.gang_of(group)
@@ -256,7 +256,7 @@ class BrokenGangs:
                 )
                 return
         counts.broken_at = self._clock.monotonic()
-        self._recorder.note(workload, "GangGivenBack", f"group {group}: {why}", type="warning")
+        self._recorder.note(workload, "GangReleased", f"group {group}: {why}", type="warning")
 
 
 def _gang_of(instance: Instance) -> Gang:

@@ -135,6 +135,17 @@ def test_services_that_come_and_go_are_reported_and_change_nothing(
     assert (found["bound"], found["notes"]) == (3, ["churn: Service: no place depends on one"])
 
 
+def test_a_service_with_a_selector_is_run_as_written_since_workloads_are_spread_by_default(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "service.yaml").write_text("kind: Service\nspec: {selector: {app: web}}")
+    ops = NODES + "  - {opcode: createAny, templatePath: service.yaml}\n"
+    ops += "  - {opcode: createPods, count: 3, collectMetrics: true}\n"
+    found = told(capsys, scenario(tmp_path, ops), "--case", "A/a")
+    note = "createAny: Service: the default spread selects the pods of a workload"
+    assert (found["bound"], found["notes"]) == (3, [note])
+
+
 def test_what_has_no_counterpart_is_left_out_and_reported_when_that_is_allowed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
