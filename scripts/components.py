@@ -34,6 +34,7 @@ class Component:
     version: tuple[str, ...]
     """Arguments that make the first binary print its version."""
     at_least: tuple[int, ...]
+    """Empty: any version; the program does not print it."""
     packages: tuple[str, ...]
     suite: str
     """The oldest Debian suite whose packages are new enough."""
@@ -253,6 +254,17 @@ COMPONENTS = {
             whole=True,
         ),
         Component(
+            name="pebble",
+            purpose="a certificate authority with ACME",
+            binaries=("pebble",),
+            version=("-h",),
+            at_least=(),
+            packages=("pebble",),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put pebble 2.4 or newer on PATH "
+            "(https://github.com/letsencrypt/pebble)",
+        ),
+        Component(
             name="podman",
             purpose="the podman engine",
             binaries=("podman",),
@@ -315,8 +327,8 @@ def _libraries(home: Path, pattern: str) -> Iterator[Path]:
 def missing(name: str) -> str:
     """One line for people: what is missing, and how to get it."""
     component = COMPONENTS[name]
-    least = ".".join(str(part) for part in component.at_least)
-    return f"{name} {least} or newer is missing ({component.purpose}); {component.hint}"
+    least = "".join(f" {'.'.join(map(str, version))} or newer" for version in [component.at_least] if version)
+    return f"{name}{least} is missing ({component.purpose}); {component.hint}"
 
 
 def _places(component: Component, binary: str) -> Iterator[Path]:
