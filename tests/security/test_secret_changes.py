@@ -48,13 +48,13 @@ stop: {{grace: 1s}}
 """
 
 
-def secret(data: dict[str, str], **status: int) -> Secret:
+def secret(data: dict[str, str], *, changes: int = 0) -> Secret:
     meta = Meta(name="db", namespace="default")
-    return Secret(meta=meta, spec=SecretSpec(data=data), status=SecretStatus(**status))
+    return Secret(meta=meta, spec=SecretSpec(data=data), status=SecretStatus(changes=changes))
 
 
-def stored(data: dict[str, str], before: Secret | None = None, **status: int) -> Secret:
-    found = sealed(RING, before, secret(data, **status))
+def stored(data: dict[str, str], before: Secret | None = None, *, changes: int = 0) -> Secret:
+    found = sealed(RING, before, secret(data, changes=changes))
     assert isinstance(found, Secret)
     return found
 

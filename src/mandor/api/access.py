@@ -10,6 +10,7 @@ from mandor.api.caller import Caller, lacks
 from mandor.api.rights import about, allowed_on, without_limit
 from mandor.api.secret import blanked
 from mandor.errors import Forbidden, NotFound
+from mandor.model.acme_account import AcmeAccount
 from mandor.model.authority import Authority
 from mandor.model.codec import KINDS
 from mandor.model.decision import DecisionRecord
@@ -249,7 +250,7 @@ def redacted(value: Object, caller: Caller) -> Object:
         return _bare(value.changed(spec=msgspec.structs.replace(value.spec, certificates=bare)))
     if isinstance(value, Session) and caller.node != value.spec.node:
         return _bare(value.changed(spec=msgspec.structs.replace(value.spec, secret="")))
-    if isinstance(value, IdentityKey):
+    if isinstance(value, IdentityKey | AcmeAccount):
         return _bare(value.changed(spec=msgspec.structs.replace(value.spec, sealed="")))
     if isinstance(value, Cluster) and value.status.keys:
         keys = tuple(msgspec.structs.replace(each, sealed="") for each in value.status.keys)

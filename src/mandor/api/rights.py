@@ -20,7 +20,9 @@ from mandor.model.role import ANY, READ_VALUE, READS, WRITES, RoleRule
 
 Rules = tuple[RoleRule, ...]
 
-GUARDED = frozenset({"token", "audit", "session", "role", "role-binding", "issuer", "identity-key", "authority"})
+GUARDED = frozenset(
+    {"token", "audit", "session", "role", "role-binding", "issuer", "identity-key", "authority", "acme-account"}
+)
 """Kinds about access itself: a role for some namespaces does not read them."""
 CLUSTER_WIDE = frozenset({"webhook", "event-bus", "log-sink", "inventory", "tally", "hearing", "server", "lease"})
 """Kinds about the whole cluster, or about several namespaces: a role for some namespaces does not read them."""

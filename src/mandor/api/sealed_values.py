@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from mandor.api import certificates, identities, secret
+from mandor.api import certificates, identities
 from mandor.lib.sealing import KeyRing, key_id_of
+from mandor.model.acme_account import AcmeAccount
 from mandor.model.authority import Authority
 from mandor.model.meta import Object
 from mandor.model.role import IdentityKey
-from mandor.model.secret import Secret
+from mandor.model.secret import Secret, about_value
 
 Seal = Callable[[str, str], str]
 """Returns the sealed text to store, of a sealed text and what it was sealed about."""
@@ -17,7 +18,7 @@ Seal = Callable[[str, str], str]
 
 def _secret(item: Object, seal: Seal) -> Object:
     assert isinstance(item, Secret)
-    values = {key: seal(text, secret.about(item, key)) for key, text in item.spec.sealed.items()}
+    values = {key: seal(text, about_value(item, key)) for key, text in item.spec.sealed.items()}
     return item.changed(spec=msgspec.structs.replace(item.spec, sealed=values))
 
 
@@ -36,10 +37,16 @@ def _identity_key(item: Object, seal: Seal) -> Object:
     return item.changed(spec=msgspec.structs.replace(item.spec, sealed=sealed))
 
 
+def _acme_account(item: Object, seal: Seal) -> Object:
+    assert isinstance(item, AcmeAccount)
+    return item.changed(spec=msgspec.structs.replace(item.spec, sealed=seal(item.spec.sealed, str(item.key))))
+
+
 SEALED: Mapping[str, Callable[[Object, Seal], Object]] = {
     Secret.kind: _secret,
     Authority.kind: _authority,
     IdentityKey.kind: _identity_key,
+    AcmeAccount.kind: _acme_account,
 }
 """Kind → the object with each sealed text replaced. A kind with sealed values that is missing here keeps its data key
 in use after a rotation."""

@@ -3,12 +3,7 @@
 from mandor.errors import Invalid, Unavailable
 from mandor.lib.sealing import Sealer, Unsealable
 from mandor.model.meta import Object
-from mandor.model.secret import Secret, SecretSpec, SecretStatus
-
-
-def about(secret: Object, key: str) -> str:
-    """Return the context that the value of a key is sealed with."""
-    return f"{secret.key} {key}"
+from mandor.model.secret import Secret, SecretSpec, SecretStatus, about_value
 
 
 def sealed(sealer: Sealer | None, stored: Object | None, value: Object, *, counted: bool = True) -> Object:
@@ -26,17 +21,17 @@ def sealed(sealer: Sealer | None, stored: Object | None, value: Object, *, count
     if sealer is None:
         raise Unavailable("this server has no key for secrets", hint="start it with --secrets-key FILE")
     # Only a server can seal a text for this secret and key.
-    own = {key: _opened(sealer, text, about(value, key)) for key, text in value.spec.sealed.items()}
+    own = {key: _opened(sealer, text, about_value(value, key)) for key, text in value.spec.sealed.items()}
     if any(text is None for text in own.values()):
         raise Invalid("`sealed` is written by the server; set `value` or `data`", path="spec.sealed")
-    old = {key: _opened(sealer, text, about(value, key)) for key, text in before.items()}
+    old = {key: _opened(sealer, text, about_value(value, key)) for key, text in before.items()}
     status = stored.status if isinstance(stored, Secret) else SecretStatus()
     if isinstance(stored, Secret) and counted and old != (given or own):
         status = SecretStatus(changes=status.changes + 1)
     if not given:
         return value if value.status == status else value.changed(status=status)
     made = {
-        key: before[key] if old.get(key) == text else sealer.seal(text, about(value, key))
+        key: before[key] if old.get(key) == text else sealer.seal(text, about_value(value, key))
         for key, text in given.items()
     }
     return value.changed(spec=SecretSpec(sealed=made), status=status)
@@ -47,7 +42,7 @@ def opened(sealer: Sealer | None, secret: Secret) -> Secret:
     if sealer is None:
         raise Unavailable("this server has no key for secrets")
     try:
-        data = {key: sealer.open(text, about(secret, key)) for key, text in secret.spec.sealed.items()}
+        data = {key: sealer.open(text, about_value(secret, key)) for key, text in secret.spec.sealed.items()}
     except Unsealable as error:
         raise Unavailable(
             str(error), hint="this server lacks a key that the cluster uses: `mandor doctor` names it"

@@ -30,7 +30,8 @@ _PEOPLE: Rights = {
     **dict.fromkeys(("quota", "limit-defaults", "node-pool", "reservation", "webhook", "event-bus"), _WHOLE),
     **dict.fromkeys(("service", "route"), _WHOLE),
     **dict.fromkeys(("log-sink", "role", "role-binding", "issuer"), _WHOLE),
-    "secret": _WHOLE | {"status.changes"},  # the server counts: `completed` replaces what a caller writes there
+    # The server sets the status: `completed` replaces what a caller writes there.
+    "secret": _WHOLE | {"status.changes", "status.issued"},
     "instance": frozenset({"spec.stop"}),
 }
 """Fields that users write; their rules decide which objects they may create, update and delete."""

@@ -22,6 +22,8 @@ NAMES_MOST = 5
 LEAVING_SECONDS = 600.0
 """Seconds after which a machine that is being deleted is reported."""
 SECRET_REASONS = ("SecretUnavailable", "SecretMissing")
+CERTIFICATE_SECONDS = 86_400.0
+"""Seconds before its end from which on the certificate of a route is reported; it is renewed long before."""
 AUTHORITY_DAYS = 90
 """Days before its end from which on the certificate of the authority is reported."""
 
@@ -288,6 +290,24 @@ def of_receivers(kind: str, receivers: Iterable[Object]) -> Iterator[Finding]:
                 says,
                 "check the receiver; undelivered events are kept and retried",
             )
+
+
+def of_routes(routes: Iterable[Object], now: float) -> Iterator[Finding]:
+    """Report certificates by ACME that cannot be issued or renewed, or are about to expire, once per host."""
+    seen: set[tuple[str, str]] = set()
+    for each in routes:
+        state = (each.get("status") or {}).get("certificate") or {}
+        host, namespace = each["spec"].get("host", ""), each["meta"].get("namespace", "")
+        ends = state.get("not_after", 0.0)
+        left = ends - now
+        if (namespace, host) in seen or not (state.get("message") or (ends and left < CERTIFICATE_SECONDS)):
+            continue
+        seen.add((namespace, host))
+        until = "there is none" if not ends else f"it expires in {left / 3600:.0f} h" if left > 0 else "it has expired"
+        why = state.get("message") or "its renewal is late: check the log of the server that leads the controllers"
+        level = Level.PROBLEM if ends and left <= 0 else Level.WARNING
+        do = f"correct the cause; orders are repeated; `mandor describe route {each['meta']['name']} -n {namespace}`"
+        yield Finding(level, f"certificate of {host}", f"{until}: {why}", do)
 
 
 def of_inventories(inventories: Iterable[Object]) -> Iterator[Finding]:

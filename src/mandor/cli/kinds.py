@@ -49,6 +49,7 @@ KINDS = (
     Kind("tally", "tallies", namespaced=False),
     Kind("cluster", "clusters", namespaced=False),
     Kind("authority", "authorities", namespaced=False),
+    Kind("acme-account", "acme-accounts", namespaced=False),
 )
 _BY_WORD = {word: kind for kind in KINDS for word in (kind.name, kind.plural, *kind.short)}
 

@@ -1,5 +1,6 @@
 """Columns of routes in tables."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 Object = dict[str, Any]
@@ -45,5 +46,19 @@ def message(item: Object) -> str:
     return next((each.get("message", "") for each in conditions.values() if not each["ok"]), "") or "-"
 
 
+def certificate(item: Object) -> str:
+    """Return the secret with the certificate, or `ordered` while there is none yet."""
+    spec, state = item["spec"], item.get("status", {}).get("certificate") or {}
+    tls = spec.get("tls") or ("auto" if spec.get("host") else "off")
+    if tls != "auto":
+        return "-" if tls == "off" else f"secret {tls}"
+    if not state.get("secret"):
+        return "failed" if state.get("message") else "ordered"
+    until = datetime.fromtimestamp(state["not_after"], UTC).strftime("%Y-%m-%d")
+    return f"secret {state['secret']}, until {until}"
+
+
 COLUMNS = (("URL", address), ("TO", targets), ("STATE", state), ("MESSAGE", message))
 """Titles and cells of a table of routes."""
+WIDE = ("CERTIFICATE", certificate, True)
+"""Title and cell of a column that is shown with `-o wide` only."""

@@ -427,7 +427,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         LABELS,
     ),
-    "route": (NAME, *(Column(*each) for each in routes.COLUMNS), AGE, LABELS),
+    "route": (NAME, *(Column(*each) for each in (*routes.COLUMNS, routes.WIDE)), AGE, LABELS),
     "service": (NAME, *(Column(*each) for each in services.COLUMNS), AGE, LABELS),
     "rebalance": (
         NAME,
@@ -504,7 +504,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         LABELS,
     ),
-    "identity-key": (NAME, AGE),
+    **dict.fromkeys(("identity-key", "acme-account"), (NAME, AGE)),
     "webhook": RECEIVER,
     "event-bus": RECEIVER,
     "log-sink": (

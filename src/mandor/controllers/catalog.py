@@ -5,6 +5,7 @@ from typing import Any
 
 from mandor.controllers.autoscale import Ask, AutoscaleController, no_metrics
 from mandor.controllers.base import Controller
+from mandor.controllers.certificate import CertificateController
 from mandor.controllers.control_plane import ControlPlaneController
 from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
@@ -43,11 +44,12 @@ def make_controllers(
     ask: Ask = no_metrics,
     machines: MachineSource | None = None,
     keep: Keep | None = None,
+    certificates: CertificateController | None = None,
 ) -> list[Controller[Any]]:
     """`profiles`: scheduling profiles for finding better nodes; None: no instance is moved. `restore_seconds`: time for
     which a relaxed rule must be satisfiable before an instance moves back; None: never. `ask`: queries the metrics of
     autoscaled groups. `machines`: provisions machines for pools; None: no node autoscaling. `keep`: retention of old
-    objects."""
+    objects. `certificates`: with an ACME account; None: without one."""
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         AutoscaleController(store, clock, recorder, ask),
@@ -64,6 +66,7 @@ def make_controllers(
         SecretChangeController(store, recorder),
         SecretSignalController(store, recorder),
         ServiceController(store, recorder),
+        certificates or CertificateController(store, clock, recorder),
         GarbageController(store, clock, keep),
     ]
     if profiles is not None:

@@ -75,12 +75,15 @@ def cross_sign(authority: Pair, certificate: str, *, now: float) -> str:
     return _signed(_issued_by(_as_authority(builder), issuer), authority.key)
 
 
-def make_request(key: str, name: str) -> str:
+def make_request(key: str, name: str = "", *, hosts: Iterable[str] = ()) -> str:
     """Make a certificate signing request, which proves that its sender has the key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
 
-    request = x509.CertificateSigningRequestBuilder().subject_name(_name(name)).sign(_private(key), hashes.SHA256())
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name) if name else x509.Name([]))
+    if names := [_host(each) for each in hosts]:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    request = builder.sign(_private(key), hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM).decode()
 
 

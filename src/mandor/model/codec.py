@@ -11,6 +11,7 @@ import msgspec
 
 from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Percent, Seconds, Size
+from mandor.model.acme_account import AcmeAccount
 from mandor.model.audit import Audit
 from mandor.model.authority import Authority
 from mandor.model.decision import DecisionRecord
@@ -58,6 +59,7 @@ KINDS: dict[str, type[Object]] = {
             Cluster,
             Server,
             Authority,
+            AcmeAccount,
         ),
     )
 }
@@ -79,7 +81,7 @@ _RECORDS = (
     | Cluster
     | Server
 )
-_RECORDS |= Authority
+_RECORDS |= Authority | AcmeAccount
 _ANY = _APPLIED | Node | Release | Instance | VmRequest | Inventory | Spare | _RECORDS
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct, inspect
 from mandor.model.meta import Object
 
 FEATURES = (
+    "acme",
     "aliases",
     "apply",
     "audit",

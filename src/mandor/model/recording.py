@@ -57,6 +57,7 @@ NOT_RECORDED = {
     "issuer": "access rights do not change placement",
     "authority": "confidential",
     "identity-key": "confidential",
+    "acme-account": "confidential",
 }
 """Kinds that a recording omits, with the reason; a new kind belongs here or in `KINDS`."""
 KINDS = frozenset(

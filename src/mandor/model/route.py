@@ -276,6 +276,10 @@ class RouteCertificate(Struct, frozen=True, gc=False, omit_defaults=True, forbid
     """Unix time at which the certificate expires."""
     message: str = ""
     """Why there is no certificate, or no new one; empty: there is no problem."""
+    failures: int = 0
+    """Number of consecutive orders that failed."""
+    retry_at: float = 0.0
+    """Unix time before which no further order is made."""
 
 
 class RouteStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):

@@ -48,11 +48,24 @@ class SecretSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
         return {VALUE: self.value} if self.value is not None else self.data
 
 
+class IssuedCertificate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """The certificate that the control plane has stored in a secret."""
+
+    host: str
+    """Host name that the certificate is for."""
+    not_before: float = 0.0
+    """Unix time from which the certificate is valid; 0: none has been issued yet."""
+    not_after: float = 0.0
+    """Unix time at which the certificate expires."""
+
+
 class SecretStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """Status of a secret, written by the server."""
 
     changes: Annotated[int, needs("secret-changes")] = 0
     """Number of writes that changed, added or removed a value. A key rotation re-encrypts values and does not count."""
+    issued: Annotated[IssuedCertificate | None, needs("acme")] = None
+    """The certificate by ACME that the values are; empty: a user wrote the values."""
 
 
 class Secret(Object, frozen=True, tag="secret"):
@@ -69,6 +82,11 @@ class Secret(Object, frozen=True, tag="secret"):
         values.
         """
         return f"{self.meta.uid}.{self.status.changes}"
+
+
+def about_value(secret: Object, key: str) -> str:
+    """Return the context that the value of a key is sealed with."""
+    return f"{secret.key} {key}"
 
 
 def check_reference(text: str) -> None:

@@ -59,6 +59,7 @@ from mandor.model.workload import Workload
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
 from mandor.roots import tasks
+from mandor.roots.acme import certificate_controller, check_acme
 from mandor.roots.audit import AuditSinks
 from mandor.roots.certificates import ServerCertificates, advertised_host, host_names, own_authority
 from mandor.roots.forecast import make_scheduling
@@ -171,6 +172,7 @@ def run(settings: ServerSettings, *, dev: bool = False) -> None:
     if not dev:  # `mandor dev` admits every user of this machine anyway
         check_private_files(settings.directory, (settings.secrets_key_file.absolute(), *SERVER_FILES))
     _allow_files()
+    check_acme(settings)
     if settings.record:
         check_recordable(Path(settings.record))
     pulse = Pulse()
@@ -493,23 +495,30 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         inside.egress,
         inside.files,
     )
-    controllers = make_controllers(
-        store,
-        clock,
-        recorder,
-        times=times,
-        profiles=ConfiguredProfiles(_config_source(settings, pulse)),
-        restore_seconds=settings.restore_after if settings.restore_after != NEVER else None,
-        guard=pulse.watchdog,
-        ask=prometheus.ask,
-        machines=machines.source,
-    )
+    sealer = inside.keys.ring if inside.keys else None
     measures = ControllerMeasures()
-    forget = inside.metrics.add(measures.families)
-    try:
-        async with prometheus, machines, Background() as tasks:
+    with contextlib.ExitStack() as forget:
+        forget.callback(inside.metrics.add(measures.families))
+        async with (
+            prometheus,
+            machines,
+            certificate_controller(settings, store, clock, recorder, sealer, inside.egress, inside.everywhere) as acme,
+            Background() as tasks,
+        ):
+            forget.callback(inside.metrics.add(acme.families))
+            controllers = make_controllers(
+                store,
+                clock,
+                recorder,
+                times=times,
+                profiles=ConfiguredProfiles(_config_source(settings, pulse)),
+                restore_seconds=settings.restore_after if settings.restore_after != NEVER else None,
+                guard=pulse.watchdog,
+                ask=prometheus.ask,
+                machines=machines.source,
+                certificates=acme,
+            )
             tasks.start(recorder.run(), "recorder")
-            sealer = inside.keys.ring if inside.keys else None
             keeper = AuditKeeper(
                 store, clock, KeepAudits(float(settings.audit_keep), int(settings.audit_most)), inside.everywhere
             )
@@ -518,8 +527,6 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
             tasks.start(AuditExporter(store, clock, keeper, sinks.open).run(), "audits to log sinks")
             tasks.start(Messages(store, clock, sealer, inside.egress, inside.files).run(recorder), "messages")
             await run_all(controllers, store, clock, measures=measures, tracer=inside.tracer)
-    finally:
-        forget()
 
 
 async def _tasks(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: ServerState) -> None:

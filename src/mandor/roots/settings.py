@@ -12,7 +12,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.errors import Invalid
-from mandor.lib.egress import EVERYWHERE, Egress
+from mandor.lib.egress import EVERYWHERE, Egress, host_of
 from mandor.lib.loopback import is_loopback
 from mandor.lib.owned_file import read_owned
 from mandor.lib.quantity import Seconds, SecondsOrNever, Size
@@ -25,6 +25,7 @@ from mandor.model.role import check_issuer_url
 
 S = TypeVar("S", bound="Settings")
 
+_EMAIL = re.compile(r"[!-?A-~]+@[A-Za-z0-9.-]+")
 ROLES = ("api", "scheduler", "controllers", "tasks")
 
 
@@ -152,6 +153,19 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     loopback and link-local addresses), `HOST`, `HOST:PORT`, `*.DOMAIN`, `10.0.0.0/8`, `unix:/PATH`."""
     secret_files: str = ""
     """Folder with the files that objects of the API may name (`file:NAME`); empty: none."""
+    acme_directory: str = ""
+    """URL of the ACME directory of the certificate authority for routes with `tls: auto`, such as
+    https://acme-v02.api.letsencrypt.org/directory, the same for all servers; empty: no certificates by ACME."""
+    acme_email: str = ""
+    """Email address for the account at the certificate authority; empty: none."""
+    acme_agree: bool = False
+    """Agreement to the terms of service of the certificate authority, which most authorities require."""
+    acme_ca: str = ""
+    """File (PEM) with the certificates to trust for the directory; empty: those of the machine."""
+    acme_eab_id: str = ""
+    """Id of the external account that the certificate authority gave you; empty: none."""
+    acme_eab_key_file: str = ""
+    """File with the HMAC key of `acme_eab_id` in base64url."""
     machine_servers: tuple[str, ...] = ()
     """API URLs for machines that a pool orders; empty: this server's address."""
     machine_ca: str = ""
@@ -213,6 +227,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("`oidc_issuer` and `oidc_client_id` must be set together")
         if self.oidc_issuer:
             check_issuer_url(self.oidc_issuer)
+        _check_acme(self)
         if self.secrets_key and self.secrets_key_command:
             raise ValueError("set `secrets_key` or `secrets_key_command`, not both")
         if self.task_queue and not self.task_queue.startswith(("amqp://", "amqps://")):
@@ -404,6 +419,19 @@ def _from_file(file: str, section: str, known: Mapping[str, Any]) -> dict[str, A
         if name not in known:
             raise Invalid(f"{file}: unknown setting {name!r} in [{section}]", hint=did_you_mean(name, known))
     return dict(part)
+
+
+def _check_acme(settings: ServerSettings) -> None:
+    if settings.acme_directory:
+        if not settings.acme_directory.startswith("https://"):
+            raise ValueError(f"`acme_directory` must be a URL with https, not {settings.acme_directory[:60]!r}")
+        host_of(settings.acme_directory)
+    elif settings.acme_email or settings.acme_agree or settings.acme_ca or settings.acme_eab_id:
+        raise ValueError("`acme_directory` is missing: it names the certificate authority")
+    if settings.acme_email and not _EMAIL.fullmatch(settings.acme_email):
+        raise ValueError(f"`acme_email` is {settings.acme_email[:60]!r}, not an email address")
+    if bool(settings.acme_eab_id) != bool(settings.acme_eab_key_file):
+        raise ValueError("`acme_eab_id` and `acme_eab_key_file` must be set together")
 
 
 def _check_outward(settings: "ServerSettings | AgentRootSettings") -> None:

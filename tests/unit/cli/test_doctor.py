@@ -149,6 +149,30 @@ def test_receivers_and_inventories_that_fail_are_reported() -> None:
     ) == ["inventory i: 1 consecutive reads failed: no route"]
 
 
+def test_certificates_of_routes_that_fail_or_expire_are_reported_once_per_host() -> None:
+    def route(name: str, host: str, **certificate: Any) -> dict[str, Any]:
+        meta, spec = {"name": name, "namespace": "default"}, {"host": host}
+        return {"meta": meta, "spec": spec, "status": {"certificate": certificate}}
+
+    routes = [
+        route("a", "a.example", message="no account"),
+        route("a2", "a.example", message="no account"),
+        route("b", "b.example", secret="tls-b", not_after=NOW + 7200, message="away"),
+        route("c", "c.example", secret="tls-c", not_after=NOW - 1, message="away"),
+        route("d", "d.example", secret="tls-d", not_after=NOW + 7200),
+        route("e", "e.example", secret="tls-e", not_after=NOW + 40 * 86_400),
+        {"meta": {"name": "f"}, "spec": {}},
+    ]
+    found = list(checkup.of_routes(routes, NOW))
+    assert told(found, Level.WARNING) == [
+        "certificate of a.example: there is none: no account",
+        "certificate of b.example: it expires in 2 h: away",
+        "certificate of d.example: it expires in 2 h: its renewal is late: "
+        "check the log of the server that leads the controllers",
+    ]
+    assert told(found, Level.PROBLEM) == ["certificate of c.example: it has expired: away"]
+
+
 def test_a_server_that_is_away_is_a_problem_and_the_rest_is_not_asked(capsys: pytest.CaptureFixture[str]) -> None:
     class Stopping(Answering):
         status, body = 503, b'{"code": "unavailable", "status": 503, "detail": "the server is stopping"}'

@@ -27,9 +27,9 @@ MARKS = {Level.OK: ("ok     ", "green"), Level.WARNING: ("warning", "yellow"), L
 def doctor_command(client: "Client", output: str) -> int:
     """Check the cluster for problems, each with the next step.
 
-    Checks servers and their store, leaders, clocks, certificates, keys, versions, nodes, engines, node pools, tokens,
-    pending instances, and instances that are held after a restore. It changes nothing. The exit status is 1 if there is
-    a problem, 0 with warnings only. Objects that you may not read are not checked.
+    Checks servers and their store, leaders, clocks, certificates (also those of routes), keys, versions, nodes,
+    engines, node pools, tokens, pending instances, and instances that are held after a restore. It changes nothing. The
+    exit status is 1 if there is a problem, 0 with warnings only. Objects that you may not read are not checked.
     """
     found = list(_examine(client))
     if output != "text":
@@ -70,6 +70,7 @@ def _examine(client: "Client") -> Iterator[Finding]:
         ("webhooks", lambda items: checkup.of_receivers("webhook", items)),
         ("event-buses", lambda items: checkup.of_receivers("event-bus", items)),
         ("inventories", checkup.of_inventories),
+        ("routes", lambda items: checkup.of_routes(items, time.time())),
     ]
     with suppress(NotFound):  # Plain HTTP on loopback, or a server of an earlier version.
         yield from checkup.of_authority(client.read("/v1/ca")["certificates"], time.time())

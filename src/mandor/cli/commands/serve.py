@@ -165,6 +165,12 @@ def dev_command(
     help="Hosts that the server may call for objects.  [default: *]",
 )
 @click.option("--secret-files", metavar="DIR", help="Directory of files that objects may refer to.")
+@click.option("--acme-directory", metavar="URL", help="ACME directory for the certificates of routes.")
+@click.option("--acme-email", metavar="EMAIL", help="Email address of the ACME account.")
+@click.option("--acme-agree", is_flag=True, default=None, help="Agree to the terms of the certificate authority.")
+@click.option("--acme-ca", metavar="FILE", help="CA certificates for the ACME directory.")
+@click.option("--acme-eab-id", metavar="ID", help="Id of the external account at the certificate authority.")
+@click.option("--acme-eab-key-file", metavar="FILE", help="File with the key of the external account.")
 @_list_option("--machine-servers", metavar="URL[,URL]", help="API URLs for ordered machines.")
 @click.option("--machine-ca", metavar="FILE", help="CA certificates for ordered machines.")
 @click.option("--identity-issuer", metavar="URL", help="Issuer URL of workload identities.  [default: --address]")

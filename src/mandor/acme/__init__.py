@@ -1,0 +1,1 @@
+"""Certificates from an authority with ACME (RFC 8555)."""
