@@ -13,12 +13,13 @@ VERSIONS: dict[str, tuple[str, ...]] = {
     "autoscaling": ("v2", "v1", "v2beta2", "v2beta1"),
     "scheduling.k8s.io": ("v1", "v1beta1", "v1alpha1"),
     "apps.openshift.io": ("v1",),
+    "discovery.k8s.io": ("v1", "v1beta1"),
 }
 """Versions that can be read, by API group."""
 _APIS: dict[str, tuple[str, ...]] = {
     "": (
         "Pod", "ReplicationController", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim", "ResourceQuota",
-        "LimitRange", "Namespace",
+        "LimitRange", "Namespace", "Endpoints",
     ),
     "apps": ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"),
     "extensions": ("Deployment", "ReplicaSet", "DaemonSet"),
@@ -27,6 +28,7 @@ _APIS: dict[str, tuple[str, ...]] = {
     "autoscaling": ("HorizontalPodAutoscaler",),
     "scheduling.k8s.io": ("PriorityClass",),
     "apps.openshift.io": ("DeploymentConfig",),
+    "discovery.k8s.io": ("EndpointSlice",),
 }  # fmt: skip
 _KINDS = {kind: [api for api, held in _APIS.items() if kind in held] for kinds in _APIS.values() for kind in kinds}
 

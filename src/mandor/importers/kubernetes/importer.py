@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from mandor.errors import Invalid, TooLarge
 from mandor.importers.base import Imported, Importer, Made, Options, Source
 from mandor.importers.kubernetes.api import known_api, meant
+from mandor.importers.kubernetes.endpoints import ServiceEndpoints
 from mandor.importers.kubernetes.isolation import ISOLATION, check_policy
 from mandor.importers.kubernetes.joined import JOINED_KINDS, join
 from mandor.importers.kubernetes.meta import drop_labels, read_meta
@@ -15,6 +16,7 @@ from mandor.importers.kubernetes.placement import PlacementReader
 from mandor.importers.kubernetes.pod import NO_IDENTITY, PodReader
 from mandor.importers.kubernetes.policy import POLICY_KINDS, read_policy
 from mandor.importers.kubernetes.secret import read_secret
+from mandor.importers.kubernetes.service import ServiceReader
 from mandor.importers.kubernetes.shelf import ReferencedObjects, config_texts, place
 from mandor.importers.kubernetes.work import WORK_KINDS, Work, read_work
 from mandor.importers.kustomize import Kustomizer, is_kustomization
@@ -43,6 +45,8 @@ class _Pile:
 
     works: list[tuple[Part, str]] = field(default_factory=list)
     joined: list[tuple[Part, str]] = field(default_factory=list)
+    services: list[Part] = field(default_factory=list)
+    endpoints: ServiceEndpoints = field(default_factory=ServiceEndpoints)
     policies: list[tuple[Part, str]] = field(default_factory=list)
     configs: list[tuple[Part, str, str]] = field(default_factory=list)
     """ConfigMaps with namespace and name."""
@@ -84,11 +88,16 @@ class KubernetesImporter(Importer):
                     _sort(part, pile, shelf)
         pods = PodReader(shelf, PlacementReader())
         works = _named_apart([read_work(part, kind, pods) for part, kind in pile.works])
+        services = ServiceReader(works, pile.endpoints)
+        for part in pile.services:
+            services.read(part)
+        pile.endpoints.drop_rest()
         for part, kind in pile.joined:
             join(part, kind, works)
         made = [_made(part, manifest) for part, kind in pile.policies if (manifest := read_policy(part, kind))]
         made += pile.secrets
         made += [_made(each.part, each.manifest) for each in works]
+        made += services.made
         for part, namespace, name in pile.configs:
             if ("ConfigMap", namespace, name) not in shelf.used:
                 part.drop_all("kind", "no object of these files uses it")
@@ -145,6 +154,10 @@ def _sort(part: Part, pile: _Pile, shelf: ReferencedObjects) -> None:
     namespace, name = place(str(given.get("namespace") or "")), str(given.get("name") or "")
     if kind in WORK_KINDS:
         pile.works.append((part, kind))
+    elif kind == "Service":
+        pile.services.append(part)
+    elif kind in {"Endpoints", "EndpointSlice"}:
+        pile.endpoints.read(part, kind)
     elif kind in JOINED_KINDS:
         pile.joined.append((part, kind))
     elif kind in POLICY_KINDS:

@@ -1,144 +1,26 @@
-"""Objects that change workloads: services, disruption budgets, autoscalers."""
+"""Objects that change workloads: disruption budgets, autoscalers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mandor.importers.base import filled, fitting_name
+from mandor.importers.base import filled
 from mandor.importers.kubernetes.amounts import duration, share
 from mandor.importers.kubernetes.meta import ObjectMeta, drop_labels, read_meta
 from mandor.importers.kubernetes.selector import chooses
 from mandor.importers.kubernetes.shelf import place
-from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.work import Work
 from mandor.importers.part import Part
-from mandor.model.group import ALIASES_MOST
-from mandor.model.service import HOST_NAME
 from mandor.model.share import share_of
 
 _NOBODY = "it selects no workload of these files"
-_BALANCER, _ADDRESS, _CALLERS = (
-    "load balancers are not supported",
-    "services have no virtual IP",
-    "session and traffic policies are not supported",
-)
-_OF_SERVICES: Unusual = {
-    "externalTrafficPolicy": (_CALLERS, ("Cluster",)),
-    "internalTrafficPolicy": (_CALLERS, ("Cluster",)),
-    "trafficDistribution": (_CALLERS, ()),
-    "sessionAffinity": (_CALLERS, ("None",)),
-    "sessionAffinityConfig": (_CALLERS, ()),
-    "loadBalancerIP": (_BALANCER, ()),
-    "loadBalancerClass": (_BALANCER, ()),
-    "allocateLoadBalancerNodePorts": (_BALANCER, (True,)),
-    "healthCheckNodePort": (_BALANCER, ()),
-    "externalIPs": ("ports are published on the nodes' own addresses", ()),
-    "externalName": ("names are those of the namespace's workloads", ()),
-    "ipFamilies": (_ADDRESS, (["IPv4"],)),
-    "ipFamilyPolicy": (_ADDRESS, ("SingleStack",)),
-    "clusterIP": (_ADDRESS, ("None",)),
-    "clusterIPs": (_ADDRESS, (["None"],)),
-}
 
 
 def join(part: Part, kind: str, works: Sequence[Work]) -> None:
     part.text("apiVersion"), part.text("kind")
     part.ignore("status")
     meta = read_meta(part)
-    if kind != "Service":
-        part.part("metadata").ignore("name")  # no other object refers to it by name
+    part.part("metadata").ignore("name")  # no other object refers to it by name
     _JOINS[kind](part, meta, [each for each in works if place(each.namespace) == place(meta.namespace)])
-
-
-# Services.
-
-
-def _service(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
-    spec = part.part("spec")
-    selector = spec.text_map("selector")
-    chosen = [each for each in works if selector and selector.items() <= each.labels.items()]
-    if not chosen:
-        part.drop_all("kind", _NOBODY if selector else "it selects nobody")
-        return
-    drop_labels(part, [each.labels for each in chosen])
-    part.guess("kind", "found by name on its node; from other nodes, by its published ports")
-    kind = spec.text("type") or "ClusterIP"
-    ranges = bool(spec.peek("loadBalancerSourceRanges"))
-    spec.drop("loadBalancerSourceRanges", "source ranges are not supported", "so its ports are not published")
-    published = kind in {"NodePort", "LoadBalancer"} and not ranges
-    ports = spec.parts("ports")
-    taken = any(each.manifest["name"] == meta.name for each in works)  # the name of a workload precedes aliases
-    named = []
-    for work in chosen:
-        same = [_port(each, work, published=published) for each in ports]
-        named.append((work, all(same) and not taken))
-    _add_aliases(part.part("metadata"), meta.name, named)
-    drop_unusual(spec, _OF_SERVICES)
-    if spec.flag("publishNotReadyAddresses"):
-        spec.guess("publishNotReadyAddresses", "each instance is found by its own name as soon as it runs")
-
-
-def _add_aliases(part: Part, name: str, works: list[tuple[Work, bool]]) -> None:
-    """Make the name of a service an alias of the workloads marked True; report the others, whose names differ."""
-    others = []
-    for work, possible in works:
-        aliases = work.group.get("aliases", [])
-        if work.manifest["name"] == name or name in aliases:
-            continue
-        if possible and len(aliases) < ALIASES_MOST and HOST_NAME.fullmatch(name):
-            work.group["aliases"] = [*aliases, name]
-        else:
-            others.append(work.manifest["name"])
-    if others:
-        part.guess("name", f"found under the name {', '.join(sorted(others))}")
-
-
-def _port(part: Part, work: Work, *, published: bool) -> bool:
-    """Read a port of a service; return whether the workload listens on the same number."""
-    number, target, given = part.whole("port"), part.text("targetPort"), part.text("name")
-    protocol = (part.text("protocol") or "TCP").lower()
-    node_port = part.whole("nodePort")
-    part.drop("appProtocol", "a port is tcp or udp")
-    asked = str(number) if target in {None, "", "0"} else str(target)  # Kubernetes' default is the port itself
-    ports = work.pod.ports
-    if protocol not in {"tcp", "udp"}:
-        part.drop("protocol", f"no port of the protocol {protocol} can be opened")
-        return False
-    if asked.isdecimal():
-        wanted = int(asked)
-        name = ports.numbers.get((protocol, wanted)) or _new_port(work, given, protocol, wanted)
-        if given and fitting_name(given) != name:
-            part.guess("name", f"the port is called {name}")
-    else:
-        name = fitting_name(asked)
-        if name not in ports.found:
-            part.drop("targetPort", f"{work.manifest['name']} has no port {asked}")
-            return False
-        wanted = ports.found[name]["port"]
-        if ports.found[name].get("protocol", "tcp") != protocol:
-            part.guess("protocol", f"the port {name} has another protocol")
-        if given and fitting_name(given) != name:
-            part.guess("name", f"the port is called {name}")
-    if number != wanted:
-        part.guess("port", f"clients use the port on which the task listens, {wanted}")
-    if published and "host" not in ports.found[name]:
-        alone = (work.replicas or 1) == 1 or work.kind == "DaemonSet"
-        ports.found[name]["host"] = node_port if node_port and alone else "auto"
-        if ports.found[name]["host"] == "auto":
-            part.guess("nodePort" if node_port else "port", "a free port of the node is chosen")
-    elif node_port:
-        part.drop("nodePort", "is not published")
-    work.group["ports"] = ports.short
-    return number == wanted
-
-
-def _new_port(work: Work, given: str | None, protocol: str, number: int) -> str:
-    ports = work.pod.ports
-    name = fitting_name(given) if given else f"port-{number}"
-    while name in ports.found:
-        name = f"{name}-{number}"
-    ports.found[name] = filled(port=number, protocol=None if protocol == "tcp" else protocol)
-    ports.numbers[protocol, number] = name
-    return name
 
 
 # Disruption budgets.
@@ -253,7 +135,6 @@ def _pace(part: Part, usual: dict[str, Any]) -> dict[str, Any] | None:
 
 Join = Callable[[Part, ObjectMeta, list[Work]], None]
 _JOINS: dict[str, Join] = {
-    "Service": _service,
     "PodDisruptionBudget": _budget,
     "HorizontalPodAutoscaler": _autoscaler,
 }

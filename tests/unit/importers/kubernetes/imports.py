@@ -41,6 +41,13 @@ def deployment(spec: str = "", pod_spec: str = "", container: str = "", name: st
     )
 
 
+def service(ports: str = "[{port: 80}]", more: str = "", name: str = "web", selector: str = "{app: web}") -> str:
+    """A Service with a selector and ports, unless they are empty, and more."""
+    chosen = f"  selector: {selector}\n" if selector else ""
+    listed = f"  ports: {ports}\n" if ports else ""
+    return f"apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n{chosen}{listed}{indented(more, 2)}"
+
+
 def told(found: Imported) -> dict[str, str]:
     """What the report says, by path."""
     return {note.path: note.text for note in found.report.notes}

@@ -9,8 +9,7 @@ import pytest
 from mandor.errors import Invalid
 from mandor.importers.base import knows
 from mandor.model.batch import Batch
-from mandor.model.group import ALIASES_MOST
-from tests.unit.importers.kubernetes.imports import deployment, imported, indented, only, pod, told
+from tests.unit.importers.kubernetes.imports import deployment, imported, indented, only, pod, service, told
 
 TEMPLATE = "template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: nginx:1}]}}"
 ONCE = TEMPLATE.replace("spec: {", "spec: {restartPolicy: Never, ")
@@ -129,12 +128,6 @@ def test_a_deployment_config_of_openshift_is_a_deployment() -> None:
     assert recreated["update"] == {"order": "stop-first", "max_unavailable": "100%", "deadline": "1m30s"}
 
 
-@pytest.mark.parametrize("target", ["targetPort: 0, ", "targetPort: '', ", ""])
-def test_a_service_port_without_a_target_leads_to_its_own_number(target: str) -> None:
-    service = work("Service", f"selector: {{app: web}}\nports: [{{{target}port: 80}}]")
-    assert only(deployment(), service)["ports"] == {"port-80": 80}
-
-
 def test_an_empty_pull_policy_is_the_default() -> None:
     assert "options" not in only(deployment("", "", "imagePullPolicy: ''"))
 
@@ -191,85 +184,6 @@ def test_a_list_counts_as_its_items_and_a_name_that_is_too_long_is_cut() -> None
     found = imported("kind: List\napiVersion: v1\nitems:\n-" + indented(deployment(name=long), 2)[1:])
     assert found.made[0].manifest["name"] == long[:63]
     assert found.report.dropped == 0
-
-
-def service(ports: str = "[{port: 80}]", more: str = "", name: str = "web") -> str:
-    return (
-        f"apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\n"
-        f"spec:\n  selector: {{app: web}}\n  ports: {ports}\n{indented(more, 2)}"
-    )
-
-
-@pytest.mark.req("S0-32")
-@pytest.mark.parametrize(
-    ("ports", "more", "replicas", "wanted"),
-    [
-        ("[{port: 80, name: http}]", "", 1, {"http": 80}),
-        ("[{port: 80, targetPort: 8080}]", "", 1, {"port-8080": 8080}),
-        ("[{port: 80, targetPort: web}]", "", 1, {"web": 9}),
-        ("[{port: 9, nodePort: 30000}]", "type: NodePort", 1, {"web": {"port": 9, "host": 30000}}),
-        ("[{port: 9, nodePort: 30000}]", "type: NodePort", 2, {"web": {"port": 9, "host": "auto"}}),
-        ("[{port: 9}]", "type: LoadBalancer", 2, {"web": {"port": 9, "host": "auto"}}),
-        ("[{port: 9}]", "type: LoadBalancer\nloadBalancerSourceRanges: [10.0.0.0/8]", 2, {"web": 9}),
-    ],
-)
-def test_a_service_reports_the_ports_of_the_workloads_it_selects(
-    ports: str, more: str, replicas: int, wanted: dict[str, Any]
-) -> None:
-    container = "ports: [{name: web, containerPort: 9}]" if "9" in ports or "web" in ports else ""
-    made = only(deployment(f"replicas: {replicas}", container=container), service(ports, more))
-    assert made["ports"] == wanted
-
-
-def test_a_service_without_matching_workloads_is_dropped_with_one_note() -> None:
-    found = imported(deployment(name="other"), service())
-    assert [note.path for note in found.report.notes] == ["kind"]
-    assert found.report.dropped == 9
-
-
-@pytest.mark.req("S0-32")
-def test_the_name_of_a_service_is_an_alias_of_every_workload_that_it_selects() -> None:
-    versions = [deployment().replace("{name: web}", f"{{name: web-v{number}}}") for number in (1, 2)]
-    found = imported(*versions, service(), service("[{port: 80}, {port: 9, targetPort: 9}]", name="shop"))
-    assert {each.manifest["name"]: each.manifest["aliases"] for each in found.made} == {
-        "web-v1": ["web", "shop"],
-        "web-v2": ["web", "shop"],
-    }
-    assert "metadata.name" not in told(found)
-
-
-def test_the_name_of_a_service_is_an_alias_of_a_workload_with_groups() -> None:
-    made = only(deployment() + indented("  - {name: side, image: a}\n", 4), service(name="shop"))
-    assert made["groups"]["main"]["aliases"] == ["shop"]
-
-
-@pytest.mark.req("S0-32")
-@pytest.mark.parametrize(
-    "ports",
-    [
-        "[{port: 80, targetPort: 8080}]",
-        "[{port: 80}, {port: 81, targetPort: 8080}]",
-        "[{port: 80, targetPort: absent}]",
-        "[{port: 80, protocol: SCTP}]",
-    ],
-)
-def test_a_service_on_another_port_than_its_target_gives_no_alias_and_is_reported(ports: str) -> None:
-    found = imported(deployment(), service(ports, name="shop"))
-    assert "aliases" not in found.made[0].manifest
-    assert told(found)["metadata.name"] == "found under the name web"
-
-
-def test_a_service_with_the_name_of_a_workload_reports_the_other_workloads_that_it_selects() -> None:
-    canary = deployment().replace("{name: web}", "{name: canary}")
-    found = imported(deployment(), canary, service())
-    assert all("aliases" not in each.manifest for each in found.made)
-    assert told(found)["metadata.name"] == "found under the name canary"
-
-
-def test_a_workload_of_many_services_gets_as_many_aliases_as_a_group_may_have() -> None:
-    found = imported(deployment(), *(service(name=f"s{number}") for number in range(ALIASES_MOST + 1)))
-    assert found.made[0].manifest["aliases"] == [f"s{number}" for number in range(ALIASES_MOST)]
-    assert told(found)["metadata.name"] == "found under the name web"
 
 
 def budget(rule: str) -> str:
