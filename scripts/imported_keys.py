@@ -37,6 +37,7 @@ OTHERS: dict[str, list[Any]] = {
     "driver": ["podman", "raw_exec", "docker"],
     "effect": ["NoSchedule"],
     "failure_action": ["pause"],
+    "endpoint_mode": ["dnsrr"],
     "externalTrafficPolicy": ["Cluster"],
     "fieldPath": ["spec.nodeName"],
     "health_check": ["task_states"],

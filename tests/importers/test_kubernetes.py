@@ -23,13 +23,27 @@ from mandor.model.group import Group
 from mandor.model.manifest import load_files
 from mandor.model.placement import Apart, Spread, Toleration
 from mandor.model.resources import TaskResources
+from mandor.model.route import RouteSpec
+from mandor.model.service import ServiceSpec
 from mandor.model.task import Probe, Task
 from mandor.model.volume import GroupVolume, VolumeType
 from mandor.model.workload import WorkloadSpec
 
 FILES = Path(__file__).parent / "files" / "kubernetes"
 APPLICATIONS = sorted((FILES / "applications").iterdir())
-MODEL = (Apart, Group, GroupVolume, Probe, Spread, Toleration, Task, TaskResources, WorkloadSpec)
+MODEL = (
+    Apart,
+    Group,
+    GroupVolume,
+    Probe,
+    RouteSpec,
+    ServiceSpec,
+    Spread,
+    Toleration,
+    Task,
+    TaskResources,
+    WorkloadSpec,
+)
 FOLDERS = [*APPLICATIONS, *sorted((FILES / "addons").iterdir())]
 EVERYTHING = FILES / "everything.yaml"
 

@@ -198,14 +198,14 @@ def test_a_service_stays_ended_as_in_compose(
 def test_a_service_is_found_under_all_its_names() -> None:
     text = """
 services:
-  db: {image: a, container_name: shop-db, hostname: db1, networks: {back: {aliases: [database, db, 'not a name']}}}
+  db: {image: a, expose: [1], container_name: shop-db, hostname: db1, networks: {back: {aliases: ALIASES}}}
   web: {image: b, links: ['db:postgres', 'db']}
 networks: {back: }
 """
-    found = imported(text)
+    found = imported(text.replace("ALIASES", "[database, db, 'not a name']"))
     db, web = (each.manifest for each in found.made)
-    assert db["aliases"] == ["shop-db", "db1", "database", "postgres"]
-    assert "aliases" not in web
+    assert db["services"] == [{"port": {"port-1": 1}, "aliases": ["shop-db", "db1", "database", "postgres"]}]
+    assert "services" not in web
     assert [note.text for note in found.report.notes if note.fate == "dropped"] == ["'not a name' is not a host name"]
 
 

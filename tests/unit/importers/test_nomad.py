@@ -15,7 +15,9 @@ from mandor.errors import Invalid
 from mandor.importers.base import Imported, Options, Source
 from mandor.importers.nomad import NomadImporter
 from mandor.importers.registry import convert, detect
+from mandor.lib.yaml12 import dump
 from mandor.model.codec import from_plain
+from mandor.model.manifest import load_files
 from mandor.model.workload import WorkloadSpec
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -178,6 +180,37 @@ def test_ports_and_checks() -> None:
 def test_a_service_is_kept_as_labels() -> None:
     made = job(group='service {\nname = "shop"\nport = 80\ntags = ["a", "b"]\n}')
     assert made["labels"] == {"service/shop": "80", "service-tags/shop": "a,b"}
+
+
+@pytest.mark.req("S0-32", "S2-28")
+@pytest.mark.parametrize(
+    ("port", "wanted"),
+    [
+        ('port "http" {\nstatic = 80\nto = 8080\n}', 80),
+        ('port "http" {\nto = 8080\n}', 8080),
+        ('port "http" {\nstatic = 8080\n}', 8080),
+        ('port "http" {}', 80),
+    ],
+)
+def test_a_service_has_its_name_and_the_number_that_clients_know(port: str, wanted: int) -> None:
+    made = job(group=f'network {{\n{port}\n}}\nservice {{\nname = "Shop_Front"\nport = "http"\n}}')
+    assert made["services"] == [{"name": "shop_front", "port": {"http": wanted}}]
+    load_files([("a", dump(made))])
+
+
+def test_a_numbered_port_of_a_service_is_declared_and_an_unknown_label_is_reported() -> None:
+    made = job(group='service {\nname = "api"\nport = "9001"\n}')
+    assert (made["services"], made["groups"]["web"]["ports"]) == (
+        [{"name": "api", "port": {"port-9001": 9001}}],
+        {"port-9001": {"port": 9001}},
+    )
+    assert "services" not in job(group='service {\nname = "api"\nport = "gone"\n}')
+
+
+def test_services_of_one_name_are_one_service() -> None:
+    network = 'network {\nport "a" {}\nport "b" {}\n}\n'
+    services = "".join(f'service {{\nname = "api"\nport = "{port}"\n}}\n' for port in "aba")
+    assert job(group=network + services)["services"] == [{"name": "api", "port": {"a": 80, "b": 81}}]
 
 
 def test_resources_of_a_task() -> None:

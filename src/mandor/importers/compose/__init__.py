@@ -9,6 +9,7 @@ from mandor.errors import Invalid
 from mandor.importers.base import Imported, Importer, Made, Options, Source
 from mandor.importers.compose.document import UNSET, Loader, folder_of
 from mandor.importers.compose.merging import TAGS
+from mandor.importers.compose.names import add_services
 from mandor.importers.compose.service import CONDITIONS, Reader, wanted
 from mandor.importers.compose.storage import Storage
 from mandor.importers.compose.texts import Texts
@@ -98,29 +99,10 @@ def _read(files: Sequence[Source], options: Options, ledger: Ledger) -> Imported
         if _runs(services, name, profiles)
     ]
     texts.leave_unused()
-    _note_unreachable(services, made)
+    shared = add_services(made, services)
     used = {each.get("volume") for item in made for each in item.manifest.get("volumes", {}).values()}
     volumes = [each for name, each in storage.made.items() if storage.objects[name] in used]
-    return Imported((*texts.made, *volumes, *made), ledger.report())
-
-
-def _note_unreachable(services: Part, made: Sequence[Made]) -> None:
-    """Note services that other nodes cannot reach: Compose runs everything on one machine, where names resolve."""
-    for each in made:
-        name, ports = each.manifest["name"], each.manifest.get("ports", {})
-        if ports and all(port.get("host") == port["port"] for port in ports.values()):
-            continue
-        word = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
-        others = (other.manifest for other in made if other is not each)
-        if name in services and any(_names(other, word) for other in others):
-            hint = f"publish its port under the same number, or `placement: {{near: [{{workload: {name}}}]}}`"
-            services.guess(name, "its name resolves on its own node only", hint)
-
-
-def _names(manifest: dict[str, Any], word: re.Pattern[str]) -> bool:
-    talked_to = [name for name, condition in manifest.get("depends_on", {}).items() if condition != "completed"]
-    texts = [*manifest.get("env", {}).values(), *manifest.get("args", ()), *talked_to]
-    return any(word.search(text) for text in texts)
+    return Imported((*texts.made, *volumes, *made, *shared), ledger.report())
 
 
 def _runs(services: Part, name: str, profiles: tuple[str, ...]) -> bool:

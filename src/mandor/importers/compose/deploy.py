@@ -36,8 +36,8 @@ def read_deploy(draft: Draft, service: Part) -> None:
     _restart(draft, service, deploy.part("restart_policy"))
     _update(draft, deploy.part("update_config"))
     _rollback(deploy.part("rollback_config"), deploy.part("update_config"))
-    if deploy.text("endpoint_mode", "vip") != "vip":
-        deploy.guess("endpoint_mode", "services have no virtual IP: names resolve to the addresses of the instances")
+    if (mode := deploy.text("endpoint_mode", "vip")) not in {"vip", "dnsrr"}:
+        raise deploy.wrong("endpoint_mode", f"{str(mode)[:40]!r} is neither vip nor dnsrr")
 
 
 def _count(draft: Draft, service: Part, deploy: Part) -> None:

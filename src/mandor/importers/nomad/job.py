@@ -7,7 +7,7 @@ from mandor.importers.base import Made, filled, fitting_name
 from mandor.importers.daemon import fit_daemon
 from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, pairs, seconds
 from mandor.importers.nomad.folders import fetching_task, share_folder
-from mandor.importers.nomad.network import Services, read_network
+from mandor.importers.nomad.network import NamedPort, Services, read_network, services_of_workload
 from mandor.importers.nomad.rules import Placement, read_rules
 from mandor.importers.nomad.runtime import Runtime
 from mandor.importers.nomad.task import TaskDraft, read_task
@@ -51,6 +51,8 @@ class JobReader:
     per_node: bool = False
     """Whether each group runs on every matching node: jobs of type `system` and `sysbatch`."""
     labels: dict[str, str] = field(default_factory=dict)
+    named: list[NamedPort] = field(default_factory=list)
+    """Ports of its services."""
     volumes: dict[str, Made] = field(default_factory=dict)
     secrets: list[Made] = field(default_factory=list)
     """Logins of its tasks' `auth` blocks."""
@@ -102,7 +104,7 @@ class JobReader:
             (only,) = groups.values()
             count = max(1, only.pop("replicas", 1) or 1)
             workload["batch"] = {"completions": count, "parallelism": count, "retries": self.retries}
-        workload |= filled(labels=self.labels)
+        workload |= filled(labels=self.labels, services=services_of_workload(self.named, len(groups)))
         workload["groups"] = groups
         for secret in self.secrets:
             secret.manifest.update(filled(namespace=workload.get("namespace")))
@@ -185,6 +187,7 @@ class JobReader:
         for each in blocks(part, "service"):
             services.read(each, each.peek("task") or self._main(drafts), self.name)
         self.labels |= services.labels
+        self.named += services.named
         disk = block(part, "ephemeral_disk")
         share_folder(drafts, disk)
         group |= self._tasks(part, tasks, drafts, services)

@@ -1,6 +1,7 @@
 """Nomad's `network` and `service` blocks: ports of a group, probes of its tasks, labels with service names."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from mandor.importers.base import filled, fitting_name
 from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, merged_text, pairs, seconds
@@ -63,6 +64,46 @@ def read_network(ports: dict[str, dict[str, Any]], options: dict[str, Any], part
     drop_all(part, {"cni": "CNI networks are configured on the node"})
 
 
+PORT_OF_CHOSEN = 80
+"""Port of a service whose target port is chosen when the task starts."""
+
+
+class NamedPort(NamedTuple):
+    """One port of a service."""
+
+    service: str
+    group: str
+    label: str
+    """Name of the port in the manifest."""
+    number: int
+    part: Part
+
+
+def services_of_workload(named: Sequence[NamedPort], groups: int) -> list[dict[str, Any]]:
+    """Return `services` of a workload with that many groups; a number is the port of one label of a service only."""
+    found: dict[str, dict[str, int]] = {}
+    owners: dict[str, set[str]] = {}
+    for each in named:
+        ports = found.setdefault(each.service, {})
+        owners.setdefault(each.service, set()).add(fitting_name(each.group))
+        number = each.number
+        while number in ports.values() and each.label not in ports and number < 65535:
+            number += 1
+        if number != each.number:
+            each.part.guess(
+                "port", f"clients use {each.service}:{number}: {each.number} is its port {_label(ports, each)}"
+            )
+        ports.setdefault(each.label, number)
+    return [
+        filled(name=name, group=min(owners[name]) if groups > 1 and len(owners[name]) == 1 else None, port=ports)
+        for name, ports in found.items()
+    ]
+
+
+def _label(ports: dict[str, int], port: NamedPort) -> str:
+    return next(label for label, number in ports.items() if number == port.number)
+
+
 class Services:
     """Services of one group, and the probes that they need."""
 
@@ -70,6 +111,8 @@ class Services:
         self.ports = ports
         self.group = group
         self.labels: dict[str, str] = {}
+        self.named: list[NamedPort] = []
+        """Ports of services with a name."""
         self.asked: dict[str, dict[str, Any]] = {}
         """Probes by task: `readiness`, and `health` where a failure restarts the task."""
 
@@ -89,9 +132,8 @@ class Services:
             part.drop("tags", "together they are too long for a label")
         for word, value in meta.items():
             self.labels[f"service-meta/{key}.{fitting_name(word)}"] = value[:256]
-        where = "name" if "name" in part else "port"
-        if where in part:
-            part.guess(where, "stored as a label; clients use the name of the workload")
+        if port:
+            self._open(part, fitting_name(name, most=63), port)
         restart = block(part, "check_restart")
         for each in sorted(blocks(part, "check"), key=lambda check: check.peek("type") == "tcp"):
             self._check(each, port, each.text("task") or task, restart)
@@ -99,6 +141,24 @@ class Services:
                 self._name(f"service-check/{key}", called)
         _drain(restart)
         drop_all(part, _SERVICE)
+
+    def _open(self, part: Part, name: str, port: str) -> None:
+        """Add a port to the service of this name."""
+        label = fitting_name(port)
+        if port.isdecimal() and label not in self.ports:
+            if not 1 <= int(port) <= 65535:
+                raise part.wrong("port", f"{port[:20]} is not a port number")
+            known = [key for key, each in self.ports.items() if int(port) in {each.get("port"), each.get("host")}]
+            label = known[0] if known else f"port-{port}"
+            self.ports.setdefault(label, {"port": int(port)})
+        if label not in self.ports:
+            part.drop("port", f"the `network` of the group has no port {port[:60]}", "the service gets no name")
+            return
+        found = self.ports[label]
+        fixed = [found[key] for key in ("host", "port") if isinstance(found.get(key), int)]
+        if not fixed:
+            part.guess("port", f"clients use {name}:{PORT_OF_CHOSEN}: Nomad chooses the port when it starts the task")
+        self.named.append(NamedPort(name, self.group, label, fixed[0] if fixed else PORT_OF_CHOSEN, part))
 
     def _name(self, key: str, called: str) -> None:
         """Keep the service name as a label, if it is short enough."""
