@@ -51,6 +51,8 @@ OTHERS: dict[str, list[Any]] = {
     "nofile": ["3:4"],
     "operator": ["!=", "NotIn", "Exists"],
     "order": ["start-first", "stop-first"],
+    "path": ["/other", "/else"],
+    "pathType": ["Exact"],
     "perms": ["600"],
     "platform": ["linux/arm64"],
     "preemptionPolicy": ["Never"],

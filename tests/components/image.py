@@ -65,6 +65,26 @@ def busybox_image(
     return _tar(({} if only == "docker" else oci) | ({} if only == "oci" else docker) | blobs)
 
 
+def busybox_images(configs: Mapping[str, Mapping[str, Any]], files: Mapping[str, bytes]) -> bytes:
+    """A docker archive of several images, by name, that differ only in their settings."""
+    layer = _layer(files)
+    blobs, described = {f"blobs/sha256/{_hash(layer)}": layer}, []
+    for name, config in configs.items():
+        image = _json(
+            {
+                "architecture": "amd64",
+                "os": "linux",
+                "config": {"Env": ["PATH=/bin"], "Cmd": ["sh"]} | dict(config),
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_hash(layer)}"]},
+                "history": [{"created_by": "mandor tests"}],
+            }
+        )
+        blobs[f"blobs/sha256/{_hash(image)}"] = image
+        paths = [f"blobs/sha256/{_hash(each)}" for each in (image, layer)]
+        described.append({"Config": paths[0], "RepoTags": [name], "Layers": [paths[1]]})
+    return _tar({"manifest.json": _json(described)} | blobs)
+
+
 def image_files() -> list[tuple[ImageFile, bytes]]:
     """Archives of both forms, of images that nobody has: what a node is told of each, and what it gets."""
     found = []

@@ -24,6 +24,7 @@ from mandor.engines.registry import known_engines
 from mandor.errors import EngineDown, NotFound
 from mandor.roots.agent import make_engines
 from mandor.roots.guard import dismiss
+from tests.components.enclosure import Enclosure
 from tests.components.ports import free_port
 
 PATIENCE = 60.0
@@ -178,19 +179,23 @@ class Cluster:
         engines: tuple[str, ...] = ("process",),
         options: tuple[str, ...] = (),
         environ: dict[str, str] | None = None,
+        inside: Enclosure | None = None,
+        server: str = "",
     ) -> Program:
+        """`inside`: namespaces in which it runs. `server`: the address of the API there."""
         home = self.home(name)
         home.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "mandor.roots.agent", "--data", str(home), "--name", name]
         command += [
             "--server",
-            ",".join(self.urls),
+            server or ",".join(self.urls),
             "--join-token-file",
             str(self.directory / "server0" / "join.token"),
         ]
         for engine in engines:
             command += ["--engine", engine]
         command += options
+        command = inside.command(command) if inside is not None else command
         agent = Program(f"agent {name}", command, home / "log", NODE_SETTINGS | (environ or {}))
         self.agents[name] = agent
         agent.start()

@@ -166,7 +166,8 @@ def test_a_kubernetes_file_runs_as_it_is_and_shows_what_was_left_out(docker_clus
     assert "web-1" in mandor(cluster, "plan", "-f", str(file)).stdout
     told = mandor(cluster, "apply", "-f", str(file)).stderr
     assert "metadata.annotations: guessed: they are stored as labels" in told
-    assert "clients use the port on which the task listens, 8080" in told
+    (service,) = eventually("the service exists", lambda: cluster.items("services"))
+    assert [(each["port"], each["target"]) for each in service["spec"]["port"].values()] == [(80, "http")]
     cluster.wait_running("web", 2)
     eventually("both are ready", lambda: all(each["status"].get("ready") for each in cluster.instances("web")))
     for name in ("web-0", "web-1"):

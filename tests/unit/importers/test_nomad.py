@@ -668,3 +668,34 @@ def test_a_folder_of_a_repository_is_not_fetched_by_itself() -> None:
 } } }""")
     assert [note.fate for note in found.report.notes] == ["dropped"]
     assert found.made[0].manifest["groups"]["g"]["tasks"]["t"]["command"] == ["b"]
+
+
+GROUP = 'job "shop" {\ngroup "web" {\ntask "one" {\n%s\n}\ntask "two" {\n%s\n}\n}\n}\n'
+
+
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize(
+    ("drivers", "engine", "changed"),
+    [
+        (("podman", "docker"), "docker", "one"),
+        (("docker", "containerd-driver"), "docker", "two"),
+        (("containerd-driver", "podman"), "podman", "one"),
+    ],
+)
+def test_tasks_with_several_drivers_of_images_run_on_one_engine(
+    drivers: tuple[str, str], engine: str, changed: str
+) -> None:
+    tasks = tuple(f'driver = "{driver}"\nconfig {{ image = "redis" }}' for driver in drivers)
+    found = imported(GROUP % tasks)
+    group = found.made[-1].manifest["groups"]["web"]
+    assert (group["engine"], list(group["tasks"])) == ([engine], ["one", "two"])
+    notes = [note.path for note in found.report.notes if "as the other tasks" in note.text]
+    assert notes == [f"job.shop.group.web.task.{changed}.driver"]
+    load_files([("a", dump(found.made[-1].manifest))])
+
+
+def test_a_program_beside_a_container_in_one_group_is_refused_with_a_way_out() -> None:
+    program = 'driver = "raw_exec"\nconfig { command = "/bin/date" }'
+    with pytest.raises(Invalid, match="not on docker and process") as caught:
+        imported(GROUP % (CONFIG, program))
+    assert "group of their own" in (caught.value.hint or "")

@@ -17,6 +17,8 @@ from mandor.lib.quantity import Seconds
 from mandor.model.workload import WorkloadType
 
 TYPES = {"service": "service", "batch": "batch", "system": "daemon", "sysbatch": "batch"}
+IMAGE_ENGINES = ("docker", "podman", "cri")
+"""Engines of images; the first one that a group names runs all its tasks."""
 USUAL_PRIORITY = 50
 _JOB = {
     "consul": "there is no Consul",
@@ -235,9 +237,8 @@ class JobReader:
         return next((each.name for each in drafts if "role" not in each.task), drafts[0].name)
 
     def _tasks(self, part: Part, parts: list[Part], drafts: list[TaskDraft], services: Services) -> dict[str, Any]:
+        self._join_engines(part, parts, drafts)
         engines = {each.engine for each in drafts}
-        if len(engines) > 1:
-            raise part.wrong("task", f"tasks of one group run on one engine, not on {' and '.join(sorted(engines))}")
         leader = next((each for each, source in zip(drafts, parts, strict=True) if source.flag("leader")), None)
         for each in drafts:
             if leader is not None and each is not leader and "role" not in each.task:
@@ -256,6 +257,21 @@ class JobReader:
                 made[f"{each.name}-fetch"] = fetching_task(each)
             made[each.name] = each.manifest()
         return {"engine": sorted(engines), "tasks": made}
+
+    def _join_engines(self, part: Part, parts: list[Part], drafts: list[TaskDraft]) -> None:
+        """Give all tasks of a group one engine: they share a network. An engine of images runs those of another one."""
+        engines = {each.engine for each in drafts}
+        if len(engines) < 2:
+            return
+        if not engines <= set(IMAGE_ENGINES):
+            listed = " and ".join(sorted(engines))
+            hint = "write the tasks of each engine as a group of their own, with `near` if they belong to one node"
+            raise part.wrong("task", f"tasks of one group run on one engine, not on {listed}", hint)
+        chosen = next(each for each in IMAGE_ENGINES if each in engines)
+        for each, source in zip(drafts, parts, strict=True):
+            if each.engine != chosen:
+                source.guess("driver", f"it runs on {chosen}, as the other tasks of the group do")
+                each.engine = chosen
 
     def _volumes(self, part: Part, group: dict[str, Any], drafts: list[TaskDraft]) -> None:
         volumes: dict[str, dict[str, Any]] = {}
