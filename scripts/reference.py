@@ -110,6 +110,7 @@ def manifest_page() -> str:
         "reservation",
         "service",
         "route",
+        "network",
         "rebalance",
         "webhook",
         "event-bus",

@@ -204,6 +204,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "reservation": {"resources": {"cpu": "1"}, "end": "2099-01-01T00:00:00+00:00"},
     "service": {"external": ["192.0.2.5:5432"], "port": {"sql": {"port": 5432}}},
     "route": {"host": "shop.example", "to": [{"service": "shop"}]},
+    "network": {"subnet": "10.92.0.0/16"},
     "secret": {"data": {"a": "b"}},
     "webhook": {"url": "https://hooks.example/x", "secret": "hook"},
     "event-bus": {"url": "nats://bus.example:4222"},

@@ -47,11 +47,13 @@ from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.log_sink import LogSink
 from mandor.model.meta import Object
+from mandor.model.network import Network
 from mandor.model.node import CLOCK_AHEAD, RENEWS, Node
 from mandor.model.record import ClusterSpec, Namespace, Session
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
 from mandor.model.workload import Release, Workload
+from mandor.network.base import Overlay
 from mandor.store.base import ALL, Change, Filter, Store
 from mandor.store.recorder import Recorder
 from mandor.telemetry.tracer import Tracer
@@ -89,6 +91,7 @@ class Agent:
         guard_control: GuardControl | None = None,
         balancing: Balancing | None = None,
         name_server: NameServer | None = None,
+        overlay: Overlay | None = None,
     ) -> None:
         """
         `port_in_use`: returns whether a port of this machine is in use; by default, none is.
@@ -100,6 +103,7 @@ class Agent:
         `guard_control`: starts a process that stops instances with `stop_after` when the agent is gone; None: no guard.
         `balancing`: the data path of services; None: the node balances none.
         `name_server`: the name server of the node; None: instances find names in hosts files only.
+        `overlay`: the data path of networks that span nodes; None: the node has none.
         """
         self._settings, self._link, self._clock, self._clock_ahead = settings, link, clock, clock_ahead
         self._shared = settings.shared
@@ -141,7 +145,10 @@ class Agent:
             LiveFileKeeper(settings.data, settings.name, blocking) if machine is None else None,
             balancing,
             name_server,
+            overlay,
         )
+        if self.workers.resources.networks is not None:
+            self.node.with_networks = self.workers.resources.networks.with_networks
         self._metrics, self._tracer = self.workers.services.metrics, tracer
         self._credential = CredentialKeeper(
             link, clock, lambda: self.node.spec.renewal, self._metrics.credential_renewals
@@ -188,6 +195,8 @@ class Agent:
 
     async def run(self) -> None:
         """Run until cancelled. Raise only if the node is refused before it has ever belonged to a cluster."""
+        if self.workers.resources.networks is not None:
+            await self.workers.resources.networks.begin()
         await self.node.look()
         refusal: MandorError | None = None
         async with Background() as tasks:
@@ -243,6 +252,11 @@ class Agent:
             )
             shipping = [(sinks.run(), f"feed of {LogSink.plural}")]
         names = []
+        if resources.networks is not None:
+            watched = Feed(
+                self._store, Network.kind, ALL, self._clock, resources.networks, self._read_cluster, stall_seconds=stall
+            )
+            shipping += [(watched.run(), f"feed of {Network.plural}"), (resources.networks.run(), "networks")]
         if found is not None:
             names = [(found.watch.run(), "services and names"), (found.hosts_files.run(), "hosts files")]
             names.append((found.drains.run(), "drains"))

@@ -103,7 +103,8 @@ def named_services(
             addresses = dict.fromkeys(split_endpoint(each)[0] for each in spec.external)
         else:
             ready = (each for each in backing_instances(service, members) if each.receives)
-            addresses = dict.fromkeys(each.address for each in ready if _answers(each, service))
+            answering = (each for each in ready if _answers(each, service))
+            addresses = dict.fromkeys(one for each in answering for one in (each.address, each.address6) if one)
         found.append(NamedService(service_names(service), tuple(addresses)))
     return found
 

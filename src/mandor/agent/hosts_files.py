@@ -58,14 +58,17 @@ class HostsFiles:
         *,
         address: Callable[[], str],
         machine_address: Callable[[], str] = machine_address,
+        networks: Callable[[], frozenset[str]] = frozenset,
         virtual: VirtualRange | None = None,
     ) -> None:
         """
         `machine_address`: returns an address of this machine that containers can reach, or an empty text.
+        `networks`: returns the networks of the cluster that this node is part of.
         `virtual`: virtual addresses of services that this node balances; None: it balances none.
         """
         self._folder, self._clock, self._blocking, self._watch = folder, clock, blocking, watch
         self._machine_address, self._address, self._virtual = machine_address, address, virtual
+        self._networks = networks
         self._written: dict[str, str] = {}
         """Content by uid."""
         self._news = asyncio.Event()
@@ -120,7 +123,7 @@ class HostsFiles:
     def _in_reach(self, order: Order) -> NamesInReach:
         """Return what the instance finds by name; containers do not reach loopback addresses of the node."""
         namespace, container = order.instance.meta.namespace, in_container(order)
-        view = Viewpoint(self._watch.node, self._address())
+        view = Viewpoint(self._watch.node, self._address(), networks=self._networks())
         instances = [seen_instance(*each, view) for each in self._watch.instances(namespace)]
         seen = [each for each in instances if each is not None]
         around: Sequence[ReachableInstance] = chosen(reachable(each) for each in seen)

@@ -126,6 +126,7 @@ def make_launch(order: Order, task_name: str, engine: str, inputs: SyncInputs) -
         protocols={each.name: each.protocol for each in ports if each.protocol != "tcp"},
         resolver=resolver,
         sandbox=several,
+        attachment=inputs.attachment,
         stop_signal=task.stop.signal,
         options=task.options.get(engine, {}),
     )

@@ -49,11 +49,12 @@ class NameKeeper:
         *,
         address: Callable[[], str],
         zone: Callable[[], str],
+        networks: Callable[[], frozenset[str]] = frozenset,
         virtual: VirtualRange | None,
     ) -> None:
         """`virtual`: virtual addresses that this node balances; None: it balances none."""
         self._watch, self._server, self._clock = watch, server, clock
-        self._address, self._zone = address, zone
+        self._address, self._zone, self._networks = address, zone, networks
         # Containers do not reach the relay on the node's loopback addresses.
         self._virtual = virtual if virtual != LOOPBACK else None
         self._lock = asyncio.Lock()
@@ -121,7 +122,8 @@ class NameKeeper:
 
     def _wanted(self) -> NameTable:
         address = self._address()
-        view = Viewpoint(self._watch.node, address, self._zone(), machine_address() if is_loopback(address) else "")
+        machine = machine_address() if is_loopback(address) else ""
+        view = Viewpoint(self._watch.node, address, self._zone(), machine, self._networks())
         instances = [seen_instance(*each, view) for each in self._watch.instances()]
         seen = [each for each in instances if each is not None]
         local = [(each.order.instance.meta.namespace, each.status) for each in self._watch.local_instances()]

@@ -8,6 +8,7 @@ from mandor.agent.feed import Source
 from mandor.agent.fingerprint import capabilities, images, local_address, node_status
 from mandor.agent.foreign_ports import ForeignPorts, PortInUse, no_port_in_use, server_ports
 from mandor.agent.machine import Machine
+from mandor.agent.networks import without_networks
 from mandor.agent.order import Order
 from mandor.agent.ports import unchosen
 from mandor.agent.settings import AgentSettings
@@ -60,6 +61,8 @@ class NodeKeeper:
         self._usage = UsageThrottle(clock)
         self._foreign_ports = ForeignPorts(port_in_use, clock, server_ports(settings.servers))
         self.address = settings.address
+        self.with_networks: Callable[[Mapping[str, Capabilities]], dict[str, Capabilities]] = without_networks
+        """Adds the networks that the units of each engine can be attached to."""
         self.pressure: Callable[[], tuple[str, ...]] = tuple
         """Returns the resources that the node is short of."""
         self.log_sinks: Callable[[], Mapping[str, SinkHealth]] = dict
@@ -85,7 +88,7 @@ class NodeKeeper:
 
     async def look(self) -> None:
         """Read the machine and its engines; the store is not used."""
-        self.engines = await capabilities(self._engines, self.engines)
+        self.engines = self.with_networks(await capabilities(self._engines, self.engines))
         up = [name for name, each in self.engines.items() if each.up]
         self.images = await images(self._engines[name] for name in up)
         self.capacity = self._settings.has(self._machine.capacity())

@@ -1,7 +1,7 @@
 """The engines of the node: their units, as last listed, and their capabilities."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from mandor.agent.observer import Changed, Observer
 from mandor.agent.sync import live
@@ -86,6 +86,12 @@ class NodeEngines:
     def uids(self) -> set[str]:
         """Return the uids of all instances that have units."""
         return {uid for each in self._observers.values() for uid in each.units}
+
+    def addresses(self) -> Iterator[tuple[str, str]]:
+        """Yield the uids and addresses of instances with a running unit."""
+        for observer in self._observers.values():
+            for uid in observer.units:
+                yield from ((uid, each.address) for each in live(observer.of(uid) or ()) if each.address)
 
     def alive(self, uid: str) -> bool:
         """Return whether a unit of the instance has not exited."""

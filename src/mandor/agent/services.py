@@ -14,6 +14,7 @@ from mandor.agent.live_files import LiveFileKeeper
 from mandor.agent.metrics import AgentMetrics
 from mandor.agent.name_keeper import NameKeeper
 from mandor.agent.namespace_watch import NamespaceWatch
+from mandor.agent.networks import NetworkKeeper
 from mandor.agent.order import Entry, Order
 from mandor.agent.probes import RunProbe
 from mandor.agent.resource_admission import AdmissionResult
@@ -91,6 +92,8 @@ class InstanceResources:
     volumes: VolumeKeeper
     names: InstanceNames | None
     """None: instances do not find each other by name on this node."""
+    networks: NetworkKeeper | None
+    """None: the node has no networks that span nodes."""
     ports: NodePorts
     live_files: LiveFileKeeper | None
     """Replaces files of running tasks; None: the machine is simulated and has no files."""

@@ -110,6 +110,9 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, inputs: SyncIn
     ports = ports_of(order, published=inputs.published) if memory.engine and not status.phase.over else ()
     if address and inputs.own_network:
         ports = on_node_too(ports)
+    attached = inputs.attachment if address else None
+    if attached is not None and attached.address != address:
+        attached = None  # the engine has not attached it
     since = before.since if before.phase is status.phase and before.since else began
     return msgspec.structs.replace(
         status,
@@ -118,6 +121,8 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, inputs: SyncIn
         restarts=sum(max(0, task.attempt - 1) for task in memory.tasks.values()),
         engine=memory.engine,
         address=address,
+        network=attached.network if attached is not None else "",
+        address6=attached.address6 if attached is not None else "",
         host=inputs.host if ports else "",
         zone=inputs.zone if ports else "",
         ports=ports,

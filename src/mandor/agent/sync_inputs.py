@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from mandor.agent.discovery import NO_DISCOVERY, Discovery
-from mandor.engines.base import Observed, Unit
+from mandor.engines.base import Attachment, Observed, Unit
 from mandor.model.instance import REFUSED, InstanceStatus
 
 
@@ -59,6 +59,8 @@ class SyncInputs(Struct, frozen=True, kw_only=True):
     """Whether the engine forwards node ports to the instance; see `publishes`."""
     own_network: bool = False
     """Whether an instance with an address listens on the numbers of the node's ports, which lead there."""
+    attachment: Attachment | None = None
+    """The place of the instance in a network of the cluster; None: it has none."""
     host: str = ""
     """The address of this node."""
     zone: str = ""

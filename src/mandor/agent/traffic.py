@@ -46,9 +46,10 @@ class TrafficKeeper:
         *,
         address: Callable[[], str],
         zone: Callable[[], str] = lambda: "",
+        networks: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self._watch, self._balancing, self._clock = watch, balancing, clock
-        self._address, self._zone = address, zone
+        self._address, self._zone, self._networks = address, zone, networks
         self.checks = checks
         self._news = asyncio.Event()
         self._applied: Sequence[Frontend] | None = None
@@ -121,7 +122,7 @@ class TrafficKeeper:
         address, virtual = self._address(), self._balancing.virtual
         # A packet filter cannot send packets from another network to a loopback address.
         machine = machine_address() if virtual != LOOPBACK and is_loopback(address) else ""
-        view = Viewpoint(self._watch.node, address, self._zone(), machine)
+        view = Viewpoint(self._watch.node, address, self._zone(), machine, self._networks())
         instances = [seen_instance(*each, view) for each in self._watch.instances()]
         seen = [each for each in instances if each is not None]
         services = sorted(self._watch.services(), key=lambda each: each.key)

@@ -10,6 +10,7 @@ import msgspec
 from mandor.agent.discovery import NO_DISCOVERY
 from mandor.agent.launch import pick_engine
 from mandor.agent.live_file_delivery import Delivery, DeliveryServices
+from mandor.agent.networks import attach
 from mandor.agent.node_engines import NodeEngines
 from mandor.agent.order import Entry, Memory, Order
 from mandor.agent.ports import ports_of, publishes
@@ -283,10 +284,13 @@ class Worker:
             prepared = await self._resources.volumes.prepare(self.order, begun=begun, mapped=mapped)
             refusal = prepared.refusal
         wanted = not (refusal or done) and (reading or self._may_start(units))
+        attached = await attach(self._resources.networks, self.order, leasing=wanted and not wait)
+        refusal = refusal or attached.refusal
         discovery, names = NO_DISCOVERY, self._resources.names
         if wanted and names is not None:
             discovery = await names.discovery(self.order)
         blocked = MissingDependency(forbidden, FORBIDDEN) if forbidden else MissingDependency(prepared.missing)
+        blocked = blocked.or_else(attached.missing, "NetworkMissing")
         secrets: Mapping[str, str] = {}
         identities: Mapping[str, str] = {}
         if wanted:
@@ -307,6 +311,7 @@ class Worker:
             refusal_reason=refusal_reason,
             published=publishes(self.order, self.memory.engine, self._engines.capabilities),
             own_network="network" in self._extras,
+            attachment=attached.attachment,
             host=self._engines.published_at(self.memory.engine) or self._resources.ports.address,
             zone=self._resources.ports.zone,
             otlp=self._services.otlp,

@@ -21,6 +21,7 @@ from mandor.agent.machine import Machine
 from mandor.agent.metrics import AgentMetrics
 from mandor.agent.name_keeper import NameKeeper, NameServer
 from mandor.agent.namespace_watch import LocalInstance, NamespaceWatch
+from mandor.agent.networks import LocalUnits, NetworkKeeper
 from mandor.agent.node_engines import NodeEngines
 from mandor.agent.order import Entry, Order
 from mandor.agent.probes import RunProbe
@@ -47,6 +48,7 @@ from mandor.model.node import Capabilities
 from mandor.model.phase import Phase
 from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
+from mandor.network.base import Overlay
 from mandor.store.base import Store
 from mandor.store.recorder import Recorder
 
@@ -88,9 +90,11 @@ class Workers:
         live_files: LiveFileKeeper | None = None,
         balancing: Balancing | None = None,
         name_server: NameServer | None = None,
+        overlay: Overlay | None = None,
     ) -> None:
         """`read_cluster`: returns the cluster that answers. `guard_control`: None: no guard is started. `balancing`:
-        None: the node balances no services. `name_server`: None: instances find names in hosts files only."""
+        None: the node balances no services. `name_server`: None: instances find names in hosts files only.
+        `overlay`: None: the node has no networks that span nodes."""
         self._node, self._clock, self._host = settings.name, clock, host
         self._journal, self._recorder, self._blocking = journal, recorder, blocking
         self._guard_control = guard_control
@@ -106,6 +110,7 @@ class Workers:
             otlp=settings.otlp,
             finish_log=_keep_no_log,
         )
+        self._overlay = overlay
         self.resources = self._make_resources(
             settings, store, machine, link, read_cluster, live_files, balancing, name_server
         )
@@ -151,17 +156,52 @@ class Workers:
             blocking,
             in_use=self.has_volume,
         )
+        networks = self._make_networks(settings)
         watch = NamespaceWatch(settings.name, store, clock, instances=self._local_instances, read_cluster=read_cluster)
-        names = self._make_names(settings, watch, balancing, name_server, link) if settings.names else None
+        names = None
+        if settings.names:
+            names = self._make_names(settings, watch, balancing, name_server, link, networks)
         return InstanceResources(
             fetch=fetch,
             vault=Vault(fetch, lambda: journal.sealing_key),
             identities=IdentityKeeper(settings.data, settings.name, link, clock, blocking, self.identified),
             volumes=volumes,
             names=names,
+            networks=networks,
             ports=self._host,
             live_files=live_files,
         )
+
+    def _make_networks(self, settings: AgentSettings) -> NetworkKeeper | None:
+        if self._overlay is None:
+            return None
+
+        def addresses() -> Iterable[tuple[str, str]]:
+            return self.engines.addresses()  # the engines are made after the networks
+
+        units = LocalUnits(self._live, addresses)
+        file = settings.data / "network" / "networks.json"
+        return NetworkKeeper(
+            settings.name, file, self._overlay, self._clock, self._blocking, units, self._networks_changed
+        )
+
+    def _live(self) -> set[str]:
+        """Return the uids of the instances that may still use an address.
+
+        The tasks of an instance that has ended use none; what several tasks share is kept until they are removed.
+        """
+        over = {
+            uid
+            for uid, each in self.by_uid.items()
+            if each.memory.over and each.order.template is not None and len(each.order.template.tasks) == 1
+        }
+        return (self.by_uid.keys() | self.engines.uids()) - {uid for uid in over if not self.engines.alive(uid)}
+
+    def _networks_changed(self) -> None:
+        self._host.wake()
+        self._wake(self.by_uid)
+        if self.resources.names is not None:
+            self.resources.names.watch.wake()
 
     def _make_names(
         self,
@@ -170,7 +210,11 @@ class Workers:
         balancing: Balancing | None,
         name_server: NameServer | None,
         link: Link,
+        members: NetworkKeeper | None,
     ) -> InstanceNames:
+        def networks() -> frozenset[str]:
+            return members.names if members is not None else frozenset()
+
         def address() -> str:
             return self._host.address
 
@@ -179,16 +223,26 @@ class Workers:
 
         virtual = balancing.virtual if balancing is not None else None
         hosts_files = HostsFiles(
-            settings.data / "names", self._clock, self._blocking, watch, address=address, virtual=virtual
+            settings.data / "names",
+            self._clock,
+            self._blocking,
+            watch,
+            address=address,
+            networks=networks,
+            virtual=virtual,
         )
         traffic = None
         if balancing is not None:
             checks = ExternalChecks(Egress(settings.egress_allow), self._clock)
-            traffic = TrafficKeeper(watch, balancing, self._clock, checks, address=address, zone=zone)
+            traffic = TrafficKeeper(
+                watch, balancing, self._clock, checks, address=address, zone=zone, networks=networks
+            )
         drains = Drains(watch, traffic, link, self._clock, lambda uid: self._wake([uid]))
         keeper = None
         if name_server is not None:
-            keeper = NameKeeper(watch, name_server, self._clock, address=address, zone=zone, virtual=virtual)
+            keeper = NameKeeper(
+                watch, name_server, self._clock, address=address, zone=zone, networks=networks, virtual=virtual
+            )
         return InstanceNames(watch, hosts_files, traffic, drains, keeper)
 
     def _make_reporter(self, store: Store, link: Link) -> Reporter:

@@ -17,6 +17,7 @@ from mandor.model.decision import DecisionRecord
 from mandor.model.instance import Instance
 from mandor.model.log_sink import LogSink
 from mandor.model.meta import Key, Object
+from mandor.model.network import Network
 from mandor.model.node import Node
 from mandor.model.pool import NodePool
 from mandor.model.rebalance import Rebalance
@@ -115,6 +116,8 @@ async def _scope_of_node(store: Store, caller: Caller, kind: str | None, where: 
         return ReadScope(Filter(where.namespace, caller.node, where.labels, where.kinds))
     if kind in {"cluster", "log-sink"} or (kind == "priority-class" and not live):
         return ReadScope(where)
+    if kind == Network.kind:
+        return ReadScope(where, lambda value: isinstance(value, Network) and caller.node in value.status.slices)
     if kind in {"workload", "release"} and not live:
         return ReadScope(where, await _of_instances(store, caller.node, kind))
     if kind == "namespace" and not live:
@@ -123,8 +126,9 @@ async def _scope_of_node(store: Store, caller: Caller, kind: str | None, where: 
         return ReadScope(where, await _named_by_instances(store, caller.node))
     raise Forbidden(
         f"{caller.identity} may not {'watch' if live else 'list'} {KINDS[kind].plural if kind else 'everything'}",
-        hint="a node may read itself, its instances, volumes and sessions, priority classes and log sinks, and by name "
-        "the namespaces, workloads, releases and secrets of its instances, and the secrets of log sinks",
+        hint="a node may read itself, its instances, volumes and sessions, its networks, priority classes and log "
+        "sinks, and by name the namespaces, workloads, releases and secrets of its instances, and the secrets of "
+        "log sinks",
     )
 
 
@@ -155,7 +159,9 @@ async def _neighbours(store: Store, caller: Caller, where: Filter) -> ReadScope 
 
 
 def _is_reachable(value: Object) -> bool:
-    return isinstance(value, Service) or (isinstance(value, Instance) and bool(value.status.ports))
+    if isinstance(value, Instance):
+        return bool(value.status.ports or value.status.network)
+    return isinstance(value, Service)
 
 
 async def _with_instances(store: Store, node: str) -> Shows:

@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from mandor.api.allowance import check_most, check_rules, forms_of
 from mandor.api.counts import check_targets
+from mandor.api.networks import admit_network, check_network_unused, check_networks_of, with_default_network
 from mandor.api.parts import ApiParts
 from mandor.api.pending_objects import PendingObjects
 from mandor.api.pools import admit_pool, check_pool
@@ -24,6 +25,7 @@ from mandor.model.limit_defaults import LimitDefaults, filled
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.near_cycle import HINT
+from mandor.model.network import Network
 from mandor.model.node import Node
 from mandor.model.phase import OVER, Phase
 from mandor.model.pool import NodePool
@@ -73,6 +75,8 @@ async def admit(value: Object, engines: Collection[str], pending: PendingObjects
         return await _admit_defaults(value, pending)
     if isinstance(value, NodePool):
         admit_pool(value)
+    if isinstance(value, Network):
+        await admit_network(value, pending)
     if not isinstance(value, Workload):
         return []
     if len(value.meta.name) > NAME_MOST:
@@ -87,6 +91,7 @@ async def admit(value: Object, engines: Collection[str], pending: PendingObjects
     await _check_names(value, pending)
     await _check_near(value, pending)
     await _check_depends_on(value, pending)
+    await check_networks_of(value, pending)
     priority, references = await _priority(value, pending)
     namespace, more = await _namespace(value, pending)
     check_rules(value, namespace or Namespace(meta=Meta(name=DEFAULT_NAMESPACE)), priority)
@@ -105,6 +110,8 @@ async def completed(parts: ApiParts, stored: Object | None, value: Object, pendi
         return sealed(parts.sealer, stored, value, counted="secret-changes" in parts.everywhere())
     if isinstance(stored, Workload) and stored.spec.template == value.spec.template:
         return value
+    if "networks" in parts.everywhere():
+        value = await with_default_network(value, pending)
     namespace = await pending.find(Namespace, Key(Namespace.kind, "", value.meta.namespace))
     value = value if namespace is None else with_allowed(value, namespace.spec)
     defaults = await defaults_of(value.meta.namespace, pending)
@@ -279,6 +286,8 @@ async def _find(kind: type[O], name: str, pending: PendingObjects) -> tuple[O | 
 async def check_deletable(store: Store, value: Object) -> None:
     """Raise `Conflict` if other objects still need the object."""
     check_pool(value, None)
+    if isinstance(value, Network):
+        await check_network_unused(store, value)
     if isinstance(value, Namespace):
         where = Filter(namespace=value.meta.name)
         kinds = ("workload", "instance", "quota", "limit-defaults", "volume")

@@ -28,7 +28,7 @@ _WHOLE = frozenset({EXISTENCE, "meta.labels", "spec"})
 _PEOPLE: Rights = {
     **dict.fromkeys(("workload", "node", "volume", "rebalance", "namespace", "priority-class"), _WHOLE),
     **dict.fromkeys(("quota", "limit-defaults", "node-pool", "reservation", "webhook", "event-bus"), _WHOLE),
-    **dict.fromkeys(("service", "route"), _WHOLE),
+    **dict.fromkeys(("service", "route", "network"), _WHOLE),
     **dict.fromkeys(("log-sink", "role", "role-binding", "issuer"), _WHOLE),
     # The server sets the status: `completed` replaces what a caller writes there.
     "secret": _WHOLE | {"status.changes", "status.issued"},
@@ -68,6 +68,7 @@ _CONTROLLERS: Rights = {
     "rebalance": frozenset({"status"}),
     "reservation": frozenset({"status"}),
     **dict.fromkeys(("service", "route"), frozenset({EXISTENCE, "meta.labels", "spec", "status"})),
+    "network": frozenset({"status"}),
     "webhook": frozenset({"status"}),
     "event-bus": frozenset({"status"}),
     "task": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),

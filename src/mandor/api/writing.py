@@ -15,6 +15,7 @@ from mandor.api.allowance import check_neighbour_namespaces
 from mandor.api.caller import Caller
 from mandor.api.counts import check_counts
 from mandor.api.grants import check_grants
+from mandor.api.networks import check_network_change
 from mandor.api.outward import check_outward
 from mandor.api.parts import ApiParts
 from mandor.api.pending_objects import PendingObjects
@@ -98,6 +99,7 @@ class WriteChecker:
         check_neighbour_namespaces(caller, before, value)
         check_counts(before, value)
         check_pool(before, value)
+        check_network_change(before, value)
         if not self._forecast:
             await check_grants(parts.store, caller, value, self._pending.values())
         if self._engines is None:

@@ -26,6 +26,7 @@ KINDS = (
     Kind("reservation", "reservations", short=("res",)),
     Kind("service", "services", short=("svc",)),
     Kind("route", "routes", short=("rt",)),
+    Kind("network", "networks", namespaced=False, short=("net",)),
     Kind("rebalance", "rebalances", namespaced=False, short=("rb",)),
     Kind("webhook", "webhooks", namespaced=False, short=("wh",)),
     Kind("event-bus", "event-buses", namespaced=False, short=("bus",)),

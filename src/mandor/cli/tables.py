@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from mandor.cli import log_sinks, pools, receivers, routes, services
+from mandor.cli import log_sinks, networks, pools, receivers, routes, services
 from mandor.cli.output import age
 from mandor.cli.roles import rule_text
 
@@ -398,10 +398,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "quota": (
         NAME,
-        Column("CPU", _of_quota("cpu")),
-        Column("MEMORY", _of_quota("memory")),
-        Column("DISK", _of_quota("disk")),
-        Column("INSTANCES", _of_quota("instances")),
+        *(Column(name.upper(), _of_quota(name)) for name in ("cpu", "memory", "disk", "instances")),
         Column("DEVICES", _devices_of_quota),
         Column("PRIORITY-CLASS", _spec("priority_class")),
         AGE,
@@ -428,6 +425,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         LABELS,
     ),
     "route": (NAME, *(Column(*each) for each in (*routes.COLUMNS, routes.WIDE)), AGE, LABELS),
+    "network": (NAME, *(Column(*each) for each in networks.COLUMNS), AGE, LABELS),
     "service": (NAME, *(Column(*each) for each in services.COLUMNS), AGE, LABELS),
     "rebalance": (
         NAME,

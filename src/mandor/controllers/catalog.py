@@ -13,6 +13,7 @@ from mandor.controllers.garbage import GarbageController
 from mandor.controllers.garbage_plan import Keep
 from mandor.controllers.image_pin import ImagePinController
 from mandor.controllers.maintenance import MaintenanceController
+from mandor.controllers.network import NetworkController
 from mandor.controllers.network_service import ServiceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_autoscale import MachineSource, NodeAutoscaleController
@@ -67,6 +68,7 @@ def make_controllers(
         SecretSignalController(store, recorder),
         ServiceController(store, recorder),
         certificates or CertificateController(store, clock, recorder),
+        NetworkController(store, clock, recorder),
         GarbageController(store, clock, keep),
     ]
     if profiles is not None:

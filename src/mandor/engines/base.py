@@ -79,6 +79,25 @@ class Resolver(Struct, frozen=True):
         return "".join(f"{line}\n" for line in lines)
 
 
+class Attachment(Struct, frozen=True, kw_only=True):
+    """An instance's place in a network of the cluster: a bridge of the node, and its addresses there.
+
+    An engine that attaches its units announces `overlay`; the agent makes the bridge and leases the addresses."""
+
+    network: str
+    bridge: str
+    """Interface of the node to which the instance is attached; its addresses are the gateways."""
+    mtu: int
+    subnet: str
+    """IPv4 range of the bridge."""
+    gateway: str
+    address: str
+    subnet6: str = ""
+    """IPv6 range of the bridge; empty: the instance gets no IPv6 address."""
+    gateway6: str = ""
+    address6: str = ""
+
+
 class Launch(Struct, frozen=True, kw_only=True):
     """A task with everything resolved: an engine needs nothing from the control plane to run it."""
 
@@ -118,6 +137,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     take precedence."""
     sandbox: bool = False
     """The instance has several tasks, which share one network if the engine announces `sandbox`."""
+    attachment: Attachment | None = None
+    """The network of the cluster to attach the instance to; None: it has the network that the engine gives it."""
     stop_signal: str = "SIGTERM"
     options: Mapping[str, Any] = {}
     """Options of the task for this engine."""

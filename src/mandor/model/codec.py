@@ -20,6 +20,7 @@ from mandor.model.inventory import Inventory
 from mandor.model.limit_defaults import LimitDefaults
 from mandor.model.log_sink import LogSink
 from mandor.model.meta import Object
+from mandor.model.network import Network
 from mandor.model.node import Node
 from mandor.model.pool import NodePool
 from mandor.model.priority import PriorityClass
@@ -46,6 +47,7 @@ KINDS: dict[str, type[Object]] = {
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
         *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmRequest, Inventory, Spare, Service, Route),
+        Network,
         *(CustomRole, RoleBinding, Issuer, IdentityKey),
         *(
             DecisionRecord,
@@ -67,7 +69,7 @@ KINDS: dict[str, type[Object]] = {
 
 _QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
-_APPLIED |= Service | Route | Secret | Webhook | EventBus | LogSink | CustomRole | RoleBinding | Issuer
+_APPLIED |= Service | Route | Network | Secret | Webhook | EventBus | LogSink | CustomRole | RoleBinding | Issuer
 _RECORDS = (
     IdentityKey
     | DecisionRecord

@@ -36,6 +36,7 @@ FEATURES = (
     "mount-seeds",
     "mount-subpaths",
     "namespace-levels",
+    "networks",
     "oidc",
     "overhead",
     "placement-conditions",

@@ -13,6 +13,7 @@ from mandor.model.features import needs
 from mandor.model.lifecycle import Disconnect, Disruption, Gang, Reschedule, Restart
 from mandor.model.live_file import live_needs
 from mandor.model.meta import InvalidField, check_name
+from mandor.model.network import ENGINE_NETWORK, network_extra
 from mandor.model.node import COMMAND
 from mandor.model.placement import Placement
 from mandor.model.resources import NO_RESOURCES, Overhead, Resources
@@ -122,6 +123,10 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """Further names under which other instances of the namespace find the group, at most 16; the name of a workload
     takes precedence.
     """
+    network: Annotated[str, needs("networks")] = ""
+    """Network of the cluster in which each instance has an address of its own; `engine`: the network of the engine.
+    Defaults to the network named `default`, if there is one.
+    """
     volumes: dict[str, GroupVolume] = {}
     """Volumes by name, at most 16; tasks mount them."""
     placement: Placement = Placement()
@@ -153,6 +158,8 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         for name in self.aliases:
             if not HOST_NAME.fullmatch(name):
                 raise ValueError(f"the alias {name[:80]!r} is not a host name")
+        if self.network:
+            check_name(self.network, "network")
         if len(self.volumes) > 16:
             raise ValueError(f"{len(self.volumes)} volumes; at most 16 are allowed")
         for name in self.volumes:
@@ -206,6 +213,8 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         """
         confined = any(task.security.confined for task in self.tasks.values())
         found = live_needs(self.tasks.values()) | ({"security"} if confined else set())
+        if self.overlay:
+            found.add(network_extra(self.overlay))
         if any(task.image is not None and (task.command or task.args) for task in self.tasks.values()):
             found.add(COMMAND)
         for mount in (mount for task in self.tasks.values() for mount in task.mounts):
@@ -216,6 +225,11 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
             found |= set() if mount.path.startswith("/") else {"links"}
             found |= {"seed"} if mount.seed else set()
         return frozenset(found)
+
+    @property
+    def overlay(self) -> str:
+        """Network of the cluster in which instances have an address; empty: none."""
+        return "" if self.network == ENGINE_NETWORK else self.network
 
     @property
     def apart(self) -> bool:

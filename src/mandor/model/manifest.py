@@ -21,6 +21,7 @@ from mandor.model.limit_defaults import LimitDefaults, LimitDefaultsSpec
 from mandor.model.log_sink import LogSink, LogSinkSpec
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
 from mandor.model.near_cycle import HINT, find_deadlocks
+from mandor.model.network import Network, NetworkSpec
 from mandor.model.pool import NodePool, NodePoolSpec
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota, QuotaSpec
@@ -58,6 +59,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "reservation": ReservationSpec,
     "service": ServiceSpec,
     "route": RouteSpec,
+    "network": NetworkSpec,
     "webhook": WebhookSpec,
     "event-bus": EventBusSpec,
     "log-sink": LogSinkSpec,
@@ -80,6 +82,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "reservation": Reservation,
     "service": Service,
     "route": Route,
+    "network": Network,
     "webhook": Webhook,
     "event-bus": EventBus,
     "log-sink": LogSink,

@@ -39,6 +39,7 @@ NOT_RECORDED = {
     "audit": "confidential",
     "service": "does not change placement; services of workloads are part of the workloads",
     "route": "does not change placement",
+    "network": "the engines of a node list the networks that it is part of",
     "webhook": "a simulation sends nothing to other systems",
     "event-bus": "a simulation sends nothing to other systems",
     "log-sink": "a simulation sends nothing to other systems",

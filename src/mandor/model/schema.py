@@ -8,6 +8,7 @@ from msgspec import Struct
 from mandor.model.json_schema import Schema, schemas
 from mandor.model.limit_defaults import LimitDefaultsSpec
 from mandor.model.log_sink import LogSinkSpec
+from mandor.model.network import NetworkSpec
 from mandor.model.pool import NodePoolSpec
 from mandor.model.priority import PriorityClassSpec
 from mandor.model.quota import QuotaSpec
@@ -51,6 +52,7 @@ _OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
     "reservation": (ReservationSpec, True, "Resources held for certain workloads for a period of time."),
     "service": (ServiceSpec, True, "A stable name and virtual address for workloads or external addresses."),
     "route": (RouteSpec, True, "A host and path, or a port, of gateways that leads to services."),
+    "network": (NetworkSpec, False, "Addresses for instances that are unique in the cluster."),
     "rebalance": (RebalanceSpec, False, "A request to move the instances that would gain most on other nodes."),
     "webhook": (WebhookSpec, False, "A receiver of events over HTTP; messages are signed."),
     "event-bus": (EventBusSpec, False, "A NATS or Kafka server to which events are published."),

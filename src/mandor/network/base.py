@@ -151,3 +151,71 @@ class Names(ABC):
     @abstractmethod
     async def remove(self) -> None:
         """Stop the server."""
+
+
+class Peer(NamedTuple):
+    """Another node of a network."""
+
+    place: int
+    """Number of its part of the ranges."""
+    address: str
+    """Address of the node."""
+    slice4: str
+    """IPv4 range of its instances."""
+    slice6: str = ""
+    """IPv6 range of its instances; empty: the network has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPart:
+    """The part of one network on this node."""
+
+    name: str
+    number: int
+    """Number of the network in the cluster."""
+    backend: Literal["vxlan", "routed"]
+    index: int
+    """Number of the part of this node."""
+    address: str
+    """Address of this node, from which packets to other nodes are sent."""
+    range4: str
+    slice4: str
+    range6: str = ""
+    """IPv6 range of the whole network; empty: it has none."""
+    slice6: str = ""
+    peers: tuple[Peer, ...] = ()
+
+
+class Bridge(NamedTuple):
+    """The bridge of a network on this node, to which instances are attached."""
+
+    interface: str
+    mtu: int
+    """Largest size of a packet, so that it reaches other nodes in one piece."""
+
+
+class Overlay(ABC):
+    """A data path for networks that span nodes: a bridge for each network, and the way to the other nodes."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    async def probe(self) -> None:
+        """Check that the data path works on this machine; raise `Unavailable` with the reason otherwise."""
+
+    @abstractmethod
+    async def apply(self, parts: Sequence[NetworkPart]) -> Mapping[str, Bridge]:
+        """Make exactly these networks, and return the bridges of those in effect by name of the network.
+
+        Instances that are attached to a bridge stay attached. A network that cannot be made is left out of the result
+        and does not affect the others; the reason is in `problems`.
+        """
+
+    @property
+    @abstractmethod
+    def problems(self) -> Mapping[str, str]:
+        """Reasons why networks of the last `apply` are not in effect, by name."""
+
+    @abstractmethod
+    async def remove(self) -> None:
+        """Remove all networks from the machine."""

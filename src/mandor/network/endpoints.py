@@ -1,7 +1,7 @@
 """Endpoints of services as one node sees them: pure. All data paths, the name server and explanations use them.
 
-An instance on the same node is reached at its own address; an instance on another node at the node's address, through
-its published ports. Only ready instances without a stop order receive traffic.
+An instance on the same node, or in a network of the node, is reached at its own address; another instance at the
+address of its node, through its published ports. Only ready instances without a stop order receive traffic.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,6 +27,8 @@ class Viewpoint:
     zone: str = ""
     machine_address: str = ""
     """Address of the machine that replaces loopback addresses of nodes; empty: none does."""
+    networks: frozenset[str] = frozenset()
+    """Networks of the cluster that the node is part of: their instances are reached at their own addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,13 @@ class SeenInstance:
     """Ports with the number at which each one is reached."""
     near: bool
     """Whether it is on the same node."""
+    own: bool = False
+    """Whether it is reached at its own address rather than through ports of its node."""
+
+    @property
+    def address6(self) -> str:
+        """IPv6 address at which it is reached in its network, beside `address`; empty: none."""
+        return self.status.address6 if self.own else ""
 
     @property
     def receives(self) -> bool:
@@ -55,7 +64,7 @@ class SeenInstance:
                 return number
         if port.target is None:
             return next((number for declared, number in usable if declared.port == port.port), None)
-        return wanted if self.near and self.status.address and isinstance(wanted, int) else None
+        return wanted if self.own and isinstance(wanted, int) else None
 
 
 def seen_instance(instance: Instance, status: InstanceStatus, view: Viewpoint) -> SeenInstance | None:
@@ -65,7 +74,8 @@ def seen_instance(instance: Instance, status: InstanceStatus, view: Viewpoint) -
         return None
     near = spec.node == view.node
     host = view.address if near else status.host
-    if status.address and near:
+    own = bool(status.address) and (near or status.network in view.networks)
+    if own:
         address, ports = status.address, tuple((each, each.port) for each in status.ports)
     elif status.address:
         address, ports = host, tuple((each, each.host) for each in status.ports if each.host is not None)
@@ -73,7 +83,7 @@ def seen_instance(instance: Instance, status: InstanceStatus, view: Viewpoint) -
         address, ports = host, tuple((each, each.port) for each in status.ports)
     if view.machine_address and address and is_loopback(address):
         address = view.machine_address
-    return SeenInstance(instance, status, address, ports, near) if address and (near or ports) else None
+    return SeenInstance(instance, status, address, ports, near, own) if address and (near or own or ports) else None
 
 
 def frontends(
@@ -138,7 +148,8 @@ def endpoints(
         number = each.reached_at(name, port) if each.receives else None
         if number is not None:
             spec = each.instance.spec
-            chosen.append((each, Endpoint(each.address, number, each.instance.meta.name, spec.node)))
+            addresses = (each.address, *((each.address6,) if each.address6 else ()))
+            chosen += [(each, Endpoint(address, number, each.instance.meta.name, spec.node)) for address in addresses]
     return tuple(sorted({endpoint for _, endpoint in _preferred(chosen, service.spec, view)}))
 
 

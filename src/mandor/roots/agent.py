@@ -34,7 +34,7 @@ from mandor.lib.quantity import Cpu, Size
 from mandor.lib.words import did_you_mean
 from mandor.model.node import PortRange
 from mandor.model.resources import Resources, device_amounts
-from mandor.roots.balancing import choose_balancing
+from mandor.roots.balancing import choose_balancing, make_overlay
 from mandor.roots.guard import GuardPost, Job
 from mandor.roots.name_server import make_name_server
 from mandor.roots.private_files import check_private_files
@@ -106,6 +106,7 @@ async def serve(settings: AgentRootSettings, own_logs: AgentLogHandler | None = 
             guard_control=GuardPost(_guard_job(settings)),
             balancing=await choose_balancing(settings.balancer, known.name, known.data),
             name_server=make_name_server(settings.dns, settings.dns_upstream, known.data) if known.names else None,
+            overlay=make_overlay(settings.overlay, known.name),
         )
         if settings.metrics:
             from mandor.roots.metrics_page import metrics_at  # saves memory in agents that never need the server

@@ -1,4 +1,4 @@
-"""Chooses the data path of services on this node."""
+"""Chooses the data paths of services and of networks on this node."""
 
 import logging
 from pathlib import Path
@@ -7,10 +7,23 @@ from typing import Literal
 from mandor.agent.traffic import Balancing
 from mandor.errors import Unavailable
 from mandor.network.addresses import LOOPBACK, ROUTED
+from mandor.network.base import Overlay
 
 BalancerName = Literal["auto", "off", "nftables", "relay"]
 BALANCERS: tuple[BalancerName, ...] = ("nftables", "relay")
 log = logging.getLogger(__name__)
+
+
+OverlayName = Literal["off", "kernel"]
+
+
+def make_overlay(name: OverlayName, node: str) -> Overlay | None:
+    """Return the data path of networks that span nodes; None: the node is part of none."""
+    if name == "kernel":
+        from mandor.network.overlay.kernel import KernelOverlay
+
+        return KernelOverlay(node)
+    return None
 
 
 def make_balancing(name: BalancerName, node: str, data: Path) -> Balancing | None:

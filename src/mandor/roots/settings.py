@@ -347,6 +347,9 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     169.254.53.53 on, on the loopback interface; needs root), or `off`: instances find names in hosts files only."""
     dns_upstream: tuple[str, ...] = ()
     """Name servers for names outside of the cluster, `ADDRESS` or `ADDRESS:PORT`; empty: those of this machine."""
+    overlay: Literal["off", "kernel"] = "off"
+    """Data path for networks that span nodes: `kernel` (bridges, VXLAN and routes; needs root), or `off`: the node is
+    part of no network."""
     port_range: str = str(USUAL_PORTS)
     """Range `FIRST-LAST` of host ports for tasks with `host: auto`."""
     pressure: tuple[str, ...] = ()

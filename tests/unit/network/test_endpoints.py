@@ -67,6 +67,20 @@ def test_an_instance_on_the_network_of_its_node_is_reached_at_its_own_port() -> 
     ]
 
 
+def test_an_instance_in_a_network_of_the_node_is_reached_at_its_own_addresses_without_published_ports() -> None:
+    ports = (PortStatus(name="http", port=8080),)
+    far = instance("web-1", "n2", address="10.92.1.3", address6="fd92:0:0:100::3", network="backend", ports=ports)
+    member = Viewpoint("n1", "192.0.2.1", networks=frozenset({"backend"}))
+    assert reached([far], member) == ["10.92.1.3:8080", "fd92:0:0:100::3:8080"]
+    assert reached([far], member, port={"web": ServicePort(port=80, target=9090)}) == [
+        "10.92.1.3:9090",
+        "fd92:0:0:100::3:9090",
+    ]
+    assert reached([far]) == [], "a node that is not part of the network needs a published port"
+    published = instance("web-1", "n2", address="10.92.1.3", network="backend")
+    assert reached([published]) == ["192.0.2.2:20001"]
+
+
 def test_an_instance_whose_port_is_not_published_gets_no_traffic_of_other_nodes() -> None:
     hidden = (PortStatus(name="http", port=8080),)
     assert reached([instance("web-0", ports=hidden), instance("web-1", "n2", ports=hidden)]) == ["172.17.0.2:8080"]

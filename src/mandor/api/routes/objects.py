@@ -44,6 +44,7 @@ WRITABLE = (
         "reservation",
         "service",
         "route",
+        "network",
         "secret",
         "webhook",
         "event-bus",

@@ -262,6 +262,11 @@ def server_command(config: str | None, **flags: Any) -> None:
     metavar="ADDRESS[:PORT]",
     help="Name server for other names; repeatable.  [default: the machine's]",
 )
+@click.option(
+    "--overlay",
+    type=click.Choice(["off", "kernel"]),
+    help="Data path for networks that span nodes.  [default: off]",
+)
 @click.option("--port-range", metavar="FIRST-LAST", help="Host ports for `auto`.  [default: 20000-32000]")
 @_list_option(
     "--pressure",

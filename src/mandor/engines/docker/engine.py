@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from mandor.engines.docker_api.engine import DockerApiEngine
+from mandor.model.network import OVERLAY
+from mandor.model.node import Capabilities
 
 SOCKET = Path("/var/run/docker.sock")
 
@@ -19,6 +23,13 @@ class DockerEngine(DockerApiEngine):
 
     def default_socket(self) -> Path:
         return find_socket()
+
+    async def probe(self) -> Capabilities:
+        """Return the capabilities; a rootless Docker has a network namespace of its own, without the node's bridges."""
+        found = await super().probe()
+        with self._engine_errors("report its version"):
+            rootless = await self.rootless()
+        return found if rootless else replace(found, extras=found.extras | {OVERLAY})
 
 
 def find_socket(environ: Mapping[str, str] = os.environ) -> Path:

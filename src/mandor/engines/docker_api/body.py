@@ -15,6 +15,7 @@ from mandor.engines.containers.launches import (
     image_of,
     user_of,
 )
+from mandor.engines.docker_api.networks import network_name
 from mandor.engines.docker_api.options import ContainerOptions
 
 
@@ -51,9 +52,17 @@ def make_body(
 def add_network(body: dict[str, Any], launch: Launch, options: ContainerOptions) -> None:
     """Add host name, network and ports, for a container or for the sandbox of several."""
     host = body["HostConfig"]
-    if options.network is not None:
+    attachment = launch.attachment
+    if attachment is not None:
+        name = network_name(attachment)
+        host["NetworkMode"] = name
+        addresses = {"IPv4Address": attachment.address}
+        if attachment.address6:
+            addresses["IPv6Address"] = attachment.address6
+        body["NetworkingConfig"] = {"EndpointsConfig": {name: {"IPAMConfig": addresses}}}
+    elif options.network is not None:
         host["NetworkMode"] = options.network
-    if options.network != "host":
+    if options.network != "host" or attachment is not None:
         body["Hostname"] = options.hostname or hostname(launch.name)
         if options.extra_hosts:
             host["ExtraHosts"] = list(options.extra_hosts)

@@ -27,6 +27,7 @@ from mandor.engines.docker_api.execution import ContainerExecution
 from mandor.engines.docker_api.frames import read_lines
 from mandor.engines.docker_api.idle import can_idle
 from mandor.engines.docker_api.images import ApiImages
+from mandor.engines.docker_api.networks import EngineNetworks
 from mandor.engines.docker_api.observe import observe
 from mandor.engines.docker_api.options import ContainerOptions
 from mandor.engines.docker_api.sandbox import Sandboxes
@@ -61,6 +62,7 @@ class DockerApiEngine(ContainerEngine):
         self._containers = Containers(self._api, lambda: self.owner, waits=self.waits, kill=self.kill)
         self._images = ApiImages(self._api, PulledImages(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
+        self._networks = EngineNetworks(self._api, lambda: self.owner)
         self._seeding = Seeding(self._api, self._containers, initialize=self.initialize)
         self._seen: dict[str, tuple[str, Observed]] = {}
         """State and result of the last inspection by container id; valid while the state is the same."""
@@ -297,9 +299,13 @@ class DockerApiEngine(ContainerEngine):
             launch = await self._with_mounted_files(unit, launch)
             body = make_body(launch, options, body["Labels"])
         if launch.sandbox:
+            if launch.attachment is not None:
+                await self._networks.ensure(launch.attachment)
             network = await self._sandboxes.ensure(unit.uid, launch, options, self.owner)
             body = make_body(launch, options, body["Labels"], network_of=network)
         await self._seeding.fill(unit, launch)
+        if launch.attachment is not None and not launch.sandbox:
+            await self._networks.ensure(launch.attachment)
         made = await self._containers.create(unit, body)
         await self._containers.put_files(made, launch)
         try:

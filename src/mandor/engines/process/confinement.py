@@ -66,7 +66,7 @@ class Confinement:
 
         `network`: the network of the instance; None: the node's."""
         if launch.level == "privileged":
-            return {"confined": None, "view": None, "network": None}
+            return {"confined": None, "view": None, "network": network}
         if launch.level == "restricted" and not self.view:
             raise Invalid(
                 "this node cannot confine a process as the level restricted requires: the agent cannot create"

@@ -33,6 +33,7 @@ from mandor.engines.process.usage import measure, measure_disk
 from mandor.engines.process.watch import ProcessWatch, send_signal
 from mandor.engines.shim import groups
 from mandor.errors import EngineDown, Invalid, NotFound
+from mandor.model.network import OVERLAY
 from mandor.model.node import Capabilities
 
 START_SECONDS_MAX = 60.0
@@ -81,7 +82,7 @@ class ProcessEngine(Engine):
         extras = {"logs", "exec", "signal", "stats", "events", "links"} | ({"user"} if os.geteuid() == 0 else set())
         extras |= {"mounts", "tmpfs"} if self._mounts or self._confinement.view else set()
         extras |= {"confined", "resolver"} if self._confinement.view else set()
-        extras |= {"network", "sandbox"} if self._network is not None else set()
+        extras |= {"network", "sandbox", OVERLAY} if self._network is not None else set()
         return Capabilities(version=__version__, limits=self._trees.limits, extras=frozenset(extras))
 
     async def list(self) -> Sequence[Observed]:
@@ -363,7 +364,7 @@ class ProcessEngine(Engine):
 
     async def _join_network(self, unit: Unit, launch: Launch) -> dict[str, Any] | None:
         """Return the network of a confined task, which it shares with the other tasks of its instance."""
-        if self._network is None or launch.level == "privileged":
+        if self._network is None or (launch.level == "privileged" and launch.attachment is None):
             return None
         watches = {other: tracked.watch for other, tracked in self._units.items() if tracked.watch is not None}
         found = await self._network.attach(unit.uid, launch, {each.uid for each in watches})

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from mandor.engines.base import Launch
+from mandor.engines.base import Attachment, Launch
 from mandor.engines.process.spawn import network_possible
 from mandor.engines.shim.light import replace, write_kernel
 from mandor.errors import EngineDown, Invalid, PortTaken
@@ -45,6 +45,8 @@ class Lease(Struct, frozen=True):
 
     address: IPv4Address
     ports: frozenset[Port] = frozenset()
+    bridge: str = ""
+    """Bridge of a network of the cluster that the address belongs to; empty: it is of this engine's own bridge."""
 
 
 class Leases(Struct, frozen=True):
@@ -75,7 +77,7 @@ class TaskNetwork:
         async with self._lock, _machine_lock() if self._state is None else nullcontext():
             state = self._state or Leases(await self._choose_subnet())
             leases = {
-                other: lease if other in {uid, *running} else Lease(lease.address, lease.ports - ports)
+                other: lease if other in {uid, *running} else structs.replace(lease, ports=lease.ports - ports)
                 for other, lease in state.leases.items()
             }
             taken = {port for other, lease in leases.items() if other != uid for port in lease.ports}
@@ -84,12 +86,20 @@ class TaskNetwork:
                     raise PortTaken(f"{protocol} port {number} of this node belongs to another instance", port=number)
                 _check_free(protocol, number)
             known = leases.get(uid)
-            lease = Lease(known.address, ports | known.ports) if known else Lease(_free_address(state), ports)
+            attachment = launch.attachment
+            if attachment is not None:
+                held = known.ports if known else frozenset()
+                lease = Lease(IPv4Address(attachment.address), ports | held, attachment.bridge)
+            elif known and not known.bridge:
+                lease = structs.replace(known, ports=ports | known.ports)
+            else:
+                lease = Lease(_free_address(state), ports)
             leases[uid] = lease
             if leases != state.leases or not self._applied or not _exists(self.bridge):
                 await self._apply(Leases(state.subnet, leases))
                 await self._allow_forwarding()
-            return self._record(lease, ports, state.subnet)
+            place = attachment or _own_place(self.bridge, lease, state.subnet)
+            return self._record(place, ports)
 
     async def keep_only(self, uids: frozenset[str]) -> None:
         """Free the addresses and ports of other instances; the bridge goes with the last one."""
@@ -100,21 +110,29 @@ class TaskNetwork:
                 left = {uid: lease for uid, lease in self._state.leases.items() if uid in uids}
                 await self._apply(Leases(self._state.subnet, left))
 
-    def _record(self, lease: Lease, ports: frozenset[Port], subnet: IPv4Network) -> dict[str, Any]:
+    def _record(self, place: Attachment, ports: frozenset[Port]) -> dict[str, Any]:
         outer = f"v{os.urandom(6).hex()}"
+        mtu = f"mtu {place.mtu} " if place.mtu else ""
         outside = (
-            f"link add {outer} type veth peer name eth0 netns {{namespace}}",
-            f"link set {outer} master {self.bridge} up",
+            f"link add {outer} {mtu}type veth peer name eth0 {mtu}netns {{namespace}}",
+            f"link set {outer} master {place.bridge} up",
             f"link set {outer} type bridge_slave hairpin on",  # a task reaches its own port by the node's address
         )
+        # An IPv6 address is used at once: the node leases each address to one instance.
         inside = (
             "link set lo up",
-            f"address add {lease.address}/{subnet.prefixlen} dev eth0",
+            f"address add {place.address}/{place.subnet.partition('/')[2]} dev eth0",
+            *(
+                [f"address add {place.address6}/{place.subnet6.partition('/')[2]} dev eth0 nodad"]
+                if place.subnet6
+                else ()
+            ),
             "link set eth0 up",
-            f"route add default via {subnet[1]}",
+            f"route add default via {place.gateway}",
+            *([f"route add default via {place.gateway6}"] if place.subnet6 else ()),
         )
         return {
-            "address": str(lease.address),
+            "address": place.address,
             "ports": sorted(ports),
             "join": 0,
             "supervisor": 0,
@@ -135,6 +153,8 @@ class TaskNetwork:
         self._state = state
         if not complete or not _exists(self.bridge):
             await self._add_bridge(state.subnet)
+        for bridge in {each.bridge for each in state.leases.values() if each.bridge and _exists(each.bridge)}:
+            write_kernel(f"/proc/sys/net/ipv4/conf/{bridge}/route_localnet", "1")
         await run(_find("nft"), "-f", "-", text=rules(self.table, self.bridge, state))
         self._applied = True
 
@@ -200,6 +220,13 @@ def rules(table: str, bridge: str, state: Leases) -> str:
         for protocol, number in sorted(lease.ports)
     )
     elements = f"elements = {{ {forwards} }}" if forwards else ""
+    others = sorted({each.bridge for each in state.leases.values() if each.bridge})
+    guarded = "".join(f'iifname "{each}" ip daddr 127.0.0.0/8 drop\n        ' for each in others)
+    returned = "".join(
+        f'oifname "{each}" ip saddr 127.0.0.0/8 masquerade\n        '
+        f'iifname "{each}" oifname "{each}" ct status dnat masquerade\n        '
+        for each in others
+    )
     forward = "fib daddr type local dnat ip to meta l4proto . th dport map @ports"
     return f"""\
 table ip {table}
@@ -211,7 +238,7 @@ table ip {table} {{
     }}
     chain guard {{
         type filter hook prerouting priority raw; policy accept;
-        iifname "{bridge}" ip daddr 127.0.0.0/8 drop
+        {guarded}iifname "{bridge}" ip daddr 127.0.0.0/8 drop
         iifname "{bridge}" ip saddr != {state.subnet} drop
     }}
     chain arriving {{
@@ -224,7 +251,7 @@ table ip {table} {{
     }}
     chain leaving {{
         type nat hook postrouting priority srcnat; policy accept;
-        oifname "{bridge}" ip saddr 127.0.0.0/8 masquerade
+        {returned}oifname "{bridge}" ip saddr 127.0.0.0/8 masquerade
         oifname "{bridge}" ip saddr {state.subnet} ct status dnat masquerade
         oifname != "{bridge}" ip saddr {state.subnet} masquerade
     }}
@@ -298,8 +325,15 @@ def _check_free(protocol: str, number: int) -> None:
             raise PortTaken(message, port=number) from None
 
 
+def _own_place(bridge: str, lease: Lease, subnet: IPv4Network) -> Attachment:
+    """Return the place of an instance on the engine's own bridge."""
+    return Attachment(
+        network="", bridge=bridge, mtu=0, subnet=str(subnet), gateway=str(subnet[1]), address=str(lease.address)
+    )
+
+
 def _free_address(state: Leases) -> IPv4Address:
-    used = {lease.address for lease in state.leases.values()}
+    used = {lease.address for lease in state.leases.values() if not lease.bridge}
     hosts = iter(state.subnet.hosts())
     next(hosts)  # the bridge
     for address in hosts:

@@ -1,4 +1,4 @@
-"""Runs the programs of the node that change its network: `nft`, `ip` and `iptables`."""
+"""Runs the programs of the node that change its network: `nft`, `ip`, `bridge` and `iptables`."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ async def run(name: str, *arguments: str, text: str = "") -> str:
     """Run a program and return its output; `Unavailable`: it is missing or failed."""
     program = which(name)
     if program is None:
-        raise Unavailable(f"the nftables balancer needs the program `{name}`", hint=f"install the package of `{name}`")
+        raise Unavailable(f"services and networks need the program `{name}`", hint=f"install the package of `{name}`")
     running = asyncio.get_running_loop().run_in_executor(None, _run, (program, *arguments), text)
     try:
         done = await asyncio.shield(running)
