@@ -265,6 +265,17 @@ COMPONENTS = {
             "(https://github.com/letsencrypt/pebble)",
         ),
         Component(
+            name="haproxy",
+            purpose="the proxy of gateways",
+            binaries=("haproxy",),
+            version=("-v",),
+            at_least=(2, 6),
+            packages=("haproxy",),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put haproxy 2.6 or newer on PATH",
+            whole=True,
+        ),
+        Component(
             name="podman",
             purpose="the podman engine",
             binaries=("podman",),

@@ -1,4 +1,4 @@
-"""Puts `nft` and `ip` on PATH, as on a node: agents that the tests start make networks with them."""
+"""Puts `nft`, `ip` and `haproxy` on PATH, as on a node: programs that the tests start use them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scripts.components import environment, find
 
 def put_on_path(folder: Path) -> None:
     """Write a start script for each program that is missing on PATH, with the libraries of the component."""
-    for name, component in (("nft", "nftables"), ("ip", "iproute2")):
+    for name, component in (("nft", "nftables"), ("ip", "iproute2"), ("haproxy", "haproxy")):
         program = find(component)
         if program is None or shutil.which(name) is not None:
             continue

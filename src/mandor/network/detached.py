@@ -105,7 +105,7 @@ class Detached:
         line = socket.socket(socket.AF_UNIX)
         try:
             line.setblocking(False)
-            with _short_path(self._folder) as folder:
+            with short_path(self._folder) as folder:
                 line.connect(f"{folder}/{SOCKET}")
             self._reader, self._writer = await asyncio.open_unix_connection(sock=line, limit=1 << 20)
         except BaseException:
@@ -236,7 +236,7 @@ async def _serve(folder: Path, open_server: OpenServer, ready: int) -> None:
                 clients -= 1
                 writer.close()
 
-        with _short_path(folder) as short:
+        with short_path(folder) as short:
             (folder / SOCKET).unlink(missing_ok=True)  # of a server that was killed: this one holds the lock
             line = socket.socket(socket.AF_UNIX)
             line.bind(f"{short}/{SOCKET}")
@@ -264,7 +264,7 @@ async def _write_frame(writer: asyncio.StreamWriter, kind: bytes, body: bytes) -
 
 
 @contextlib.contextmanager
-def _short_path(folder: Path) -> Iterator[str]:
+def short_path(folder: Path) -> Iterator[str]:
     """Path of the folder by a descriptor: the path of a unix socket has at most 107 characters."""
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,0 +1,1 @@
+"""Gateways: proxies that send requests from outside of the cluster to services, as routes describe."""

@@ -1,0 +1,5 @@
+"""HAProxy as a gateway: a configuration for what is fixed, the runtime API for endpoints, certificates and challenges."""
+
+from mandor.network.gateway.haproxy.gateway import HaproxyGateway
+
+__all__ = ["HaproxyGateway"]
