@@ -1,7 +1,5 @@
 """The HAProxy gateway keeps the promises of every gateway."""
 
-import asyncio
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mandor.api.caller import Caller
 from mandor.errors import Forbidden
-from mandor.model.role import ANY
+from mandor.model.role import ANY, BY_NAME_ONLY
 
 CHANGES = ("create", "update", "delete", "scale", "rollout", "drain")
 """Verbs that change objects."""
@@ -39,7 +39,7 @@ class Gate:
         if not self.verbs or not self.users:
             return self.users
         return any(
-            (ANY in rule.verbs or not {*self.verbs}.isdisjoint(rule.verbs))
+            ((ANY in rule.verbs and not {*self.verbs} <= BY_NAME_ONLY) or not {*self.verbs}.isdisjoint(rule.verbs))
             and (not self.kind or ANY in rule.kinds or self.kind in rule.kinds)
             for rule in caller.held
         )

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from mandor.api.applied import WAIT_SECONDS, AppliedAnswer, AppliedReport, AppliedRevisions, lowest_of
 from mandor.api.tallies import Tallies
-from mandor.errors import Conflict, MandorError
+from mandor.errors import Conflict, MandorError, TooMany
 from mandor.lib.clock import Clock
 from mandor.model.codec import decode_as, encode
 from mandor.model.meta import Key, Meta
@@ -34,6 +34,7 @@ RENEW_SHARE = 0.2
 """Share of a lease's duration after which it is renewed."""
 LIVE_SECONDS = 15.0
 """Time after its last heartbeat at which a node is dropped; agents send one about every ten seconds."""
+GATEWAYS_MOST = 1000
 TICK_SECONDS = 1.0
 OTHERS_SECONDS = 0.25
 """Seconds between looks at the summaries of other servers while a node waits for the data paths."""
@@ -85,6 +86,8 @@ class Heartbeats:
         self._reports: dict[str, _LastReport] = {}
         self._tallies = Tallies(server_id)
         self._applied = AppliedRevisions(clock)
+        self._gateways: dict[str, float] = {}
+        """Time of the last report of each gateway."""
         self._lease: Lease | None = None
         self._summary: HeartbeatSummary | None = None
         self._nodes_changed = True
@@ -118,6 +121,15 @@ class Heartbeats:
                 return answer
             if not await self._applied.wait(node, min(left, OTHERS_SECONDS)):
                 return answer
+
+    def gateway_applied(self, gateway: str, namespaces: Mapping[str, int]) -> None:
+        """Take what a gateway has applied; it counts as a data path until it has been silent for `LIVE_SECONDS`."""
+        name = f"gateway:{gateway}"  # a node has no colon in its name
+        if name not in self._gateways and len(self._gateways) >= GATEWAYS_MOST:
+            raise TooMany(f"{GATEWAYS_MOST} gateways report to this server already")
+        self._gateways[name] = self._clock.monotonic()
+        if self._applied.report(name, namespaces):
+            self._nodes_changed = True
 
     async def _answer(self, asks: Mapping[str, int]) -> AppliedAnswer:
         found = (await self._store.list(HeartbeatSummary.kind)).items
@@ -179,6 +191,10 @@ class Heartbeats:
         now = self._clock.monotonic()
         for node in [node for node, last in self._reports.items() if now - last.at > LIVE_SECONDS]:
             self.forget(node)
+        for gateway in [name for name, at in self._gateways.items() if now - at > LIVE_SECONDS]:
+            del self._gateways[gateway]
+            self._applied.forget(gateway)
+            self._nodes_changed = True
         if self._lease is None:
             await self._read_back()
         writes: list[Write] = []

@@ -16,7 +16,7 @@ from mandor.model.meta import Object
 from mandor.model.quota import Quota
 from mandor.model.record import ALL_NAMESPACES
 from mandor.model.reservation import Reservation
-from mandor.model.role import ANY, READ_VALUE, READS, WRITES, RoleRule
+from mandor.model.role import ANY, BY_NAME_ONLY, READS, SERVE, WRITES, RoleRule
 
 Rules = tuple[RoleRule, ...]
 
@@ -29,7 +29,7 @@ CLUSTER_WIDE = frozenset({"webhook", "event-bus", "log-sink", "inventory", "tall
 BOUNDS = frozenset({Quota.kind, LimitDefaults.kind, Reservation.kind})
 """Kinds that bound a namespace: a role for some namespaces reads them and does not write them."""
 _OPEN = tuple(sorted(KINDS.keys() - GUARDED))
-_WRITTEN = ("workload", "volume", "rebalance", "secret")
+_WRITTEN = ("workload", "volume", "rebalance", "secret", "service", "route")
 _NO_LABELS: Mapping[str, str] = {}
 
 VIEWER: Rules = (
@@ -48,7 +48,11 @@ OPERATOR: Rules = (
     RoleRule(verbs=("debug",), kinds=("cluster",)),
 )
 ADMIN: Rules = (RoleRule(verbs=(ANY,), kinds=(ANY,)),)
-BUILT_IN: Mapping[str, Rules] = {"admin": ADMIN, "operator": OPERATOR, "viewer": VIEWER}
+GATEWAY: Rules = (
+    RoleRule(verbs=READS, kinds=("instance", "route", "service")),
+    RoleRule(verbs=(SERVE,), kinds=("route",)),
+)
+BUILT_IN: Mapping[str, Rules] = {"admin": ADMIN, "operator": OPERATOR, "viewer": VIEWER, "gateway": GATEWAY}
 
 
 def allowed(
@@ -82,7 +86,7 @@ def without_limit(rules: Iterable[RoleRule]) -> bool:
 
 
 def _names(rule: RoleRule, verb: str, kind: str) -> bool:
-    if verb not in rule.verbs and (ANY not in rule.verbs or verb == READ_VALUE):
+    if verb not in rule.verbs and (ANY not in rule.verbs or verb in BY_NAME_ONLY):
         return False
     return kind in rule.kinds or ANY in rule.kinds
 
@@ -161,7 +165,8 @@ def _parts(rule: RoleRule) -> Iterable[RoleRule]:
 def _includes(held: RoleRule, part: RoleRule) -> bool:
     """Return whether a rule includes a part; only a wildcard includes a wildcard, which covers later additions, too.
 
-    `read-value` is held by a rule with all verbs on secrets: such a caller can run a task that reads the secret.
+    `read-value` is held by a rule with all verbs on secrets: such a caller can run a task that reads the secret. The
+    same applies to `serve`.
     """
     return (
         (ANY in held.verbs or part.verbs[0] in held.verbs)

@@ -21,6 +21,7 @@ COMMANDS: dict[str, Entry] = {
     "dev": Entry("Run a cluster", "serve", "Run a whole cluster on this machine."),
     "server": Entry("Run a cluster", "serve", "Run a server of the control plane."),
     "agent": Entry("Run a cluster", "serve", "Run the agent of this node."),
+    "gateway": Entry("Run a cluster", "gateway", "Run a gateway, which serves routes."),
     "apply": Entry("Workloads", "manifest", "Create or update objects from manifests."),
     "plan": Entry("Workloads", "plan", "Preview what a change would do."),
     "simulate": Entry("Workloads", "simulate", "Simulate a scenario on a virtual clock."),

@@ -22,12 +22,14 @@ from mandor.controllers.quota import QuotaController
 from mandor.controllers.rebalance import RebalanceController
 from mandor.controllers.reservation import ReservationController
 from mandor.controllers.restore import AFTER_SECONDS, Profiles, RestoreController
+from mandor.controllers.route import RouteController
 from mandor.controllers.secret_change import SecretChangeController
 from mandor.controllers.secret_signal import SecretSignalController
 from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
 from mandor.lib.clock import Clock
+from mandor.lib.sealing import Sealer
 from mandor.placement.framework.watch import Guard, Unguarded
 from mandor.store.base import Store
 from mandor.store.recorder import Recorder
@@ -46,11 +48,13 @@ def make_controllers(
     machines: MachineSource | None = None,
     keep: Keep | None = None,
     certificates: CertificateController | None = None,
+    sealer: Sealer | None = None,
 ) -> list[Controller[Any]]:
     """`profiles`: scheduling profiles for finding better nodes; None: no instance is moved. `restore_seconds`: time for
     which a relaxed rule must be satisfiable before an instance moves back; None: never. `ask`: queries the metrics of
     autoscaled groups. `machines`: provisions machines for pools; None: no node autoscaling. `keep`: retention of old
-    objects. `certificates`: with an ACME account; None: without one."""
+    objects. `certificates`: with an ACME account; None: without one. `sealer`: opens secrets with certificates.
+    """
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         AutoscaleController(store, clock, recorder, ask),
@@ -69,6 +73,7 @@ def make_controllers(
         ServiceController(store, recorder),
         certificates or CertificateController(store, clock, recorder),
         NetworkController(store, clock, recorder),
+        RouteController(store, clock, recorder, sealer),
         GarbageController(store, clock, keep),
     ]
     if profiles is not None:

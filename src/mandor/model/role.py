@@ -17,10 +17,14 @@ SPECIAL = (
     *("exec", "logs", "plan", "explain", "simulate", "scale", "rollout", "drain"),
     *("load", "join", "test", "metrics", "debug", "backup"),
 )
+SERVE = "serve"
+"""Verb of gateways: it reads the certificates of routes, and nothing else of secrets. `*` does not include it."""
 READ_VALUE = "read-value"
 """Verb that reads the values of a secret. Only workload identities can use it; `*` does not include it."""
-VERBS = (*READS, *WRITES, *SPECIAL, READ_VALUE)
-BUILT_IN = frozenset(get_args(Role))
+VERBS = (*READS, *WRITES, *SPECIAL, READ_VALUE, SERVE)
+BY_NAME_ONLY = frozenset({READ_VALUE, SERVE})
+"""Verbs that `*` does not include."""
+BUILT_IN = frozenset({*get_args(Role), "gateway"})
 RULES_MOST = 100
 DEFAULT_ISSUER = "default"
 """Name of the issuer in the server's settings."""
@@ -36,8 +40,8 @@ class RoleRule(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
     verbs: SomeTexts
     """Allowed verbs: `get`, `list`, `watch`, `create`, `update`, `delete`; `exec` and `logs` (instance); `plan`,
     `scale` and `rollout` (workload); `explain` (instance); `drain` and `load` (node); `simulate`, `metrics`, `debug`
-    and `backup` (cluster); `test` (webhook, event-bus); `join` (node); `read-value` (secret). `*` means all except
-    `read-value`.
+    and `backup` (cluster); `test` (webhook, event-bus); `join` (node); `read-value` (secret); `serve` (route).
+    `*` means all except `read-value` and `serve`.
     """
     kinds: SomeTexts
     """Kinds such as `workload` and `instance`; `*` means all."""

@@ -29,6 +29,8 @@ _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,254}[\x21-\x7e])?")
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,19}")
 
 TLS_AUTO, TLS_OFF = "auto", "off"
+TLS_CERTIFICATE, TLS_KEY = "tls.crt", "tls.key"
+"""Keys of the secret with a certificate."""
 PathMatch = Literal["prefix", "exact", "regex"]
 Text = Annotated[str, Bounds(max_length=1024)]
 
@@ -294,6 +296,10 @@ class RouteStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     challenges: Annotated[dict[str, str], Bounds(max_length=CHALLENGES_MOST)] = {}
     """Key authorizations by token, served at `/.well-known/acme-challenge/TOKEN`."""
     certificate: RouteCertificate | None = None
+    secret_id: str = ""
+    """Content id of the secret with a certificate that fits; gateways read the certificate again when it changes.
+    Empty: there is none.
+    """
 
     def __post_init__(self) -> None:
         for token, answer in self.challenges.items():

@@ -517,6 +517,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
                 ask=prometheus.ask,
                 machines=machines.source,
                 certificates=acme,
+                sealer=sealer,
             )
             tasks.start(recorder.run(), "recorder")
             keeper = AuditKeeper(

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from mandor.lib.x509 import Pair, make_authority
 from mandor.model.route import (
@@ -101,7 +102,7 @@ class GatewaySuite:
         async with (
             aiohttp.ClientSession(auto_decompress=False) as session,
             session.request(
-                *(method, aiohttp.client.URL(url, encoded=True)),
+                *(method, URL(url, encoded=True)),
                 headers=headers,
                 allow_redirects=False,
                 ssl=trust,
@@ -396,7 +397,9 @@ class GatewaySuite:
         ]
         routes += [
             route("regex", [two], host="regex.test", path=r"/[\"'$#}{]+ ?".replace(" ", "x"), path_match="regex"),
-            route("to", host="to.test", path="/", path_match="exact", redirect=RouteRedirect(path="/%env(PATH)$HOME,'")),
+            route(
+                "to", host="to.test", path="/", path_match="exact", redirect=RouteRedirect(path="/%env(PATH)$HOME,'")
+            ),
         ]
         assert await gateway.apply(GatewayState(tuple(routes))) == {}
         assert await self.chosen("/%5B$env(x)'&;*/deeper") == one

@@ -1,4 +1,4 @@
-"""HAProxy as a gateway: a configuration for what is fixed, the runtime API for endpoints, certificates and challenges."""
+"""HAProxy as a gateway: a configuration for routes, the runtime API for endpoints, certificates and challenges."""
 
 from mandor.network.gateway.haproxy.gateway import HaproxyGateway
 

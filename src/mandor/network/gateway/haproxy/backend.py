@@ -91,10 +91,7 @@ def _redirect(spec: RouteSpec) -> list[str]:
     assert to is not None
     host = constant(to.host) or ("%[var(txn.host)]" if to.scheme else "%[req.fhdr(host)]")
     lines = []
-    if to.scheme:
-        schemes = {to.scheme: ""}
-    else:
-        schemes = {"https": " { ssl_fc }", "http": " !{ ssl_fc }"}
+    schemes = {to.scheme: ""} if to.scheme else {"https": " { ssl_fc }", "http": " !{ ssl_fc }"}
     path, rest = constant(to.path), _rest(spec) if to.path else ""
     if rest:
         lines.append(f"    http-request set-var(txn.rest) {rest}")

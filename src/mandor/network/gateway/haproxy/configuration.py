@@ -71,13 +71,13 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class HaproxySettings:
-    """What the configuration depends on besides routes."""
+    """Folder, addresses and ports of the proxy."""
 
     folder: Path
     """Folder of the configuration and the sockets; HAProxy and its caller must see it at the same path."""
     http: tuple[Listen, ...]
     https: tuple[Listen, ...]
-    tcp_address: str = "0.0.0.0"  # noqa: S104 - the address at which clients outside of the cluster reach TCP routes
+    tcp_address: str = "0.0.0.0"
     https_port: int = 443
     """Port of HTTPS in the URLs of redirects."""
 
@@ -128,7 +128,7 @@ def render(state: GatewayState, slots: Mapping[str, Slots], settings: HaproxySet
 
     Raises `ValueError` for a value that cannot be expressed safely; the model does not accept such values.
     """
-    available = {each for each in state.certificates}
+    available = set(state.certificates)
     web = [each for each in state.routes if each.spec.protocol == "http"]
     tcp = [each for each in state.routes if each.spec.protocol == "tcp"]
     front, maps, hosts = _web(web, settings, available)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import socket
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from mandor.errors import MandorError, Unavailable
-from mandor.network.base import Endpoint
 from mandor.network.detached import write_file
 from mandor.network.gateway.base import CertificateKey, Gateway, GatewayRoute, GatewayState, RouteKey, RouteTraffic
 from mandor.network.gateway.haproxy.configuration import (
@@ -252,7 +250,7 @@ class HaproxyGateway(Gateway):
                 if info.get("description") == generation and info.get("Pid") != pid:
                     return
         raise Unavailable(
-            f"HAProxy did not load its new configuration in {RELOAD_SECONDS_MOST:g} s and continues with the former one",
+            f"HAProxy did not load its new configuration in {RELOAD_SECONDS_MOST:g} s; the former one stays in effect",
             hint="the log of the proxy has the reason",
         )
 

@@ -137,8 +137,7 @@ def changed(before: Mapping[str, Slots], after: Mapping[str, Slots]) -> Iterator
 
 
 def left_by(before: Iterable[tuple[str, Slots]], wanted: Mapping[str, Sequence[Slot | None]]) -> list[str]:
-    """Return the commands that remove endpoints which are no longer wanted from a process of an earlier configuration.
-    """
+    """Return the commands that remove endpoints from a process of an earlier configuration, unless still wanted."""
     commands = []
     for backend, slots in before:
         kept = {(each.address, each.port) for each in wanted.get(backend, ()) if each is not None}
