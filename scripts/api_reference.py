@@ -70,6 +70,7 @@ Errors are `application/problem+json` with `type, title, status, code, detail`, 
 
 SOCKETS = {
     "/v1/instances/{name}/exec": "Run a command in an instance: `?command=a&command=b&task=&terminal=&rows=&columns=&stdin=`. Browsers, which cannot set headers, send the subprotocols `mandor.exec` and `mandor.token.TOKEN`.",
+    "/v1/instances/{name}/forward": "Connect to a TCP port of an instance: `?port=NAME|NUMBER`. Channel 0 carries the caller's bytes and channel 1 those of the instance; an empty frame ends the direction. One WebSocket is one connection.",
     "/v1/sessions/{name}": "The agent of the node connects here for a session; the header `X-Mandor-Session` carries the session's secret.",
 }
 

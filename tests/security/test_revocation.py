@@ -13,7 +13,7 @@ import pytest
 
 from mandor.api.app import OPERATIONS
 from mandor.api.operation import JSON
-from mandor.api.routes import images, sessions
+from mandor.api.routes import forward, images, sessions
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.record import Role, Session, Token
@@ -142,12 +142,18 @@ async def test_a_log_that_is_followed_breaks_off(two: Two, end: End) -> None:
 
 
 @pytest.mark.parametrize("end", [delete, expire, narrow])
-@pytest.mark.parametrize("path", ["/v1/instances/web-0/exec", "/v1/nodes/n1/images"])
+@pytest.mark.parametrize("path", ["/v1/instances/web-0/exec", "/v1/instances/web-0/forward", "/v1/nodes/n1/images"])
 async def test_a_session_ends_with_the_reason(two: Two, end: End, path: str) -> None:
     images_too = "images" in path
     text = await two.first.token("operator", "user:ani", ("*",) if images_too else ("default",))
     name = text.removeprefix("mdr_").rpartition("_")[0]
-    query = [("size", "1000000"), ("names", "a:1")] if images_too else [("command", "sh")]
+    query = (
+        [("size", "1000000"), ("names", "a:1")]
+        if images_too
+        else [("port", "80")]
+        if "forward" in path
+        else [("command", "sh")]
+    )
     client = await two.second.client(text)
     async with talking_agent(two), await client.dial(path, query=query) as line:
         assert await line.receive() is not None
@@ -247,8 +253,9 @@ def test_every_answer_in_pieces_and_every_socket_is_covered_here() -> None:
     """A new one has to be tried above, and its handler has to pass through `Streams.run` or `Sessions.dial`."""
     pieces = {each.name for each in OPERATIONS if each.gives != JSON and not each.open}
     assert pieces - {"metrics"} == {"watch", "snapshot", "backup", "logs", "simulate"}
-    assert {*sessions.WEBSOCKETS, *images.WEBSOCKETS} == {
+    assert {*sessions.WEBSOCKETS, *images.WEBSOCKETS, *forward.WEBSOCKETS} == {
         "/v1/instances/{name}/exec",
+        "/v1/instances/{name}/forward",
         "/v1/sessions/{name}",
         "/v1/nodes/{name}/images",
     }

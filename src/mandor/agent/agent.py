@@ -12,6 +12,7 @@ from mandor.agent.eviction import PressureEviction
 from mandor.agent.feed import Feed, KindRouter, Reader, Source
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.foreign_ports import PortInUse, no_port_in_use
+from mandor.agent.forward import PortForwarder
 from mandor.agent.guard import GuardControl
 from mandor.agent.heartbeat import HeartbeatSender
 from mandor.agent.image import ImageLoader
@@ -49,11 +50,13 @@ from mandor.model.log_sink import LogSink
 from mandor.model.meta import Object
 from mandor.model.network import Network
 from mandor.model.node import CLOCK_AHEAD, RENEWS, Node
-from mandor.model.record import ClusterSpec, Namespace, Session
+from mandor.model.phase import Phase
+from mandor.model.record import ClusterSpec, Namespace, Session, SessionSpec
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
 from mandor.model.workload import Release, Workload
 from mandor.network.base import Overlay
+from mandor.network.forward_plan import ForwardTarget, forward_targets
 from mandor.store.base import ALL, Change, Filter, Store
 from mandor.store.recorder import Recorder
 from mandor.telemetry.tracer import Tracer
@@ -168,7 +171,8 @@ class Agent:
         self.node.pressure = lambda: self.eviction.shown
         self._own_memory: int | None = None
         self._last_usage = NodeUsage()
-        self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
+        more = {"forward": PortForwarder(self._find_port).serve}
+        self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most, more=more)
         self._meter = InstanceMeter(clock)
         self._shipper = self._make_shipper(own_logs, blocking) if own_logs is not None else None
         self.joined = asyncio.Event()
@@ -422,3 +426,9 @@ class Agent:
         mains = [name for name in tasks if template is None or template.tasks[name].role == "main"]
         name = choose_task(task, mains, tasks)
         return self.workers.engines.engine(worker.memory.engine), self.workers.latest(worker, name)
+
+    def _find_port(self, spec: SessionSpec) -> list[ForwardTarget]:
+        worker = self.workers.by_uid.get(spec.uid)
+        if worker is None or worker.status.phase is not Phase.RUNNING:
+            raise NotFound(f"{spec.instance} is not running", hint="`mandor describe instance` shows its phase")
+        return forward_targets(spec.instance, worker.status, spec.port)

@@ -1,9 +1,10 @@
-"""Serves sessions (logs, exec, image uploads): connects to the server of the client and passes data both ways."""
+"""Serves sessions (logs, exec, forwarded ports, images): connects to the client's server and passes data both ways."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 
 import msgspec
 
@@ -27,6 +28,9 @@ HANG_UP_SECONDS = 20.0
 
 FindUnit = Callable[[str, str], tuple[Engine, Unit]]
 """(instance uid, task or empty) → engine and unit; raises `NotFound` or `Invalid`."""
+ServeSession = Callable[[SessionSpec, Duplex], Awaitable[None]]
+"""Serves a session from its connection to its end."""
+NO_MORE: Mapping[str, ServeSession] = MappingProxyType({})
 LoadImage = Callable[[SessionSpec, Duplex], Awaitable[bytes]]
 """Loads the image that the client uploads; returns the final message for the client."""
 
@@ -39,8 +43,11 @@ class _Size(msgspec.Struct):
 class Streams:
     """Serves at most `most` sessions at once; a session ends when either side ends."""
 
-    def __init__(self, link: Link, find: FindUnit, load: LoadImage, *, most: int) -> None:
-        self._link, self._find, self._load, self._most = link, find, load, most
+    def __init__(
+        self, link: Link, find: FindUnit, load: LoadImage, *, most: int, more: Mapping[str, ServeSession] = NO_MORE
+    ) -> None:
+        """`more`: functions that serve further verbs."""
+        self._link, self._find, self._load, self._most, self._more = link, find, load, most, more
         self._open: dict[str, asyncio.Task[None]] = {}
         self._served: dict[str, None] = {}
 
@@ -101,23 +108,27 @@ class Streams:
     async def _join(self, spec: SessionSpec, line: Duplex) -> None:
         if spec.verb == "load":
             await line.send(bytes([END]) + await self._load(spec, line))
-            await _wait_for_hang_up(line)
+            await wait_for_hang_up(line)
+            return
+        if spec.verb in self._more:
+            await self._more[spec.verb](spec, line)
             return
         engine, unit = self._find(spec.uid, spec.task)
         if spec.verb == "logs":
-            await _until_first(_send_logs(engine, unit, spec, line), _until_closed(line))
+            await until_first(_send_logs(engine, unit, spec, line), _until_closed(line))
             return
         running = await engine.exec(unit, spec.command, terminal=spec.terminal, rows=spec.rows, columns=spec.columns)
         try:
             if not spec.stdin:
                 await running.write(b"")
-            await _until_first(_send_output(running, line), _take_input(running, line))
+            await until_first(_send_output(running, line), _take_input(running, line))
         finally:
             await running.close()
-        await _wait_for_hang_up(line)
+        await wait_for_hang_up(line)
 
 
-async def _until_first(*works: Coroutine[None, None, None]) -> None:
+async def until_first(*works: Coroutine[None, None, None]) -> None:
+    """Run the works until one ends, and cancel the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -218,7 +229,7 @@ def _size(data: bytes) -> _Size | None:
     return size if 0 < size.rows < 10_000 and 0 < size.columns < 10_000 else None
 
 
-async def _wait_for_hang_up(line: Duplex) -> None:
+async def wait_for_hang_up(line: Duplex) -> None:
     """Wait for the client to close: closing with unread input resets the connection and loses the last frame."""
     with suppress(TimeoutError):
         async with asyncio.timeout(HANG_UP_SECONDS):
@@ -229,7 +240,7 @@ async def _send_problem(line: Duplex, error: MandorError) -> None:
     problem = {"code": error.code, "title": error.message, "detail": error.message, "hint": error.hint}
     try:
         await line.send(bytes([END]) + msgspec.json.encode(problem))
-        await _wait_for_hang_up(line)
+        await wait_for_hang_up(line)
     except (MandorError, OSError):
         log.debug("the client is gone; error not sent: %s", error)
 

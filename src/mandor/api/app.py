@@ -23,6 +23,7 @@ from mandor.api.routes import (
     credentials,
     debug,
     explain,
+    forward,
     gateways,
     identity,
     images,
@@ -87,7 +88,7 @@ def build_app(parts: ApiParts) -> "App":
         grouped.setdefault(each.path, []).append(each)
     endpoints = {path: Endpoint(parts, group) for path, group in grouped.items()}
     routes: list[BaseRoute] = [Route(path, endpoint) for path, endpoint in endpoints.items()]
-    sockets = sessions.WEBSOCKETS | images.WEBSOCKETS
+    sockets = sessions.WEBSOCKETS | images.WEBSOCKETS | forward.WEBSOCKETS
     routes += [WebSocketRoute(path, _Socket(partial(run, parts))) for path, run in sockets.items()]
     routes += [Route("/", ToPanel()), Route("/ui", ToPanel()), Route("/ui/{rest:path}", Panel())]
     routes.append(Route("/{rest:path}", _unknown_path))

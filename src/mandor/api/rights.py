@@ -42,7 +42,7 @@ VIEWER: Rules = (
 OPERATOR: Rules = (
     *VIEWER,
     RoleRule(verbs=(*WRITES, "scale", "rollout"), kinds=_WRITTEN),
-    RoleRule(verbs=("update", "delete", "exec"), kinds=("instance",)),
+    RoleRule(verbs=("update", "delete", "exec", "forward"), kinds=("instance",)),
     RoleRule(verbs=("update", "drain", "load"), kinds=("node",)),
     RoleRule(verbs=("create", "update"), kinds=("task", "spare")),
     RoleRule(verbs=("debug",), kinds=("cluster",)),

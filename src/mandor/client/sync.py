@@ -256,6 +256,10 @@ class Client:
         context = self._context() if server.scheme == "https" else None
         return url, self._headers(server), context
 
+    def authority(self) -> Path | None:
+        """Return the file of the authority that the token names; None: `ca_file` or those of the system are trusted."""
+        return self._pinned(self._fingerprint) if self._fingerprint and not self.ca_file else None
+
     def _living(self) -> Server:
         return next((server for server in self.servers[:-1] if self._trouble(server) is None), self.servers[-1])
 
@@ -404,8 +408,8 @@ class Client:
         return HTTPConnection(server.host, server.port, timeout=seconds)
 
     def _context(self) -> ssl.SSLContext:
-        if self._fingerprint and not self.ca_file:
-            return pinned_context(self._pinned(self._fingerprint))
+        if (pinned := self.authority()) is not None:
+            return pinned_context(pinned)
         try:
             return ssl.create_default_context(cafile=self.ca_file or None)
         except OSError as error:

@@ -41,6 +41,7 @@ FEATURES = (
     "overhead",
     "placement-conditions",
     "plan",
+    "port-forward",
     "probe-checks",
     "pull-secrets",
     "rebalance-prefer",

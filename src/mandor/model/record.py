@@ -246,7 +246,7 @@ def soon_seconds(role: str, lasts_seconds: float) -> float:
 class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """A caller waits at `server`; the node's agent connects to that server, which joins the two connections."""
 
-    verb: Literal["logs", "exec", "load"]
+    verb: Literal["logs", "exec", "load", "forward"]
     instance: str = ""
     """Name of the instance; empty if the session is about the node itself."""
     uid: str = ""
@@ -267,10 +267,14 @@ class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     """Header of the image to load; its bytes are sent as standard input."""
     engine: str = ""
     """The only engine to load the image into; empty for every engine that accepts it."""
+    port: str = ""
+    """Name or number of the port of the instance to which the session is forwarded."""
 
 
 class Session(Object, frozen=True, tag="session"):
-    """A request for logs, exec or an image load, which the agent of the node answers by connecting to the server."""
+    """A request for logs, exec, a forwarded connection or an image load, which the agent of the node answers by
+    connecting to the server.
+    """
 
     kind: ClassVar[str] = "session"
     plural: ClassVar[str] = "sessions"

@@ -14,7 +14,7 @@ ANY = "*"
 READS = ("get", "list", "watch")
 WRITES = ("create", "update", "delete")
 SPECIAL = (
-    *("exec", "logs", "plan", "explain", "simulate", "scale", "rollout", "drain"),
+    *("exec", "forward", "logs", "plan", "explain", "simulate", "scale", "rollout", "drain"),
     *("load", "join", "test", "metrics", "debug", "backup"),
 )
 SERVE = "serve"
@@ -38,9 +38,9 @@ class RoleRule(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
     """Allows each of its verbs on each of its kinds, for objects in its namespaces and with its names and labels."""
 
     verbs: SomeTexts
-    """Allowed verbs: `get`, `list`, `watch`, `create`, `update`, `delete`; `exec` and `logs` (instance); `plan`,
-    `scale` and `rollout` (workload); `explain` (instance); `drain` and `load` (node); `simulate`, `metrics`, `debug`
-    and `backup` (cluster); `test` (webhook, event-bus); `join` (node); `read-value` (secret); `serve` (route).
+    """Allowed verbs: `get`, `list`, `watch`, `create`, `update`, `delete`; `exec`, `forward` and `logs` (instance);
+    `plan`, `scale` and `rollout` (workload); `explain` (instance); `drain` and `load` (node); `simulate`, `metrics`,
+    `debug` and `backup` (cluster); `test` (webhook, event-bus); `join` (node); `read-value` (secret); `serve` (route).
     `*` means all except `read-value` and `serve`.
     """
     kinds: SomeTexts

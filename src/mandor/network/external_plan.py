@@ -1,4 +1,4 @@
-"""Which addresses outside of the cluster a node checks, and which ones it refuses to send traffic to: pure."""
+"""Chooses the addresses outside of the cluster that a node checks, and those that get no traffic from it: pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

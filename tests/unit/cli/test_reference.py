@@ -47,7 +47,7 @@ def test_every_manifest_of_the_guide_is_a_good_one(text: str) -> None:
 def test_the_guides_name_only_commands_and_options_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     for page in (ROOT / "docs" / "guides").glob("*.md"):
         text = page.read_text(encoding="utf-8")
-        for name, rest in re.findall(r"^\|? ?`?mandor (\w+)([^`#\n]*)", text, re.MULTILINE):
+        for name, rest in re.findall(r"^\|? ?`?mandor (\w[\w-]*)([^`#\n]*)", text, re.MULTILINE):
             assert name in COMMANDS, f"{page.name}: mandor {name}"
             inner = {"create", "place", "prepare", "release", "rotate"} & set(rest.split()[:1])
             run([name, *inner, "--help"])

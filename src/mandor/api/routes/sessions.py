@@ -65,6 +65,20 @@ async def find(
 
     `verb`: `exec` or `logs`.
     """
+    found = await _find(parts, caller, verb, name, namespace)
+    chosen = await _task_of(parts, found, task)
+    await _check_node(parts, found)
+    return found, chosen
+
+
+async def find_instance(parts: ApiParts, caller: Caller, verb: str, name: str, namespace: str) -> Instance:
+    """Return the instance of a session without a task; raise `Forbidden` before the instance is read."""
+    found = await _find(parts, caller, verb, name, namespace)
+    await _check_node(parts, found)
+    return found
+
+
+async def _find(parts: ApiParts, caller: Caller, verb: str, name: str, namespace: str) -> Instance:
     if not about(caller.held, verb, "instance", namespace):
         raise _refused(caller, verb, f"instances in the namespace {namespace}")
     key = Key("instance", namespace, name)
@@ -79,14 +93,11 @@ async def find(
             hint=found.status.message or "`mandor describe instance` shows the reason",
             phase=found.phase,
         )
-    chosen = await _task_of(parts, found, task)
-    await _check_node(parts, found)
-    await parts.store.check_available()
-    return found, chosen
+    return found
 
 
 async def _check_node(parts: ApiParts, instance: Instance) -> None:
-    """Raise an error if no agent can answer for the instance."""
+    """Raise an error if no agent can answer for the instance, or sessions cannot be stored."""
     name, node = instance.meta.name, instance.node
     if instance.spec.claim is not None:
         raise Conflict(f"{name} reserves resources for a virtual machine and has no tasks")
@@ -100,12 +111,17 @@ async def _check_node(parts: ApiParts, instance: Instance) -> None:
             hint=f"check its agent; `mandor describe node {node}` shows more",
             node=node,
         )
+    await parts.store.check_available()
+
+
+_WORDS = {"exec": "run commands in", "logs": "read the logs of", "forward": "forward ports of"}
 
 
 def _refused(caller: Caller, verb: str, what: str) -> Forbidden:
-    words = "run commands in" if verb == "exec" else "read the logs of"
     return Forbidden(
-        f"{caller.identity} ({caller.role}) may not {words} {what}", hint=lacks(verb, "instance"), role=caller.role
+        f"{caller.identity} ({caller.role}) may not {_WORDS[verb]} {what}",
+        hint=lacks(verb, "instance"),
+        role=caller.role,
     )
 
 
@@ -133,7 +149,7 @@ async def logs(call: Call[LogsQuery, None]) -> Stream:
     query, parts = call.query, call.parts
     instance, task = await find(parts, call.caller, "logs", call.path["name"], query.namespace, query.task)
     parts.streams.check(call.caller.identity)
-    await _record(parts, call.caller, "logs", instance, call.address, {"task": task})
+    await record(parts, call.caller, "logs", instance, call.address, {"task": task})
     spec = SessionSpec(
         verb="logs",
         instance=instance.meta.name,
@@ -319,10 +335,10 @@ async def _record_exec(
     parts: ApiParts, caller: Caller, instance: Instance, task: str, query: ExecQuery, scope: Scope
 ) -> None:
     address = (scope.get("client") or ("",))[0]
-    await _record(parts, caller, "exec", instance, address, {"command": list(query.command), "task": task})
+    await record(parts, caller, "exec", instance, address, {"command": list(query.command), "task": task})
 
 
-async def _record(
+async def record(
     parts: ApiParts, caller: Caller, verb: str, instance: Instance, address: str, facts: Mapping[str, object]
 ) -> None:
     """Write the audit record of a session before it begins."""

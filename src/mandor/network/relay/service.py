@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 
+from mandor.lib.tcp_reset import reset
 from mandor.network.relay.flows import UdpFlows
 from mandor.network.relay.load import Limit, Load
 from mandor.network.relay.message import Entry
@@ -155,7 +156,7 @@ class Client(Side):
         assert self.transport is not None
         if not self.service.limit.allows(self.service.open):
             self.service.failures += 1
-            _reset(self.transport)
+            reset(self.transport)
             return
         self._counted = True
         self.service.limit.open += 1
@@ -209,7 +210,7 @@ class Client(Side):
             return
         self.service.failures += 1
         if self.transport is not None:
-            _reset(self.transport)
+            reset(self.transport)
 
 
 class Server(Side):
@@ -230,13 +231,6 @@ class Server(Side):
     def connection_lost(self, error: Exception | None) -> None:
         self.service.closed(self._place)
         super().connection_lost(error)
-
-
-def _reset(transport: asyncio.Transport) -> None:
-    line = transport.get_extra_info("socket")
-    with suppress(OSError):
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    transport.abort()
 
 
 def _bound(address: str, port: int, kind: socket.SocketKind) -> socket.socket:
