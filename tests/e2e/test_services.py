@@ -21,6 +21,7 @@ from tests.e2e.cluster import Cluster, eventually
 
 OUTSIDE = "127.77.0.1"
 """Loopback address that stands for a machine outside of the cluster: the node may send traffic there."""
+NONE = "gets no traffic: "
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ports.yaml"
 
 
@@ -111,6 +112,11 @@ def test_a_service_spreads_requests_and_loses_none_in_roll_outs(cluster: Cluster
     load.stop()
     assert load.failures == []
     assert sum(load.answers.values()) > 50
+    shown = cluster.mandor("describe", "service", "shop")
+    assert "instances: 2 of 2 get traffic" in shown.stdout, shown.stdout + shown.stderr
+    assert f"{shop.address}:{shop.port}" in shown.stdout
+    way = cluster.mandor("explain", "traffic", "greeter-0", "shop")
+    assert (way.returncode, "reaches service default/shop port http" in way.stdout) == (0, True), way.stdout
 
 
 @pytest.mark.req("S2-46")
@@ -127,6 +133,8 @@ def test_a_service_without_a_ready_instance_refuses_connections(cluster: Cluster
         return False
 
     eventually("connections are refused", refused)
+    shown = cluster.mandor("describe", "service", "shop")
+    assert shop.address not in shown.stdout or "ENDPOINT " not in shown.stdout, shown.stdout
 
 
 def test_a_service_answers_while_the_agent_is_down(cluster: Cluster) -> None:
@@ -197,6 +205,9 @@ def test_an_external_address_gets_traffic_only_while_its_check_passes(cluster: C
     virtual = external(cluster, "legacy", port, check, f"{OUTSIDE}:{free_port()}", more=health)
     try:
         eventually("only the server that answers gets traffic", lambda: all_equal(virtual, port, OUTSIDE))
+        eventually(
+            "the failure is shown", lambda: cluster.mandor("describe", "service", "legacy").stdout.count(NONE) == 1
+        )
         server.close()
         eventually("connections are refused", lambda: all_equal(virtual, port, "ConnectionRefusedError"))
         server = Outside(OUTSIDE, server.port)

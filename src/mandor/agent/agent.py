@@ -32,8 +32,9 @@ from mandor.agent.shipping.agent_logs import AgentLogHandler
 from mandor.agent.shipping.shipper import Shipper
 from mandor.agent.stream import Streams, choose_task
 from mandor.agent.tracing import Tracing
-from mandor.agent.traffic import Balancing
+from mandor.agent.traffic import Balancing, TrafficKeeper
 from mandor.agent.traffic_metrics import traffic_families
+from mandor.agent.traffic_report import TrafficReporter
 from mandor.agent.usage import InstanceMeter, read_usage
 from mandor.agent.usage_throttle import used_by_all, used_by_own
 from mandor.agent.workers import Workers
@@ -171,7 +172,10 @@ class Agent:
         self.node.pressure = lambda: self.eviction.shown
         self._own_memory: int | None = None
         self._last_usage = NodeUsage()
-        more = {"forward": PortForwarder(self._find_port).serve}
+        more = {
+            "forward": PortForwarder(self._find_port).serve,
+            "traffic": TrafficReporter(settings.name, self._traffic).serve,
+        }
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most, more=more)
         self._meter = InstanceMeter(clock)
         self._shipper = self._make_shipper(own_logs, blocking) if own_logs is not None else None
@@ -413,8 +417,8 @@ class Agent:
         node = node_families(self.node.engines, self.eviction.shown, self._last_usage, phases)
         shipping = self._shipper.families() if self._shipper is not None else ()
         spans = self._tracer.families() if self._tracer is not None else ()
-        names = self.workers.resources.names
-        services = await traffic_families(names.traffic) if names is not None and names.traffic is not None else ()
+        traffic = self._traffic()
+        services = await traffic_families(traffic) if traffic is not None else ()
         return [*self._metrics.families(), *node, *unit_families(used), *shipping, *spans, *services]
 
     def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:
@@ -426,6 +430,10 @@ class Agent:
         mains = [name for name in tasks if template is None or template.tasks[name].role == "main"]
         name = choose_task(task, mains, tasks)
         return self.workers.engines.engine(worker.memory.engine), self.workers.latest(worker, name)
+
+    def _traffic(self) -> TrafficKeeper | None:
+        names = self.workers.resources.names
+        return names.traffic if names is not None else None
 
     def _find_port(self, spec: SessionSpec) -> list[ForwardTarget]:
         worker = self.workers.by_uid.get(spec.uid)

@@ -41,6 +41,7 @@ from mandor.api.routes import (
     spares,
     tasks,
     tokens,
+    traffic,
     watch,
 )
 from mandor.api.ui import Panel, ToPanel
@@ -67,6 +68,7 @@ OPERATIONS: list[Operation] = [
     *rebalance.OPERATIONS,
     *tasks.OPERATIONS,
     *spares.OPERATIONS,
+    *traffic.OPERATIONS,
     *explain.OPERATIONS,
     *rollout.OPERATIONS,
     *receivers.OPERATIONS,

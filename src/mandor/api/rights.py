@@ -35,7 +35,7 @@ _NO_LABELS: Mapping[str, str] = {}
 VIEWER: Rules = (
     RoleRule(verbs=READS, kinds=_OPEN),
     RoleRule(verbs=("logs",), kinds=("instance",)),
-    RoleRule(verbs=("explain",), kinds=("instance", "workload")),
+    RoleRule(verbs=("explain",), kinds=("instance", "service", "workload")),
     RoleRule(verbs=("plan", "simulate"), kinds=("workload",)),
     RoleRule(verbs=("metrics", "simulate"), kinds=("cluster",)),
 )

@@ -246,7 +246,7 @@ def soon_seconds(role: str, lasts_seconds: float) -> float:
 class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """A caller waits at `server`; the node's agent connects to that server, which joins the two connections."""
 
-    verb: Literal["logs", "exec", "load", "forward"]
+    verb: Literal["logs", "exec", "load", "forward", "traffic"]
     instance: str = ""
     """Name of the instance; empty if the session is about the node itself."""
     uid: str = ""
@@ -269,11 +269,13 @@ class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     """The only engine to load the image into; empty for every engine that accepts it."""
     port: str = ""
     """Name or number of the port of the instance to which the session is forwarded."""
+    service: str = ""
+    """Service that a report is about, as `NAMESPACE/NAME`."""
 
 
 class Session(Object, frozen=True, tag="session"):
-    """A request for logs, exec, a forwarded connection or an image load, which the agent of the node answers by
-    connecting to the server.
+    """A request for logs, exec, a forwarded connection, a report or an image load, which the agent of the node
+    answers by connecting to the server.
     """
 
     kind: ClassVar[str] = "session"

@@ -39,9 +39,9 @@ class RoleRule(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
 
     verbs: SomeTexts
     """Allowed verbs: `get`, `list`, `watch`, `create`, `update`, `delete`; `exec`, `forward` and `logs` (instance);
-    `plan`, `scale` and `rollout` (workload); `explain` (instance); `drain` and `load` (node); `simulate`, `metrics`,
-    `debug` and `backup` (cluster); `test` (webhook, event-bus); `join` (node); `read-value` (secret); `serve` (route).
-    `*` means all except `read-value` and `serve`.
+    `plan`, `scale` and `rollout` (workload); `explain` (instance, workload, service); `drain` and `load` (node);
+    `simulate`, `metrics`, `debug` and `backup` (cluster); `test` (webhook, event-bus); `join` (node); `read-value`
+    (secret); `serve` (route). `*` means all except `read-value` and `serve`.
     """
     kinds: SomeTexts
     """Kinds such as `workload` and `instance`; `*` means all."""

@@ -531,6 +531,12 @@ def _describe_log_sink(client: "Client", item: Object) -> Details:
     return Details([], [*log_sinks.describe_health(item, nodes), *_spec(item)], NOTHING)
 
 
+def _describe_service(client: "Client", item: Object) -> Details:
+    from mandor.cli import service_details
+
+    return Details(service_details.facts(item), [*service_details.traffic(client, item), *_spec(item)])
+
+
 _DETAILS: dict[str, Callable[["Client", Object], Details]] = {
     find_kind("workload").name: _describe_workload,
     find_kind("instance").name: _describe_instance,
@@ -543,4 +549,5 @@ _DETAILS: dict[str, Callable[["Client", Object], Details]] = {
     find_kind("log-sink").name: _describe_log_sink,
     find_kind("task").name: _describe_task,
     find_kind("spare").name: _describe_spare,
+    find_kind("service").name: _describe_service,
 }

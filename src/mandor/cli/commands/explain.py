@@ -6,12 +6,13 @@ import click
 
 from mandor.cli.explaining import Terminal, write_explanation
 from mandor.cli.options import complete_names, connected, namespace_option, output_option
-from mandor.cli.output import show_data
+from mandor.cli.output import aligned, show_data
 from mandor.errors import NotFound
 
 if TYPE_CHECKING:
     from mandor.client.sync import Client
 
+TRAFFIC = "traffic"
 KINDS = {
     "instance": "instances",
     "instances": "instances",
@@ -25,7 +26,7 @@ KINDS = {
 @click.command("explain")
 @click.argument(
     "words",
-    metavar="[instance|workload|task] NAME",
+    metavar="[instance|workload|task] NAME | traffic A B",
     nargs=-1,
     required=True,
     shell_complete=complete_names("instances"),
@@ -41,12 +42,37 @@ def explain_command(client: "Client", words: tuple[str, ...], namespace: str, no
     run; each proposed change was tried on a copy of the cluster. For a placed one: the current scores of the best
     nodes, and what has changed since the decision. NAME is an instance, or a workload, of which one instance of each
     kind is explained. A VM request (`task`) is explained by the claim that holds resources for it.
+
+    `mandor explain traffic A B` explains step by step why the instance A can or cannot reach B: `service/NAME[:PORT]`,
+    `service/NAME.NAMESPACE[:PORT]` or `instance/NAME[:PORT]`. The exit status is 1 if a step fails.
     """
+    if words[0] == TRAFFIC and len(words) > 1:
+        _explain_traffic(client, words[1:], namespace, output)
+        return
     answer = ask(client, words, {"namespace": namespace, "nodes": nodes or None})
     if output != "text":
         show_data(answer, output)
         return
     write_explanation(answer, Terminal())
+
+
+def _explain_traffic(client: "Client", words: tuple[str, ...], namespace: str, output: str) -> None:
+    if len(words) != 2:
+        raise click.UsageError("give an instance and its target: mandor explain traffic web-0 service/shop:http")
+    source, target = words
+    if "/" not in target:
+        target = f"service/{target}"
+    query = {"namespace": namespace, "source": source.removeprefix("instance/"), "target": target}
+    answer = client.read("/v1/explain/traffic", query)
+    if output != "text":
+        show_data(answer, output)
+    else:
+        click.echo(f"{answer['source']} {'reaches' if answer['reaches'] else 'does not reach'} {answer['target']}")
+        rows = [(f"  {'ok' if each['good'] else 'FAILS'}", each["name"], each["message"]) for each in answer["steps"]]
+        for line in aligned(rows):
+            click.echo(line)
+    if not answer["reaches"]:
+        raise SystemExit(1)
 
 
 def ask(client: "Client", words: tuple[str, ...], query: dict[str, Any]) -> dict[str, Any]:
