@@ -362,7 +362,7 @@ job "countdash" {{
     task "dashboard" {{
       driver       = "docker"
       kill_timeout = "1s"
-      env {{ COUNTING_SERVICE = "api.countdash:9001" }}
+      env {{ COUNTING_SERVICE = "count-api.service.consul:9001" }}
       config {{
         image = "{image("dashboard")}"
         ports = ["http"]
