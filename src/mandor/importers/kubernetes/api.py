@@ -14,6 +14,8 @@ VERSIONS: dict[str, tuple[str, ...]] = {
     "scheduling.k8s.io": ("v1", "v1beta1", "v1alpha1"),
     "apps.openshift.io": ("v1",),
     "discovery.k8s.io": ("v1", "v1beta1"),
+    "networking.k8s.io": ("v1", "v1beta1"),
+    "gateway.networking.k8s.io": ("v1", "v1beta1", "v1alpha3", "v1alpha2"),
 }
 """Versions that can be read, by API group."""
 _APIS: dict[str, tuple[str, ...]] = {
@@ -22,13 +24,15 @@ _APIS: dict[str, tuple[str, ...]] = {
         "LimitRange", "Namespace", "Endpoints",
     ),
     "apps": ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"),
-    "extensions": ("Deployment", "ReplicaSet", "DaemonSet"),
+    "extensions": ("Deployment", "ReplicaSet", "DaemonSet", "Ingress"),
     "batch": ("Job", "CronJob"),
     "policy": ("PodDisruptionBudget",),
     "autoscaling": ("HorizontalPodAutoscaler",),
     "scheduling.k8s.io": ("PriorityClass",),
     "apps.openshift.io": ("DeploymentConfig",),
     "discovery.k8s.io": ("EndpointSlice",),
+    "networking.k8s.io": ("Ingress", "NetworkPolicy"),
+    "gateway.networking.k8s.io": ("Gateway", "HTTPRoute", "GRPCRoute", "TCPRoute"),
 }  # fmt: skip
 _KINDS = {kind: [api for api, held in _APIS.items() if kind in held] for kinds in _APIS.values() for kind in kinds}
 

@@ -9,12 +9,15 @@ from mandor.errors import Invalid, TooLarge
 from mandor.importers.base import Imported, Importer, Made, Options, Source
 from mandor.importers.kubernetes.api import known_api, meant
 from mandor.importers.kubernetes.endpoints import ServiceEndpoints
+from mandor.importers.kubernetes.gateway_api import ROUTE_KINDS, read_gateway_api
+from mandor.importers.kubernetes.ingress import read_ingresses
 from mandor.importers.kubernetes.isolation import ISOLATION, check_policy
 from mandor.importers.kubernetes.joined import JOINED_KINDS, join
 from mandor.importers.kubernetes.meta import drop_labels, read_meta
 from mandor.importers.kubernetes.placement import PlacementReader
 from mandor.importers.kubernetes.pod import NO_IDENTITY, PodReader
 from mandor.importers.kubernetes.policy import POLICY_KINDS, read_policy
+from mandor.importers.kubernetes.routes import RouteMaker
 from mandor.importers.kubernetes.secret import read_secret
 from mandor.importers.kubernetes.service import ServiceReader
 from mandor.importers.kubernetes.shelf import ReferencedObjects, config_texts, place
@@ -32,7 +35,12 @@ BYTES_MOST = 16 << 20
 NODES_MOST = 1_000_000
 """Values of one file."""
 WITHOUT = {
-    "Ingress": "ingress is not supported yet",
+    "IngressClass": "the gateways of the cluster serve all routes",
+    "GatewayClass": "the gateways of the cluster serve all routes",
+    "TLSRoute": "a gateway ends TLS: it does not pass TLS through",
+    "UDPRoute": "a gateway cannot route UDP; publish the port on the node",
+    "ReferenceGrant": "a route leads to services of its own namespace",
+    "BackendTLSPolicy": "instances are reached without TLS",
     "ServiceAccount": NO_IDENTITY,
     "KubeSchedulerConfiguration": "it is a setting of the server",
 }
@@ -47,6 +55,9 @@ class _Pile:
     joined: list[tuple[Part, str]] = field(default_factory=list)
     services: list[Part] = field(default_factory=list)
     endpoints: ServiceEndpoints = field(default_factory=ServiceEndpoints)
+    ingresses: list[Part] = field(default_factory=list)
+    gateways: list[Part] = field(default_factory=list)
+    routes: list[tuple[Part, str]] = field(default_factory=list)
     policies: list[tuple[Part, str]] = field(default_factory=list)
     configs: list[tuple[Part, str, str]] = field(default_factory=list)
     """ConfigMaps with namespace and name."""
@@ -92,12 +103,16 @@ class KubernetesImporter(Importer):
         for part in pile.services:
             services.read(part)
         pile.endpoints.drop_rest()
+        routes = RouteMaker(services.found)
+        read_ingresses(pile.ingresses, routes, options)
+        read_gateway_api(pile.gateways, pile.routes, routes)
         for part, kind in pile.joined:
             join(part, kind, works)
         made = [_made(part, manifest) for part, kind in pile.policies if (manifest := read_policy(part, kind))]
         made += pile.secrets
         made += [_made(each.part, each.manifest) for each in works]
         made += services.made
+        made += routes.made
         for part, namespace, name in pile.configs:
             if ("ConfigMap", namespace, name) not in shelf.used:
                 part.drop_all("kind", "no object of these files uses it")
@@ -158,6 +173,12 @@ def _sort(part: Part, pile: _Pile, shelf: ReferencedObjects) -> None:
         pile.services.append(part)
     elif kind in {"Endpoints", "EndpointSlice"}:
         pile.endpoints.read(part, kind)
+    elif kind == "Ingress":
+        pile.ingresses.append(part)
+    elif kind == "Gateway":
+        pile.gateways.append(part)
+    elif kind in ROUTE_KINDS:
+        pile.routes.append((part, kind))
     elif kind in JOINED_KINDS:
         pile.joined.append((part, kind))
     elif kind in POLICY_KINDS:
