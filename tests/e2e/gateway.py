@@ -30,9 +30,10 @@ def program() -> str:
 class PlacedGateway:
     """The workload of examples/gateway.yaml, on free ports of this machine."""
 
-    def __init__(self, cluster: Cluster, node: str) -> None:
+    def __init__(self, cluster: Cluster, node: str, http: int = 0) -> None:
+        """`http`: the port of HTTP; 0: a free one."""
         self.cluster = cluster
-        self.http, self.https = free_port(), free_port()
+        self.http, self.https = http or free_port(), free_port()
         status, made = cluster.call("POST", "/v1/tokens", {"identity": "gateway", "role": "gateway"})
         assert status in {200, 201}, made
         cluster.apply(json.dumps({"kind": "secret", "name": "gateway-token", "value": made["token"]}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from scripts.components import find
 from tests.components.pebble import Pebble, running, serving
 from tests.e2e.cluster import Cluster, eventually
+from tests.e2e.gateway import PlacedGateway, greeter
 
 pytestmark = pytest.mark.real("pebble")
 
@@ -116,3 +119,27 @@ def test_a_user_cannot_claim_that_the_control_plane_wrote_a_secret(cluster: Clus
     cluster.apply(ROUTE.format(name="mine", host="mine.example.com"))
     message = eventually("the conflict is shown", lambda: certificate_of(cluster, "mine").get("message"))
     assert "a user wrote the secret tls-mine.example.com" in message
+
+
+@pytest.mark.real("haproxy")
+@pytest.mark.req("S2-33")
+def test_an_exposed_service_gets_a_certificate_and_answers_over_https(cluster: Cluster, pebble: Pebble) -> None:
+    """The authority reads the challenge through the gateway, which loads the certificate without a restart."""
+    cluster.start_agent("n1")
+    cluster.wait_nodes("n1")
+    gateway = PlacedGateway(cluster, "n1", http=pebble.challenge_port)
+    cluster.apply(greeter(1, expose="{host: shop.example.com}"))
+    eventually("the route exists", lambda: cluster.items("routes"))
+    eventually("the certificate is issued", lambda: certificate_of(cluster, "shop").get("secret"))
+    trust = ssl.create_default_context(cadata=pebble.root())
+
+    def answer() -> str:
+        with (
+            socket.create_connection(("127.0.0.1", gateway.https), timeout=30) as line,
+            trust.wrap_socket(line, server_hostname="shop.example.com") as secure,
+        ):
+            secure.sendall(b"GET / HTTP/1.1\r\nHost: shop.example.com\r\nConnection: close\r\n\r\n")
+            return secure.makefile().read()
+
+    assert "hello from greeter-0" in eventually("the service answers over HTTPS", answer)
+    assert gateway.ask(host="shop.example.com")[0] in {301, 302, 308}

@@ -34,7 +34,7 @@ class TrafficExplanation(Struct, frozen=True, gc=False, omit_defaults=True):
     steps: tuple[Step, ...]
 
 
-class World(NamedTuple):
+class RelatedObjects(NamedTuple):
     """The objects that the explanation is about."""
 
     instances: Sequence[Instance]
@@ -44,17 +44,17 @@ class World(NamedTuple):
     """Report of the client's node about the service; None: the node did not answer."""
 
 
-def explain_service(source: Instance, service: Service, port: str, world: World) -> TrafficExplanation:
+def explain_service(source: Instance, service: Service, port: str, objects: RelatedObjects) -> TrafficExplanation:
     """Explain the way from an instance to a port of a service. `port` empty: its only port."""
-    steps = [_client(source), _node_of("client's node", source.node, world.nodes)]
+    steps = [_client(source), _node_of("client's node", source.node, objects.nodes)]
     steps.append(_name(service))
     chosen, step = _port(service, port)
     steps.append(step)
-    view = _view(source, world.nodes)
+    view = _view(source, objects.nodes)
     if chosen is not None:
-        steps += _endpoints(service, *chosen, world, view)
+        steps += _endpoints(service, *chosen, objects, view)
     if not (service.spec.headless or service.spec.external_name):
-        steps.append(_data_path(source.node, world.report, chosen[0] if chosen is not None else ""))
+        steps.append(_data_path(source.node, objects.report, chosen[0] if chosen is not None else ""))
     target = f"service {service.meta.namespace}/{service.meta.name}" + (f" port {chosen[0]}" if chosen else "")
     return _explanation(source, target, steps)
 
@@ -163,27 +163,27 @@ def _port(service: Service, wanted: str) -> tuple[tuple[str, ServicePort] | None
     return None, Step("port", False, f"it has no port {wanted}; its ports: {known}")
 
 
-def _endpoints(service: Service, name: str, port: ServicePort, world: World, view: Viewpoint) -> list[Step]:
+def _endpoints(service: Service, name: str, port: ServicePort, objects: RelatedObjects, view: Viewpoint) -> list[Step]:
     if service.spec.external_name:
         return []
-    excluded = world.report.excluded if world.report is not None else {}
+    excluded = objects.report.excluded if objects.report is not None else {}
     if service.spec.external:
         usable = endpoints(service, name, port, {}, view, failing=excluded)
         steps = [Step("endpoint", False, f"{text}: {reason}") for text, reason in sorted(excluded.items())]
         shown = ", ".join(f"{each.address}:{each.port}" for each in usable)
         return [*steps[:SHOWN_MOST], Step("endpoints", bool(usable), f"{len(usable)} usable: {shown}"[:1000])]
-    seen = [each for each in (seen_instance(one, one.status, view) for one in world.instances) if each is not None]
+    seen = [each for each in (seen_instance(one, one.status, view) for one in objects.instances) if each is not None]
     usable = endpoints(service, name, port, by_workload(seen), view)
     steps = []
-    members = [each for each in world.instances if is_member(service, each)]
+    members = [each for each in objects.instances if is_member(service, each)]
     reached = {each.instance for each in usable}
     for each in sorted(members, key=lambda one: one.meta.name):
         if each.meta.name not in reached:
             steps.append(Step("endpoint", False, _why_not(each, service, name, port, view)))
     sources = ", ".join(each.workload for each in service.spec.to)
     summary = f"{len(usable)} of {len(members)} instances of {sources or 'no workload'} get traffic"
-    down = {each.node for each in usable if not _node_of("", each.node, world.nodes).good}
-    steps = steps[:SHOWN_MOST] + [_node_of("endpoint's node", each, world.nodes) for each in sorted(down)]
+    down = {each.node for each in usable if not _node_of("", each.node, objects.nodes).good}
+    steps = steps[:SHOWN_MOST] + [_node_of("endpoint's node", each, objects.nodes) for each in sorted(down)]
     return [*steps, Step("endpoints", any(each.node not in down for each in usable), summary)]
 
 

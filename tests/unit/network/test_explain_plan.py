@@ -12,7 +12,13 @@ from mandor.model.meta import Meta
 from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.phase import Phase
 from mandor.model.service import Service, ServicePort, ServiceStatus
-from mandor.network.explain_plan import TrafficExplanation, World, endpoint_states, explain_instance, explain_service
+from mandor.network.explain_plan import (
+    RelatedObjects,
+    TrafficExplanation,
+    endpoint_states,
+    explain_instance,
+    explain_service,
+)
 from mandor.network.traffic_report import PortTraffic, ReportedEndpoint, TrafficReport
 from tests.unit.network.test_endpoints import instance, service
 
@@ -40,7 +46,7 @@ def explain(
     wanted: Service | None = None,
     **changes: Any,
 ) -> TrafficExplanation:
-    return explain_service(client, wanted or service(**changes), port, World(instances, nodes, report))
+    return explain_service(client, wanted or service(**changes), port, RelatedObjects(instances, nodes, report))
 
 
 def failing(found: TrafficExplanation) -> dict[str, str]:
@@ -91,7 +97,7 @@ def test_a_node_that_is_down_is_named() -> None:
 def test_a_port_that_the_service_does_not_have_is_named_with_those_that_it_has() -> None:
     assert failing(explain(instance("web-1"), port="81"))["port"] == "it has no port 81; its ports: http (80/tcp)"
     several = {"http": ServicePort(port=80), "admin": ServicePort(port=81)}
-    found = explain_service(CLIENT, service(port=several), "", World([], NODES, WORKING))
+    found = explain_service(CLIENT, service(port=several), "", RelatedObjects([], NODES, WORKING))
     assert failing(found)["port"] == "name one of its ports: http (80/tcp), admin (81/tcp)"
 
 

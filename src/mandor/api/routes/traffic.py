@@ -25,8 +25,8 @@ from mandor.model.record import SessionSpec
 from mandor.model.service import Service
 from mandor.network.explain_plan import (
     EndpointState,
+    RelatedObjects,
     TrafficExplanation,
-    World,
     endpoint_states,
     explain_instance,
     explain_service,
@@ -117,7 +117,7 @@ async def explain_traffic(call: Call[ExplainTrafficQuery, None]) -> TrafficExpla
     instances = [each for each in listed if isinstance(each, Instance) and allowed_on(caller.held, "get", each)]
     reports = await _ask_all(parts, caller, service.key, [source.node] if source.node else [])
     answered = [each for each in reports if not each.problem.startswith(NO_ANSWER)]
-    return explain_service(source, service, port, World(instances, nodes, answered[0] if answered else None))
+    return explain_service(source, service, port, RelatedObjects(instances, nodes, answered[0] if answered else None))
 
 
 def _shown(state: EndpointState) -> ServiceInstance:
