@@ -16,7 +16,13 @@ import pytest
 from tests.components.ports import free_port
 from tests.docs.text import ROOT, blocks
 
-PAGES = ["README.md", "README.id.md", "docs/tutorial/first-cluster.md"]
+PAGES = {
+    "README.md": "hello-0",
+    "README.id.md": "hello-0",
+    "docs/tutorial/first-cluster.md": "hello-0",
+    "docs/tutorial/web-application.md": "Welcome, says shop-",
+}
+"""Pages that newcomers type, with a text that they see."""
 PATIENCE_SECONDS = 90.0
 MANDOR = Path(sys.executable).with_name("mandor")
 
@@ -71,7 +77,7 @@ def test_a_newcomer_can_type_the_page(page: str, dev: tuple[str, Path], tmp_path
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    assert "hello-0" in done.stdout
+    assert PAGES[page] in done.stdout
     assert url in said.read_text()
     assert "apply -f examples/hello.yaml" in said.read_text(), "no next command to try"
 
