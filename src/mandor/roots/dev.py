@@ -195,6 +195,7 @@ def stop(*, data: str = ".mandor", say: Say) -> None:
     from mandor.roots.agent import ALL_ENGINES, make_engines
     from mandor.roots.balancing import remove_balancing
     from mandor.roots.guard import dismiss
+    from mandor.roots.name_server import remove_name_server
 
     directory = Path(data).absolute()
     with _locked(directory, f"`mandor dev` is still running in {directory}: end it first"):
@@ -204,6 +205,7 @@ def stop(*, data: str = ".mandor", say: Say) -> None:
         count = sum(asyncio.run(stop_units(make_engines((ALL_ENGINES,), home))) for home in homes)
         for home in homes:
             asyncio.run(remove_balancing(home.name, home))
+            asyncio.run(remove_name_server(home))
     say(f"ended {count} unit{'' if count == 1 else 's'}")
 
 

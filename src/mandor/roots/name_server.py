@@ -25,6 +25,15 @@ def make_name_server(dns: str, upstream: Sequence[str], data: Path) -> NameServe
     return NameServer(NameServerProcess(folder, addresses, upstream=servers), folder)
 
 
+async def remove_name_server(data: Path) -> None:
+    """End the name server that agents of this directory have used."""
+    from mandor.network.dns.names import NameServerProcess
+
+    folder = data / "network" / "dns"
+    if folder.exists():
+        await NameServerProcess(folder, ()).remove()
+
+
 def _address(text: str) -> str:
     try:
         found = IPv4Address(text)
