@@ -33,6 +33,7 @@ class TestDockerEngine(EngineSuite):
             "mounts",
             "ports",
             "resolver",
+            "overlay",
             "pull",
             "sandbox",
             "security",

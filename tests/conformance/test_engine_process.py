@@ -16,7 +16,7 @@ from mandor.testing.engine import EngineSuite
 ROOT = os.geteuid() == 0
 """What other users can have depends on the machine, so nothing is pinned for them."""
 LEAST = frozenset(["events", "exec", "links", "logs", "signal", "stats", "user"]) if ROOT else None
-EXTRAS = LEAST and LEAST | {"confined", "mounts", "network", "resolver", "sandbox", "tmpfs"}
+EXTRAS = LEAST and LEAST | {"confined", "mounts", "network", "overlay", "resolver", "sandbox", "tmpfs"}
 LIMITS = frozenset({"cpu", "memory", "processes"}) if ROOT else None
 
 SERVE = """

@@ -140,9 +140,10 @@ def test_the_name_of_a_published_port_on_another_node_of_this_machine_leads_to_i
     new_docker: Callable[..., Docker], tmp_path: Path
 ) -> None:
     docker = new_docker()
-    environ = {**os.environ, "DOCKER_HOST": f"unix://{docker.socket}"}
     listen = f"127.0.0.1:{free_port()}"
-    start = [str(MANDOR), "dev", "--nodes", "2", "--listen", listen]
+    environ = {**os.environ, "DOCKER_HOST": f"unix://{docker.socket}", "MANDOR_SERVER": f"http://{listen}"}
+    # Programs of the enclosure begin in its root directory, not in that of the test.
+    start = [str(MANDOR), "dev", "--nodes", "2", "--listen", listen, "--data", str(tmp_path / "data")]
     log = (tmp_path / "log").open("wb")
 
     def inside(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -173,7 +174,7 @@ def test_the_name_of_a_published_port_on_another_node_of_this_machine_leads_to_i
         finally:
             process.terminate()
             process.wait(60)
-            inside("dev", "--stop")
+            inside("dev", "--stop", "--data", str(tmp_path / "data"))
 
 
 SHOP = """
@@ -193,19 +194,21 @@ def test_services_are_balanced_without_an_option_and_their_data_path_ends_with_t
     for words in ("link add net0 type bridge", "address add 10.201.9.1/24 dev net0", "link set net0 up"):
         enclosure.run(["ip", *words.split()])
     listen = f"127.0.0.1:{free_port()}"
+    data = str(tmp_path / "data")
+    environ = {**os.environ, "MANDOR_SERVER": f"http://{listen}"}
     log = (tmp_path / "log").open("wb")
 
     def inside(*words: str, given: str = "", fails: bool = False) -> str:
         command = enclosure.command([MANDOR, *words])
         done = subprocess.run(
-            command, cwd=tmp_path, input=given, capture_output=True, text=True, timeout=120, check=False
+            command, env=environ, input=given, capture_output=True, text=True, timeout=120, check=False
         )
         assert fails or done.returncode == 0, done.stderr
         return done.stdout
 
     try:
-        start = enclosure.command([MANDOR, "dev", "--listen", listen])
-        with log, subprocess.Popen(start, cwd=tmp_path, stderr=log) as process:
+        start = enclosure.command([MANDOR, "dev", "--listen", listen, "--data", data])
+        with log, subprocess.Popen(start, env=environ, stderr=log) as process:
             try:
                 eventually("the node is ready", lambda: "Ready" in inside("get", "nodes", fails=True))
                 inside("apply", "-f", "-", "--wait", given=SHOP)
@@ -214,7 +217,7 @@ def test_services_are_balanced_without_an_option_and_their_data_path_ends_with_t
                 assert "mandor_balancer" in enclosure.run(["nft", "list", "tables"])
             finally:
                 process.terminate()
-        inside("dev", "--stop")
+        inside("dev", "--stop", "--data", data)
         assert "mandor_balancer" not in enclosure.run(["nft", "list", "tables"])
         assert "10.93." not in enclosure.run(["ip", "route", "show", "table", "all"])
     finally:

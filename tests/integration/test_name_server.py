@@ -40,6 +40,8 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
     yield start
     for each in made:
+        await each.close()  # before any is removed: an open one would start the process again
+    for each in made:
         await each.remove()
 
 

@@ -184,6 +184,8 @@ async def test_the_first_tokens_of_a_cluster_are_recorded(tmp_path: Path) -> Non
 SILENT = {
     "heartbeat": "a node's own report",
     "report_applied": "a node's own report",
+    "gateway_applied": "a gateway's own report",
+    "read_route_certificate": "recorded as `serve`; needs a route with a certificate",
     "simulate": "writes nothing",
     "plan": "see the test of profiles",
     "issue_identity": "signs a token for a task of the node that asks, and writes nothing",

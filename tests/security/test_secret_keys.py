@@ -11,6 +11,7 @@ import jwt
 import pytest
 
 import mandor
+from mandor.acme.account import StoredAccount
 from mandor.api.certificates import CertificateAuthority
 from mandor.api.identities import IdentityKeys
 from mandor.api.sealed_values import SEALED
@@ -102,11 +103,12 @@ async def test_after_a_rotation_no_stored_object_names_the_old_key(older: bool) 
     await authority.rotate("cluster-id", 3600.0)  # two authorities, each with a sealed key
     token = await IdentityKeys(store, clock, keys.ring).sign({"sub": "before"})
     await put_secret(store, keys, "db", "hunter2")
+    account = await StoredAccount(store, keys.ring).load("https://acme.example/directory")
     before = (keys.ring.key_id,)
     assert {name.split()[0] for _, name in await names_of_keys(store, before)} >= set(SEALED)
 
     done = await keys.rotate(1.0)
-    assert (done.resealed, done.dropped) == (3, () if older else before)
+    assert (done.resealed, done.dropped) == (4, () if older else before)
     left = await names_of_keys(store, before)
     # The cluster object names the master key that its data keys are sealed under.
     assert left == ([(before[0], "cluster cluster")] if older else [])
@@ -120,19 +122,21 @@ async def test_after_a_rotation_no_stored_object_names_the_old_key(older: bool) 
     newer = await identities.sign({"sub": "after"})
     assert jwt.get_unverified_header(newer)["kid"] == jwt.get_unverified_header(token)["kid"]
     assert await value_of(store, other, "db") == "hunter2"
+    assert await StoredAccount(store, other.ring).load("https://acme.example/directory") == account
 
 
 def test_each_kind_that_stores_sealed_text_can_be_sealed_anew() -> None:
     sources = Path(mandor.__file__).parent
     users = {
         path.relative_to(sources).as_posix()
-        for folder in ("api", "roots", "controllers")
+        for folder in ("acme", "api", "roots", "controllers")
         for path in (sources / folder).rglob("*.py")
         if re.search(r"\.seal\(", path.read_text())
     }
     # One module per kind of SEALED, data keys of the cluster, and the list itself.
-    kinds = {"api/secret.py", "api/certificates.py", "api/identities.py"}
-    assert users == kinds | {"api/secret_keys.py", "api/sealed_values.py"}
+    kinds = {"api/secret.py", "api/certificates.py", "api/identities.py", "acme/account.py"}
+    # Certificates by ACME are secrets, too.
+    assert users == kinds | {"api/secret_keys.py", "api/sealed_values.py", "controllers/certificate.py"}
     assert len(kinds) == len(SEALED)
 
 

@@ -39,7 +39,7 @@ COMMANDS: dict[str, Entry] = {
     "explain": Entry("Inspect", "explain", "Explain why an instance is pending, or why it is on its node."),
     "logs": Entry("Inspect", "logs", "Show the logs of an instance."),
     "exec": Entry("Inspect", "execute", "Run a command inside an instance."),
-    "open": Entry("Inspect", "open", "Open the URL of a service or workload."),
+    "open": Entry("Inspect", "open", "Open the URL of a route, service, workload or instance."),
     "port-forward": Entry("Inspect", "forward", "Forward local ports to an instance or a service."),
     "events": Entry("Inspect", "events", "Show events."),
     "audit": Entry("Inspect", "audit", "Show and verify the audit log."),

@@ -80,7 +80,7 @@ def _manifest_schema() -> Schema:
         "name": _NAME | {"description": "Name of the workload."},
         "namespace": _NAME | {"description": "Namespace of the workload. Defaults to `default`."},
         "labels": _LABELS,
-        **{key: spec[key] for key in ("type", "priority", "profile", "gates", "batch")},
+        **{key: spec[key] for key in ("type", "priority", "profile", "gates", "batch", "services")},
         "schedule": {
             "anyOf": [{"type": "string"}, *spec["schedule"]["anyOf"]],
             "description": spec["schedule"]["description"],

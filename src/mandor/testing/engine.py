@@ -31,7 +31,7 @@ from mandor.testing.engine_watch import where_announced
 LIMITS = {"cpu", "memory", "processes"}
 EXTRAS = {"logs", "exec", "signal", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user", "network"}
 EXTRAS |= {"security", "mounts", "links", "tmpfs", "ports", "hosts", "clean", "confined", "mapped-users", "seed"}
-EXTRAS |= {"resolver"}
+EXTRAS |= {"resolver", "overlay"}
 
 LOADS = {"archive", "incus"}
 

@@ -250,6 +250,7 @@ def test_the_template_of_a_group_has_all_its_fields() -> None:
     given = {
         "engine": ["docker"],
         "ports": {"http": {"port": 80}},
+        "network": "backend",
         "aliases": ["database"],
         "volumes": {"v": {}},
         "placement": {"pool": "ssd"},
