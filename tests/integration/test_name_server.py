@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import dns.asyncquery
@@ -31,10 +32,12 @@ Make = Callable[..., NameServerProcess]
 async def make(tmp_path: Path) -> AsyncIterator[Make]:
     """Return a driver with a folder of its own; all processes are ended after the test."""
     made: list[NameServerProcess] = []
+    names: set[str] = set()
 
     def start(
         name: str, addresses: list[str], port: int, upstream: list[tuple[str, int]] | None = None
     ) -> NameServerProcess:
+        names.add(name)
         made.append(NameServerProcess(tmp_path / name, addresses, port=port, upstream=upstream or [], add=False))
         return made[-1]
 
@@ -43,6 +46,8 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
         await each.close()  # before any is removed: an open one would start the process again
     for each in made:
         await each.remove()
+    for name in names:
+        _kill(tmp_path / name)
 
 
 async def found(address: str, port: int, name: str = "shop.default.mandor", *, tcp: bool = False) -> list[str]:
@@ -74,6 +79,15 @@ def processes(folder: Path) -> list[psutil.Process]:
     return sorted(own, key=lambda each: (each.create_time(), each.pid))
 
 
+def _kill(folder: Path) -> None:
+    """End what is left of a server whose parent was killed while it started the next one."""
+    while left := processes(folder):
+        for each in left:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        psutil.wait_procs(left, timeout=5)
+
+
 async def test_a_killed_server_is_started_again_by_its_parent_and_by_the_agent(make: Make, tmp_path: Path) -> None:
     port = free_port()
     names = make("one", ["127.0.0.1"], port)
@@ -84,6 +98,8 @@ async def test_a_killed_server_is_started_again_by_its_parent_and_by_the_agent(m
     os.kill(server.pid, signal.SIGKILL)
     await answered("127.0.0.1", port)
     assert processes(tmp_path / "one")[0].pid == guardian.pid
+    os.kill(guardian.pid, signal.SIGKILL)
+    await until(lambda: guardian.pid not in {each.pid for each in processes(tmp_path / "one")})
     for each in processes(tmp_path / "one"):
         os.kill(each.pid, signal.SIGKILL)
     await until(lambda: not processes(tmp_path / "one"))
